@@ -1,0 +1,79 @@
+# The commands of the project. Each makes what it needs: a clean clone and Python 3.11 are enough.
+#   PYTHON=...   interpreter to build the environments with     JOBS=2   parallel test processes
+#   ARGS=...     more arguments for pytest, the demo or the benchmarks
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+ENVIRONMENT := scripts/make_environment.sh
+REQUIREMENTS := pyproject.toml constraints.txt
+PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile
+NEWEST_PYTHON := 3.13
+NEWEST_TESTS := tests/conformance/zarr
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-deep test-newest check format bench docs pin clean
+
+help:  ## list these targets
+	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.ready  ## see it work: a climate dataset with history, on local files under build/demo
+	@.venv/bin/python examples/demo.py $(ARGS)
+
+test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
+	$(PYTEST) $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@$(MAKE) --no-print-directory test-newest
+endif
+
+test-deep: .venv/.ready  ## the same tests with much larger property-test budgets (up to hours)
+	ICEFLOE_TEST_PROFILE=deep $(PYTEST) -o timeout=7200 -o faulthandler_timeout=7000 $(ARGS)
+
+test-newest:  ## run the zarr conformance suites on Python 3.13 with the newest zarr, if it is there
+	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \
+	if [ -z "$$python" ]; then \
+	    echo "SKIPPED zarr suites on the newest zarr: no Python $(NEWEST_PYTHON) on this machine."; \
+	else \
+	    $(MAKE) --no-print-directory .venv-newest/.ready NEWEST="$$python" && \
+	    .venv-newest/bin/python -m pytest -n $(JOBS) -p no:cacheprovider $(NEWEST_TESTS); \
+	fi
+
+check: .venv/.ready  ## formatting, lint, types and import contracts
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
+
+format: .venv/.ready  ## format the code and apply the safe lint fixes
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: .venv-bench/.ready  ## compare with the official package and plain zarr (ARGS=--quick: small)
+	.venv-bench/bin/python -m benchmarks.run $(ARGS)
+
+docs: .venv-docs/.ready  ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
+
+pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upgrade: newest versions)
+	.venv/bin/python scripts/pin_versions.py $(ARGS) \
+	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
+
+clean:  ## remove everything that these targets made
+	rm -rf .venv .venv-newest .venv-bench .venv-docs build .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray]" --group dev
+
+.venv-newest/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray]" --group test
+
+.venv-bench/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable . --group bench
+
+.venv-docs/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv-docs $(PYTHON) --group docs

@@ -1,0 +1,1 @@
+"""Benchmarks of icefloe against its peers."""

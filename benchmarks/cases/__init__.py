@@ -1,0 +1,1 @@
+"""One module per topic; each lists its cases in `CASES`. New modules are found by themselves."""

@@ -1,0 +1,65 @@
+"""Do one step of one case with one peer in this process, and print the figures as JSON.
+
+Started by `benchmarks.run`, once per case, peer and repetition. Imports nothing heavy itself.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.case import Case, Setting, all_cases
+from benchmarks.peers import PEERS
+
+
+def peak_memory_mib() -> float:
+    """Highest resident memory of this process since it started."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def measure(case: Case, setting: Setting) -> dict[str, Any]:
+    state = case.start(setting)
+    memory_before = peak_memory_mib()
+    walls, cpus = [], []
+    for number in range(setting.parameters.get("operations", 1)):
+        wall, cpu = time.perf_counter(), time.process_time()
+        case.run(state, number)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    combine = sum if case.report_total else statistics.median
+    tenth = max(1, len(walls) // 10)
+    return {
+        "wall_seconds": combine(walls),
+        "cpu_seconds": combine(cpus),
+        "slowest_wall_seconds": max(walls),
+        "first_tenth_wall_seconds": statistics.median(walls[:tenth]),
+        "last_tenth_wall_seconds": statistics.median(walls[-tenth:]),
+        "peak_memory_mib": peak_memory_mib(),
+        "peak_memory_before_mib": memory_before,
+    }
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    case = all_cases()[request["case"]]
+    setting = Setting(PEERS[request["peer"]], Path(request["folder"]), request["parameters"])
+    if request["step"] == "prepare":
+        if case.prepare is not None:
+            case.prepare(setting)
+    else:
+        print(json.dumps(measure(case, setting)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The peers: the same few verbs for icefloe, the official package and plain zarr.
+
+Libraries are imported inside the methods, so that a measuring process loads only its own peer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+VERSIONED = ("icefloe", "icefloe-nosync", "icechunk")
+"""Peers that have commits."""
+ALL = (*VERSIONED, "zarr-local", "zarr-obstore")
+OFFICIAL = "icechunk"
+"""Ratios are relative to this one."""
+
+
+class Peer(Protocol):
+    """One library, used in one way."""
+
+    label: str
+    distribution: str
+    durability: str
+    modules: tuple[str, ...]
+    """What a user imports to use it."""
+
+    def create(self, folder: Path) -> Any:
+        """Create an empty repository (or store)."""
+
+    def open(self, folder: Path) -> Any:
+        """Open an existing one."""
+
+    def store_for_reading(self, repository: Any) -> Any:
+        """The zarr store of the newest version."""
+
+    def begin(self, repository: Any) -> tuple[Any, Callable[[], object]]:
+        """A zarr store for writing, and the function that makes the writes visible."""
+
+    def commit_nothing(self, repository: Any) -> None:
+        """The smallest commit that the peer accepts."""
+
+
+class IcefloePeer:
+    """icefloe on its own local filesystem storage."""
+
+    distribution = "icefloe"
+    modules: tuple[str, ...] = ("icefloe",)
+
+    def __init__(self, durability: Literal["fsync", "none"]) -> None:
+        self.durability: str = durability
+        self.label = "icefloe" if durability == "fsync" else "icefloe, no fsync"
+
+    def _storage(self, folder: Path) -> Any:
+        import icefloe
+
+        return icefloe.local_filesystem_storage(
+            folder, durability="fsync" if self.durability == "fsync" else "none"
+        )
+
+    def create(self, folder: Path) -> Any:
+        import icefloe
+
+        return icefloe.Repository.create(self._storage(folder))
+
+    def open(self, folder: Path) -> Any:
+        import icefloe
+
+        return icefloe.Repository.open(self._storage(folder))
+
+    def store_for_reading(self, repository: Any) -> Any:
+        return repository.readonly_session("main").store
+
+    def begin(self, repository: Any) -> tuple[Any, Callable[[], object]]:
+        session = repository.writable_session("main")
+        return session.store, lambda: session.commit("benchmark")
+
+    def commit_nothing(self, repository: Any) -> None:
+        repository.writable_session("main").commit("nothing", allow_empty=True)
+
+
+class OfficialPeer:
+    """The official package on its local filesystem storage."""
+
+    label = "official icechunk"
+    distribution = "icechunk"
+    durability = "none"
+    modules: tuple[str, ...] = ("icechunk",)
+
+    def create(self, folder: Path) -> Any:
+        import icechunk
+
+        return icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder)))
+
+    def open(self, folder: Path) -> Any:
+        import icechunk
+
+        return icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder)))
+
+    def store_for_reading(self, repository: Any) -> Any:
+        return repository.readonly_session("main").store
+
+    def begin(self, repository: Any) -> tuple[Any, Callable[[], object]]:
+        session = repository.writable_session("main")
+        return session.store, lambda: session.commit("benchmark")
+
+    def commit_nothing(self, repository: Any) -> None:
+        # Its 1.x refuses empty commits; deleting a chunk that is not there is the nearest thing.
+        from zarr.core.sync import sync
+
+        session = repository.writable_session("main")
+        sync(session.store.delete("array/c/0"))
+        session.commit("nothing")
+
+
+class ZarrPeer:
+    """Plain zarr without versions, on local files or through obstore."""
+
+    durability = "none"
+
+    def __init__(self, *, through_obstore: bool) -> None:
+        self.through_obstore = through_obstore
+        self.label = "zarr on obstore" if through_obstore else "zarr on local files"
+        self.distribution = "zarr"
+        self.modules = ("zarr", "zarr.storage", *(["obstore"] if through_obstore else []))
+
+    def create(self, folder: Path) -> Any:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def open(self, folder: Path) -> Any:
+        return folder
+
+    def store_for_reading(self, repository: Path) -> Any:
+        from zarr.storage import LocalStore, ObjectStore
+
+        if not self.through_obstore:
+            return LocalStore(repository, read_only=True)
+        from obstore.store import LocalStore as ObstoreLocalStore
+
+        return ObjectStore(ObstoreLocalStore(str(repository)), read_only=True)
+
+    def begin(self, repository: Path) -> tuple[Any, Callable[[], object]]:
+        from zarr.storage import LocalStore, ObjectStore
+
+        if not self.through_obstore:
+            return LocalStore(repository), _nothing
+        from obstore.store import LocalStore as ObstoreLocalStore
+
+        return ObjectStore(ObstoreLocalStore(str(repository))), _nothing
+
+    def commit_nothing(self, repository: Path) -> None:
+        raise NotImplementedError("plain zarr has no commits")
+
+
+def _nothing() -> None:
+    pass
+
+
+PEERS: dict[str, Peer] = {
+    "icefloe": IcefloePeer(durability="fsync"),
+    "icefloe-nosync": IcefloePeer(durability="none"),
+    "icechunk": OfficialPeer(),
+    "zarr-local": ZarrPeer(through_obstore=False),
+    "zarr-obstore": ZarrPeer(through_obstore=True),
+}
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of everything that matters to the figures."""
+    names = {peer.distribution for peer in PEERS.values()} | {"obstore", "numpy", "numcodecs"}
+    return {name: importlib.metadata.version(name) for name in sorted(names)}
+
+
+def import_everything(peer: Peer) -> None:
+    """For the `start` of cases that should not count imports."""
+    for module in (*peer.modules, "zarr", "numpy"):
+        importlib.import_module(module)

@@ -1,0 +1,205 @@
+"""Medians, ratios to the official package, and how they are shown: terminal, markdown, plot."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers import OFFICIAL, PEERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADINGS = (
+    "case",
+    "peer",
+    "fsync",
+    "wall",
+    "× official",
+    "CPU",
+    "× official",
+    "spread",
+    "peak MiB",
+    "objects",
+    "KiB on disk",
+)
+MEDIAN_OF = ("wall_seconds", "cpu_seconds", "peak_memory_mib", "disk_objects", "disk_bytes")
+COLOURS = {
+    "icefloe": "#0b6e99",
+    "icefloe-nosync": "#56b4d3",
+    "icechunk": "#444444",
+    "zarr-local": "#d98c21",
+    "zarr-obstore": "#c44e52",
+}
+
+Summary = dict[str, Any]
+
+
+def summarise(results: list[dict[str, Any]]) -> list[Summary]:
+    """One row per case and peer, in the order in which the cases ran."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["case"], result["peer"]), []).append(result)
+    rows = []
+    for (case, peer), group in groups.items():
+        row: Summary = {"case": case, "peer": peer, "title": group[0]["title"]}
+        good = [result for result in group if "error" not in result]
+        if len(good) < len(group):
+            row["error"] = next(result["error"] for result in group if "error" in result)
+        else:
+            for name in MEDIAN_OF:
+                row[name] = statistics.median(result[name] for result in good)
+            walls = [result["wall_seconds"] for result in good]
+            row["spread"] = (max(walls) - min(walls)) / row["wall_seconds"]
+        rows.append(row)
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    rows.sort(key=lambda row: (cases.index(row["case"]), list(PEERS).index(row["peer"])))
+    add_ratios(rows)
+    return rows
+
+
+def add_ratios(rows: list[Summary]) -> None:
+    official = {row["case"]: row for row in rows if row["peer"] == OFFICIAL and "error" not in row}
+    for row in rows:
+        base = official.get(row["case"])
+        if base is None or "error" in row:
+            continue
+        row["wall_ratio"] = row["wall_seconds"] / base["wall_seconds"]
+        row["cpu_ratio"] = row["cpu_seconds"] / base["cpu_seconds"]
+
+
+def duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.3g} ms"
+
+
+def ratio(row: Summary, name: str) -> str:
+    return f"{row[name]:.2f}" if name in row else ""
+
+
+def cells(row: Summary, about: dict[str, Any]) -> list[str]:
+    names = [row["title"], about["labels"][row["peer"]]]
+    if "error" in row:
+        return [*names, f"failed: {row['error']}", *[""] * (len(HEADINGS) - 3)]
+    return [
+        *names,
+        "yes" if about["durability"][row["peer"]] == "fsync" else "no",
+        duration(row["wall_seconds"]),
+        ratio(row, "wall_ratio"),
+        duration(row["cpu_seconds"]),
+        ratio(row, "cpu_ratio"),
+        f"{row['spread']:.0%}",
+        f"{row['peak_memory_mib']:.0f}",
+        f"{row['disk_objects']:,.0f}",
+        f"{row['disk_bytes'] / 1024:,.0f}",
+    ]
+
+
+def text_table(rows: list[list[str]]) -> str:
+    """Columns of equal width; the case is named once; a line between cases."""
+    table = [list(HEADINGS), *rows]
+    widths = [
+        max(len(line[i]) for line in table if not is_failure(line)) for i in range(len(HEADINGS))
+    ]
+    lines = []
+    previous = ""
+    for number, line in enumerate(table):
+        title = line[0]
+        shown = ["" if title == previous else title, *line[1:]]
+        if number > 0 and title != previous:
+            lines.append("  ".join("─" * width for width in widths))
+        previous = title
+        aligned = [
+            value.ljust(width) if i < 3 else value.rjust(width)
+            for i, (value, width) in enumerate(zip(shown, widths, strict=True))
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    return "\n".join(lines)
+
+
+def is_failure(line: list[str]) -> bool:
+    return line[2].startswith("failed")
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    rule = ["--"] * 3 + ["--:"] * (len(HEADINGS) - 3)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [list(HEADINGS), rule, *rows])
+
+
+def markdown_summary(about: dict[str, Any], rows: list[list[str]]) -> str:
+    libraries = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    load = ", ".join(str(value) for value in about["load_average_at_start"])
+    quick = " **Quick run: small sizes, not for conclusions.**" if about["quick"] else ""
+    return f"""# Benchmark results
+
+{about["date"]}, Python {about["python"]}, {about["system"]}, {about["cores"]} cores,
+load at start {load}.
+{libraries}.
+Medians of {about["repetitions"]} interleaved repetitions, each in a process of its own.{quick}
+
+- Operations done several times in a process count with their median, so the first is not special.
+- CPU counts all threads of the process.
+- *× official*: relative to the official icechunk; below 1 is better.
+- *spread*: (slowest - fastest) / median of the wall times.
+- *fsync*: whether the data is on the disk when a commit returns. icefloe does that by default on
+  local files; the peers cannot. Compare like with like: "icefloe, no fsync" with the peers.
+- *peak MiB*: resident memory of the process, interpreter and libraries included.
+- Files are in the operating system's cache when they are read.
+
+{markdown_table(rows)}
+
+![Wall time relative to the official package](summary.png)
+"""
+
+
+def draw(about: dict[str, Any], rows: list[Summary], path: Path) -> bool:
+    """Wall time of every peer relative to the official one, on a logarithmic axis."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = [row for row in rows if "wall_ratio" in row]
+    if not shown:
+        return False
+    titles = list(dict.fromkeys(row["title"] for row in shown))
+    height = 1.2 + 0.45 * len(titles)
+    figure, axes = plt.subplots(figsize=(9, height), layout="constrained")
+    peers = [name for name in PEERS if name != OFFICIAL]
+    axes.axvline(1, color=COLOURS[OFFICIAL], linewidth=1.5, label=about["labels"][OFFICIAL])
+    for position, peer in enumerate(peers):
+        points = [row for row in shown if row["peer"] == peer]
+        offset = (position - (len(peers) - 1) / 2) * 0.15
+        axes.plot(
+            [row["wall_ratio"] for row in points],
+            [titles.index(row["title"]) + offset for row in points],
+            "o",
+            color=COLOURS[peer],
+            label=about["labels"][peer],
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.set_yticks(range(len(titles)), titles)
+    axes.invert_yaxis()
+    axes.grid(axis="x", which="both", alpha=0.25)
+    axes.set_xlabel("wall time relative to the official icechunk (left is faster)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=5, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return True
+
+
+def write_reports(about: dict[str, Any], results: list[dict[str, Any]], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = {"about": about, "results": results}
+    (folder / "results.json").write_text(json.dumps(raw, indent=1) + "\n")
+    summary = summarise(results)
+    rows = [cells(row, about) for row in summary]
+    (folder / "summary.md").write_text(markdown_summary(about, rows))
+    drawn = draw(about, summary, folder / "summary.png")
+    print("\n" + text_table(rows) + "\n")
+    names = ["results.json", "summary.md", *(["summary.png"] if drawn else [])]
+    print(f"Wrote {', '.join(names)} in {folder}")

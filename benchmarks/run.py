@@ -1,0 +1,183 @@
+"""Run benchmark cases for all peers, interleaved, each in its own process, and report.
+
+python -m benchmarks.run                    everything (see `make bench`)
+python -m benchmarks.run --quick            small sizes, one repetition: does it work?
+python -m benchmarks.run --cases 'write-*' --peers icefloe,icechunk --repetitions 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.case import Case, Parameters, all_cases
+from benchmarks.peers import PEERS, versions
+from benchmarks.report import write_reports
+
+ROOT = Path(__file__).resolve().parent.parent
+Figures = dict[str, Any]
+
+
+class StepError(Exception):
+    """A measuring process ended with an error; the message is its last words."""
+
+
+def run_step(
+    step: str, case: Case, peer: str, folder: Path, parameters: Parameters, timeout: float
+) -> Figures:
+    request = {
+        "step": step,
+        "case": case.name,
+        "peer": peer,
+        "folder": str(folder),
+        "parameters": parameters,
+    }
+    # A fixed hash seed makes repetitions alike.
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # import time means: with compiled files
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.measure", json.dumps(request)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StepError(f"no end after {timeout:.0f} s") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise StepError(lines[-1])
+    if step == "prepare":
+        return {}
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def disk_usage(folder: Path) -> Figures:
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return {"disk_bytes": sum(sizes), "disk_objects": len(sizes)}
+
+
+def run_once(case: Case, peer: str, data: Path, parameters: Parameters, timeout: float) -> Figures:
+    folder = data / f"{case.name}-{peer}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if case.prepare is not None:
+            run_step("prepare", case, peer, folder, parameters, timeout)
+        figures = run_step("run", case, peer, folder, parameters, timeout)
+        return {**figures, **disk_usage(folder)}
+    except StepError as failure:
+        return {"error": str(failure)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe(figures: Figures) -> str:
+    if "error" in figures:
+        return f"FAILED: {figures['error']}"
+    return f"{figures['wall_seconds']:.4f} s wall, {figures['cpu_seconds']:.4f} s CPU"
+
+
+def run_all(
+    cases: list[Case], peers: list[str], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Repetition by repetition, with the peers in a new order each time.
+
+    So whatever disturbs the machine for a while disturbs all peers alike.
+    """
+    results = []
+    order = random.Random(0)
+    for repetition in range(arguments.repetitions):
+        for case in cases:
+            parameters = case.parameters_for(quick=arguments.quick)
+            chosen = [peer for peer in case.peers if peer in peers]
+            order.shuffle(chosen)
+            for peer in chosen:
+                figures = run_once(case, peer, arguments.data, parameters, arguments.timeout)
+                print(
+                    f"[{repetition + 1}] {case.name:18} {peer:15} {describe(figures)}", flush=True
+                )
+                results.append(
+                    {
+                        "case": case.name,
+                        "title": case.title.format(**parameters),
+                        "peer": peer,
+                        "repetition": repetition,
+                        "parameters": parameters,
+                        **figures,
+                    }
+                )
+    return results
+
+
+def about_this_machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load_average_at_start": [round(value, 2) for value in os.getloadavg()],
+        "versions": versions(),
+        "durability": {name: peer.durability for name, peer in PEERS.items()},
+        "labels": {name: peer.label for name, peer in PEERS.items()},
+        "repetitions": arguments.repetitions,
+        "quick": arguments.quick,
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, one repetition")
+    parser.add_argument("--cases", default="*", help="comma-separated names or patterns")
+    parser.add_argument("--peers", default="*", help="comma-separated names or patterns")
+    parser.add_argument("--repetitions", type=int, default=None, help="default 5 (1 if quick)")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds for one process")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
+    parser.add_argument("--data", type=Path, default=None, help="where repositories are written")
+    parser.add_argument("--list", action="store_true", help="only list cases and peers")
+    arguments = parser.parse_args()
+    arguments.repetitions = arguments.repetitions or (1 if arguments.quick else 5)
+    arguments.data = arguments.data or arguments.out / "data"
+    return arguments
+
+
+def matching(names: list[str], patterns: str) -> list[str]:
+    wanted = patterns.split(",")
+    found = [name for name in names if any(fnmatch.fnmatch(name, p) for p in wanted)]
+    if not found:
+        raise SystemExit(f"nothing matches {patterns!r}; there are: {', '.join(names)}")
+    return found
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    cases = all_cases()
+    chosen = [cases[name] for name in matching(list(cases), arguments.cases)]
+    peers = matching(list(PEERS), arguments.peers)
+    if arguments.list:
+        for case in chosen:
+            print(f"{case.name:18} {case.title}  [{', '.join(case.peers)}]")
+        return 0
+    about = about_this_machine(arguments)
+    results = run_all(chosen, peers, arguments)
+    shutil.rmtree(arguments.data, ignore_errors=True)
+    write_reports(about, results, arguments.out)
+    return 1 if any("error" in result for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

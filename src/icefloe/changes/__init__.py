@@ -1,0 +1,1 @@
+"""Edits of a session: pure functions and values, no I/O."""

@@ -1,0 +1,307 @@
+"""The uncommitted changes of a session: which nodes and chunks differ from the base snapshot.
+
+Changes refer to nodes by id, so that they can be laid over another base when a branch has moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
+from icefloe.model import paths
+from icefloe.model.ids import NodeId
+from icefloe.model.nodes import Node, NodeTable, make_node
+from icefloe.model.transaction_log import Move, TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.manifest import ArrayChunks
+
+
+_NOT_EDITED: Any = object()
+
+
+class ChangeSet:
+    """Edits of nodes and chunks over a base; not thread-safe by itself."""
+
+    __slots__ = ("_overlay", "base", "chunks", "deleted", "documents", "new", "places")
+
+    def __init__(self, base: NodeTable) -> None:
+        """No changes over the nodes of a snapshot."""
+        self.base = base
+        self.new: dict[NodeId, Node] = {}
+        """Nodes that this session created, at their present path."""
+        self.documents: dict[NodeId, bytes] = {}
+        """New documents of nodes of the base."""
+        self.deleted: dict[NodeId, Node] = {}
+        """Nodes of the base that are gone."""
+        self.places: dict[NodeId, str] = {}
+        """Present paths of nodes of the base that were moved."""
+        self.chunks: dict[NodeId, ChunkEdits] = {}
+        self._overlay: dict[str, Node | None] = {}
+
+    def __getstate__(self) -> tuple[object, ...]:
+        # The base travels by the id of its snapshot; whoever unpickles gives it back by `rebase`.
+        edits = {node_id: e for node_id, e in self.chunks.items() if not e.is_empty}
+        return (self.new, self.documents, self.deleted, self.places, edits)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        (self.new, self.documents, self.deleted, self.places, self.chunks) = state  # type: ignore[assignment]
+        self._overlay = {}
+        self.base = NodeTable.of([])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs from the base."""
+        return not (
+            self.new
+            or self.documents
+            or self.deleted
+            or self.places
+            or any(not edits.is_empty for edits in self.chunks.values())
+        )
+
+    def copy(self) -> ChangeSet:
+        """An independent copy over the same base."""
+        twin = ChangeSet(self.base)
+        twin.new = dict(self.new)
+        twin.documents = dict(self.documents)
+        twin.deleted = dict(self.deleted)
+        twin.places = dict(self.places)
+        twin.chunks = {node_id: edits.copy() for node_id, edits in self.chunks.items()}
+        twin._overlay = dict(self._overlay)
+        return twin
+
+    # --- the tree as the session sees it
+
+    def get(self, path: str) -> Node | None:
+        """The node at a path. Its document is the session's own if that was changed."""
+        # One look: threads that read take no lock, and entries may vanish between two.
+        node = self._overlay.get(path, _NOT_EDITED)
+        return self.base.get(path) if node is _NOT_EDITED else node
+
+    def paths_below(self, path: str) -> Sequence[str]:
+        """Sorted paths of all nodes below a path."""
+        base = self.base.paths_below(path)
+        prefix = paths.child_prefix(path)
+        over = {p: n for p, n in self._overlay.items() if p.startswith(prefix) and p != path}
+        if not over:
+            return base
+        merged = {p for p in base if p not in over}
+        merged.update(p for p, node in over.items() if node is not None)
+        return sorted(merged)
+
+    def within(self, path: str) -> Iterator[Node]:
+        """The node at a path, if any, and all below it."""
+        for place in (path, *self.paths_below(path)):
+            node = self.get(place)
+            if node is not None:
+                yield node
+
+    def all_nodes(self) -> list[Node]:
+        """All nodes, sorted by path."""
+        return list(self.within(paths.ROOT))
+
+    # --- edits
+
+    def set_document(self, path: str, document: bytes) -> None:
+        """Create a node or replace its document."""
+        node = self.get(path)
+        if node is None:
+            created = make_node(NodeId.random(), path, document)
+            self.new[created.id] = self._overlay[path] = created
+            return
+        changed = make_node(node.id, path, document)
+        if changed.is_array != node.is_array:
+            kind = "an array" if node.is_array else "a group"
+            raise AlreadyExistsError(f"node already exists: {path} is {kind}; delete it first")
+        changed = changed.evolve(manifests=node.manifests)
+        if changed.array and node.array and changed.array.rank != node.array.rank:
+            raise InvalidInputError(
+                f"bad metadata for {path}: an array keeps its number of dimensions "
+                f"({node.array.rank}), found {changed.array.rank}; delete and create it instead"
+            )
+        if node.id in self.new:
+            self.new[node.id] = changed
+        else:
+            self.documents[node.id] = document
+        self._overlay[path] = changed
+
+    def delete(self, path: str) -> None:
+        """Delete a node and all below it; nothing happens if there is none."""
+        for node in list(self.within(path)):
+            self._overlay[node.path] = None
+            self.chunks.pop(node.id, None)
+            self.documents.pop(node.id, None)
+            if self.new.pop(node.id, None) is None:
+                original = self.base.by_id(node.id)
+                self.deleted[node.id] = original if original is not None else node
+                self.places.pop(node.id, None)
+                self._forget_place(node.path)
+            elif self.base.get(node.path) is None:
+                del self._overlay[node.path]
+
+    def move(self, source: str, target: str) -> None:
+        """Give a node, and all below it, another path."""
+        node = self.get(source)
+        if node is None:
+            raise NodeNotFoundError(f"cannot move {source}: there is no node", source)
+        if paths.ROOT in {source, target} or paths.is_within(target, source):
+            raise InvalidInputError(f"cannot move {source} to {target}")
+        if self.get(target) is not None or self.paths_below(target):
+            raise AlreadyExistsError(f"cannot move {source} to {target}: the target exists")
+        self._check_parent(source, target)
+        moved = list(self.within(source))
+        # A new dictionary that takes its place at once: readers see all nodes here or all there.
+        overlay = dict(self._overlay)
+        for old in moved:
+            overlay[old.path] = None
+            if self.base.get(old.path) is None:
+                del overlay[old.path]
+        for old in moved:
+            path = target + old.path[len(source) :]
+            placed = overlay[path] = old.evolve(path=path)
+            original = self.base.by_id(old.id)
+            if original is None:
+                self.new[old.id] = placed
+            elif original.path == path:
+                del self.places[old.id]
+            else:
+                self.places[old.id] = path
+        self._overlay = overlay
+
+    def edits(self, node: Node) -> ChunkEdits:
+        """The chunk edits of an array, to read or to add to."""
+        assert node.array is not None
+        edits = self.chunks.get(node.id)
+        if edits is None:
+            edits = self.chunks[node.id] = ChunkEdits(node.array.rank)
+        return edits
+
+    def clear_chunks(self, node: Node) -> None:
+        """Delete all chunks of an array."""
+        if node.id in self.new:
+            self.chunks.pop(node.id, None)
+        elif node.manifests or node.id in self.chunks:
+            self.edits(node).clear()
+
+    def make_clears_explicit(self, chunks_of: Callable[[Node], ArrayChunks | None]) -> None:
+        """Let "all chunks are deleted" mean those of the base; `chunks_of` reads them."""
+        for node_id, edits in self.chunks.items():
+            if edits.cleared:
+                node = self.base.by_id(node_id)
+                edits.make_explicit(None if node is None else chunks_of(node))
+
+    def absorb(self, other: ChangeSet) -> None:
+        """Add the changes of a cooperating session over the same base; later ones win.
+
+        Raises AlreadyExistsError if both put different nodes at one path; then these changes are
+        of no use any more.
+        """
+        self.deleted.update(other.deleted)
+        self.documents.update(other.documents)
+        self.places.update(other.places)
+        known_as = {node.id: self._adopt(node) for node in other.new.values()}
+        for node_id, edits in other.chunks.items():
+            mine = self.chunks.setdefault(known_as.get(node_id, node_id), ChunkEdits(edits.rank))
+            if mine is not edits:
+                mine.absorb(edits)
+        # What one session changed and another deleted is gone.
+        for changed in (self.documents, self.places, self.chunks):
+            for node_id in changed.keys() & self.deleted.keys():
+                del changed[node_id]
+        self.rebase(self.base)
+
+    def _adopt(self, node: Node) -> NodeId:
+        """Take over a node that another session created; returns the id that it has here."""
+        mine = self.get(node.path)
+        if mine is None or mine.id == node.id or mine.id in self.deleted:
+            self.new[node.id] = self._overlay[node.path] = node
+            return node.id
+        same_group = not mine.is_array and not node.is_array
+        if mine.id not in self.new or not (same_group or mine.document == node.document):
+            raise AlreadyExistsError(
+                f"cannot merge: sessions created different nodes at {node.path}; "
+                "create nodes before you fork, so that the forks share them"
+            )
+        self.new[mine.id] = self._overlay[node.path] = node.evolve(id=mine.id)
+        return mine.id
+
+    def rebase(self, base: NodeTable) -> None:
+        """Lay the changes over the nodes of another snapshot.
+
+        Raises AlreadyExistsError if two nodes would have one path.
+        """
+        overlay: dict[str, Node | None] = {}
+        placed: list[Node] = []
+        for node_id in dict.fromkeys((*self.deleted, *self.places, *self.documents)):
+            node = base.by_id(node_id)
+            if node is None:
+                continue
+            path = self.places.get(node_id, node.path)
+            if node_id in self.deleted or path != node.path:
+                overlay[node.path] = None
+            if node_id not in self.deleted:
+                placed.append(self._with_changes(node, path))
+        for node in (*placed, *self.new.values()):
+            other = overlay[node.path] if node.path in overlay else base.get(node.path)
+            if other is not None and other.id != node.id:
+                raise AlreadyExistsError(f"two different nodes would be at {node.path}")
+            overlay[node.path] = node
+        self.base = base
+        self._overlay = overlay
+
+    def _with_changes(self, node: Node, path: str) -> Node:
+        document = self.documents.get(node.id)
+        if document is None:
+            return node.evolve(path=path)
+        return make_node(node.id, path, document).evolve(manifests=node.manifests)
+
+    def net_moves(self) -> Iterator[Move]:
+        """Moves from the base to now, without those that follow from a parent's move."""
+        for node_id, target in self.places.items():
+            original = self.base.by_id(node_id)
+            if original is None:
+                continue
+            old_parent = self.base.get(paths.parent(original.path) or paths.ROOT)
+            carried = self.places.get(old_parent.id) if old_parent is not None else None
+            if carried is None or f"{carried}/{paths.name(original.path)}" != target:
+                yield Move(node_id, original.path, target)
+
+    def _check_parent(self, source: str, target: str) -> None:
+        parent = paths.parent(target)
+        node = None if parent is None else self.get(parent)
+        if node is None or node.is_array:
+            raise InvalidInputError(
+                f"cannot move {source} to {target}: {parent} is not an existing group"
+            )
+
+    def _forget_place(self, path: str) -> None:
+        """A deleted node that had been moved leaves no trace at its later path."""
+        if self.base.get(path) is None:
+            self._overlay.pop(path, None)
+
+    # --- what a commit says about itself
+
+    def log(self, touched: Mapping[NodeId, ChunkIndex]) -> TransactionLog:
+        """The transaction log, given which chunks were set or deleted in each array."""
+        arrays = {node_id for node_id, node in self.new.items() if node.is_array}
+        deleted_arrays = {node_id for node_id, node in self.deleted.items() if node.is_array}
+        updated_arrays = {
+            node_id
+            for node_id in self.documents
+            if (node := self.base.by_id(node_id)) is not None and node.is_array
+        }
+        return TransactionLog(
+            new_groups=frozenset(self.new.keys() - arrays),
+            new_arrays=frozenset(arrays),
+            deleted_groups=frozenset(self.deleted.keys() - deleted_arrays),
+            deleted_arrays=frozenset(deleted_arrays),
+            updated_groups=frozenset(self.documents.keys() - updated_arrays),
+            updated_arrays=frozenset(updated_arrays),
+            updated_chunks=dict(touched),
+            moves=tuple(self.net_moves()),
+        )

@@ -1,0 +1,153 @@
+"""Edits of one array's chunk references, and how they change a table of references."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.model.chunk_index import ChunkIndex, bounding_box
+from icefloe.model.manifest import ArrayChunks
+
+if TYPE_CHECKING:
+    from icefloe.model.chunk_refs import ChunkRef
+
+
+_UNDECIDED: Any = object()
+
+
+class ChunkEdits:
+    """Chunks that a session set or deleted in one array, in the order in which it did.
+
+    Single edits are a dictionary; bulk edits are columns. A bulk edit takes along the single ones
+    before it, so that later edits always win.
+    """
+
+    __slots__ = ("_single", "_tables", "cleared", "rank")
+
+    def __init__(self, rank: int) -> None:
+        """No edits yet, of an array of `rank` dimensions."""
+        self.rank = rank
+        self.cleared = False
+        """Whether all chunks of the base were deleted before these edits."""
+        self._single: dict[tuple[int, ...], ChunkRef | None] = {}
+        # Later tables win; an index alone stands for deleted chunks.
+        self._tables: list[ArrayChunks | ChunkIndex] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was edited."""
+        return not (self._single or self._tables or self.cleared)
+
+    def set(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
+        """Set one chunk; None deletes it."""
+        self._single[coords] = ref
+
+    def set_many(self, chunks: ArrayChunks) -> None:
+        """Set many chunks at once."""
+        self._flush_single()
+        self._tables.append(chunks)
+
+    def clear(self) -> None:
+        """Delete all chunks, of the base and of earlier edits."""
+        self.cleared = True
+        self._single.clear()
+        self._tables.clear()
+
+    def discard(self, gone: ChunkIndex) -> None:
+        """Forget the edits of some chunks, so that they are again as in the base."""
+        tables = [_without(table, gone) for table in self._tables_with_single()]
+        self._single.clear()
+        self._tables = [table for table in tables if table is not None]
+
+    def make_explicit(self, old: ArrayChunks | None) -> None:
+        """Let "all chunks are deleted" mean the chunks that there were, `old`, and no others.
+
+        On another base, chunks that this session never saw must survive.
+        """
+        if self.cleared:
+            self.cleared = False
+            if old is not None:
+                self._tables.insert(0, old.index)
+
+    def get(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
+        """Whether the edits decide about a chunk, and then its reference, None if deleted.
+
+        Readers take no lock: each step here is one look at a value that others may replace.
+        """
+        ref = self._single.get(coords, _UNDECIDED)
+        if ref is not _UNDECIDED:
+            return True, ref
+        for table in reversed(tuple(self._tables)):
+            if isinstance(table, ChunkIndex):
+                if table.find(coords) >= 0:
+                    return True, None
+            elif (row := table.index.find(coords)) >= 0:
+                return True, table.refs.get(row)
+        return self.cleared, None
+
+    def absorb(self, later: ChunkEdits) -> None:
+        """Add the edits of another session on top of these."""
+        if later.cleared:
+            self.clear()
+        self._flush_single()
+        self._tables.extend(later._tables)
+        self._single.update(later._single)
+
+    def copy(self) -> ChunkEdits:
+        """An independent copy; columns are shared, for they never change."""
+        twin = ChunkEdits(self.rank)
+        twin.cleared = self.cleared
+        twin._single = dict(self._single)
+        twin._tables = list(self._tables)
+        return twin
+
+    def apply(self, old: ArrayChunks | None) -> ArrayChunks | None:
+        """The array's references after these edits; None if none is left."""
+        result = None if self.cleared else old
+        for table in self._tables_with_single():
+            if isinstance(table, ArrayChunks):
+                result = table if result is None else ArrayChunks.merge([result, table])
+            elif result is not None:
+                result = result.without(table)
+        return result
+
+    def touched(self, old: ArrayChunks | None) -> ChunkIndex | None:
+        """Coordinates of all chunks that were set or deleted; None if there are none."""
+        indexes = [
+            table if isinstance(table, ChunkIndex) else table.index
+            for table in self._tables_with_single()
+        ]
+        if self.cleared and old is not None:
+            indexes.append(old.index)
+        if len(indexes) <= 1:
+            return indexes[0] if indexes else None
+        coords = np.concatenate([index.coords() for index in indexes])
+        box = bounding_box(coords)
+        return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))
+
+    def _flush_single(self) -> None:
+        self._tables = self._tables_with_single()
+        self._single.clear()
+
+    def _tables_with_single(self) -> list[ArrayChunks | ChunkIndex]:
+        """All edits as tables, oldest first, without changing anything."""
+        if not self._single:
+            return list(self._tables)
+        written = [(coords, ref) for coords, ref in self._single.items() if ref is not None]
+        deleted = [coords for coords, ref in self._single.items() if ref is None]
+        tables = list(self._tables)
+        if written:
+            coords, refs = zip(*written, strict=True)
+            tables.append(ArrayChunks.of(coords, refs, self.rank))
+        if deleted:
+            tables.append(ChunkIndex.from_tuples(deleted, self.rank))
+        return tables
+
+
+def _without(table: ArrayChunks | ChunkIndex, gone: ChunkIndex) -> ArrayChunks | ChunkIndex | None:
+    if isinstance(table, ArrayChunks):
+        return table.without(gone)
+    coords = table.coords()
+    kept = coords[gone.find_many(coords) < 0]
+    return ChunkIndex.from_coords(kept)[0] if len(kept) else None

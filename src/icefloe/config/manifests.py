@@ -1,0 +1,110 @@
+"""How manifests are laid out and read: the `manifest` section of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icefloe.config.conditions import (
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+)
+from icefloe.config.section import (
+    Concurrency,
+    Count,
+    Section,
+)
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+DimensionSizes = tuple[tuple[ManifestSplitDimCondition, int], ...]
+SplitSizes = tuple[tuple[ManifestSplitCondition, DimensionSizes], ...]
+
+
+class ManifestPreloadConfig(Section):
+    """Which manifests are read in the background as soon as a session starts."""
+
+    max_total_refs: Count | None = None
+    preload_if: ManifestPreloadCondition | None = None
+    max_arrays_to_scan: Count | None = None
+
+
+class ManifestSplittingConfig(Section):
+    """Into how many chunks per dimension the manifests of large arrays are cut.
+
+    The first array condition that holds decides for an array, and in it the first dimension
+    condition that holds decides for a dimension. Dimensions without one are not cut.
+    """
+
+    split_sizes: SplitSizes | None = None
+
+    @staticmethod
+    def from_dict(
+        split_sizes: Mapping[ManifestSplitCondition, Mapping[ManifestSplitDimCondition, int]],
+    ) -> ManifestSplittingConfig:
+        """The same rules given as nested dicts, whose order counts."""
+        rules = tuple((array, tuple(sizes.items())) for array, sizes in split_sizes.items())
+        return ManifestSplittingConfig(rules)
+
+    def to_dict(self) -> dict[ManifestSplitCondition, dict[ManifestSplitDimCondition, int]]:
+        """The rules as nested dicts, in their order."""
+        return {array: dict(sizes) for array, sizes in self.split_sizes or ()}
+
+    def sizes_for(self, path: str, dimension_names: Sequence[str | None]) -> list[int | None]:
+        """How many chunks a manifest of the array at `path` spans in each dimension.
+
+        None means the whole dimension.
+        """
+        for condition, sizes in self.split_sizes or ():
+            if condition.matches(path):
+                return [_size_for(sizes, *dimension) for dimension in enumerate(dimension_names)]
+        return [None] * len(dimension_names)
+
+    @classmethod
+    def _checked(cls, name: str, value: Any, expected: Any) -> Any:  # noqa: ARG003
+        return _checked_rules(value)
+
+
+class ManifestConfig(Section):
+    """How manifests are laid out and read."""
+
+    preload: ManifestPreloadConfig | None = None
+    splitting: ManifestSplittingConfig | None = None
+    max_concurrent_manifest_fetches_during_commit: Concurrency | None = None
+
+
+def _size_for(sizes: DimensionSizes, axis: int, name: str | None) -> int | None:
+    return next((size for condition, size in sizes if condition.matches(axis, name)), None)
+
+
+def _checked_rules(rules: Iterable[Any]) -> SplitSizes:
+    try:
+        pairs = [(array, [(where, size) for where, size in sizes]) for array, sizes in rules]
+    except (TypeError, ValueError):
+        msg = (
+            "split sizes are pairs (array condition, pairs (dimension condition, number of "
+            f"chunks)); found {rules!r}"
+        )
+        raise InvalidInputError(msg) from None
+    return tuple((_array_condition(array), _checked_sizes(sizes)) for array, sizes in pairs)
+
+
+def _array_condition(condition: object) -> ManifestSplitCondition:
+    if not isinstance(condition, ManifestSplitCondition):
+        msg = f"a splitting rule needs a ManifestSplitCondition, found {condition!r}"
+        raise InvalidInputError(msg)
+    return condition
+
+
+def _checked_sizes(sizes: Iterable[tuple[Any, Any]]) -> DimensionSizes:
+    checked = tuple(sizes)
+    for condition, size in checked:
+        if not isinstance(condition, ManifestSplitDimCondition):
+            msg = f"a split size needs a ManifestSplitDimCondition, found {condition!r}"
+            raise InvalidInputError(msg)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            msg = f"a split size is a number of chunks, 1 or more; found {size!r} for {condition!r}"
+            raise InvalidInputError(msg)
+    return checked

@@ -1,0 +1,108 @@
+"""The configuration of a repository: what users set, with "not given" kept apart from defaults."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+
+from icefloe.config.containers import VirtualChunkContainer, check_container
+from icefloe.config.manifests import ManifestConfig  # noqa: TC001 (msgspec reads annotations)
+from icefloe.config.section import Concurrency, Count, Section
+from icefloe.config.settings import Settings
+from icefloe.storage.settings import StorageRetriesSettings, StorageSettings  # noqa: TC001
+
+
+class CompressionAlgorithm(Enum):
+    """How metadata files are compressed."""
+
+    Zstd = 0
+
+    @staticmethod
+    def default() -> CompressionAlgorithm:
+        """The algorithm used when none is given."""
+        return CompressionAlgorithm.Zstd
+
+
+class CompressionConfig(Section):
+    """How metadata files are compressed."""
+
+    algorithm: CompressionAlgorithm | None = None
+    level: Annotated[int, msgspec.Meta(ge=0, le=22)] | None = None
+
+    @staticmethod
+    def default() -> CompressionConfig:
+        """A configuration that gives nothing, so that every default holds."""
+        return CompressionConfig()
+
+
+class CachingConfig(Section):
+    """How much of each kind of metadata is kept in memory."""
+
+    num_snapshot_nodes: Count | None = None
+    num_chunk_refs: Count | None = None
+    num_transaction_changes: Count | None = None
+    num_bytes_attributes: Count | None = None
+    num_bytes_chunks: Count | None = None
+
+    @staticmethod
+    def default() -> CachingConfig:
+        """A configuration that gives nothing, so that every default holds."""
+        return CachingConfig()
+
+
+class RepoUpdateRetryConfig(Section):
+    """How often, and how patiently, publishing on a branch is tried again when others got there."""
+
+    default: StorageRetriesSettings | None = None
+
+
+class RepositoryConfig(Section):
+    """The configuration of a repository.
+
+    `None` means "not given": the value comes from the configuration kept in the repository, else
+    from the defaults. `effective()` gives the values that hold in the end.
+    """
+
+    inline_chunk_threshold_bytes: Count | None = None
+    """Chunks of at most this many bytes are kept in the manifest."""
+    get_partial_values_concurrency: Concurrency | None = None
+    compression: CompressionConfig | None = None
+    max_concurrent_requests: Concurrency | None = None
+    caching: CachingConfig | None = None
+    storage: StorageSettings | None = None
+    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None
+    """By URL prefix. An empty dict is not None: laid over another configuration it clears it."""
+    manifest: ManifestConfig | None = None
+    repo_update_retries: RepoUpdateRetryConfig | None = None
+    inline_attributes_threshold_bytes: Count | None = None
+    """Attributes whose JSON has more bytes than this go to a file of their own."""
+
+    @staticmethod
+    def default() -> RepositoryConfig:
+        """A configuration that gives nothing, so that every default holds."""
+        return RepositoryConfig()
+
+    def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
+        """The container of a URL prefix."""
+        return (self.virtual_chunk_containers or {}).get(name)
+
+    def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
+        """Add a container, or replace the one of the same URL prefix.
+
+        Raises InvalidInputError if the prefix does not fit the store.
+        """
+        check_container(cont)
+        self.virtual_chunk_containers = {
+            **(self.virtual_chunk_containers or {}),
+            cont.url_prefix: cont,
+        }
+
+    def clear_virtual_chunk_containers(self) -> None:
+        """Have no containers, whatever the repository's own configuration says."""
+        self.virtual_chunk_containers = {}
+
+    def effective(self) -> Settings:
+        """All values that hold, with the defaults where nothing is given."""
+        return Settings.from_config(self)

@@ -1,0 +1,115 @@
+"""The values that hold in the end: what the engine reads, with no "not given" left in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from icefloe.config.conditions import ManifestPreloadCondition
+from icefloe.config.containers import VirtualChunkContainer, check_containers
+from icefloe.config.manifests import ManifestConfig, ManifestPreloadConfig, ManifestSplittingConfig
+from icefloe.storage.settings import StorageRetriesSettings, StorageSettings
+
+if TYPE_CHECKING:
+    from icefloe.config.repository import RepositoryConfig
+
+COORDINATE_NAMES = (
+    r"^(bnds|bounds|crs|spatial_ref|band|channel|member|number|realization|step|valid_time)$",
+    r"^(time|date|datetime|t)(_(bnds|bounds))?$",
+    r"^(lat|latitude|lon|longitude|x|y|z|xc|yc|rlat|rlon)(_(bnds|bounds))?$",
+    r"^(height|altitude|elevation|depth|level|lev|plev|pressure|isobaric)(_(bnds|bounds))?$",
+)
+"""Names that coordinate arrays of the field usually have."""
+
+DEFAULT_PRELOAD_CONDITION = ManifestPreloadCondition.or_conditions(
+    [ManifestPreloadCondition.name_matches(regex) for regex in COORDINATE_NAMES]
+) & ManifestPreloadCondition.num_refs(None, 1_001)
+"""Small manifests of coordinates: nearly every reader needs them at once."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """One immutable value for everything that can be configured."""
+
+    inline_chunk_threshold_bytes: int = 512
+    inline_attributes_threshold_bytes: int = 65_536
+    get_partial_values_concurrency: int = 10
+    max_concurrent_requests: int = 256
+    compression_level: int = 3
+
+    cached_snapshot_nodes: int = 500_000
+    cached_chunk_refs: int = 15_000_000
+    cached_transaction_changes: int = 0
+    cached_attribute_bytes: int = 0
+    cached_chunk_bytes: int = 0
+
+    preload_max_total_refs: int = 10_000
+    preload_if: ManifestPreloadCondition = DEFAULT_PRELOAD_CONDITION
+    preload_max_arrays_to_scan: int = 50
+    splitting: ManifestSplittingConfig = msgspec.field(default_factory=ManifestSplittingConfig)
+    manifest_fetches_during_commit: int = 16
+
+    publish_max_tries: int = 100
+    publish_initial_backoff_ms: int = 20
+    publish_max_backoff_ms: int = 5_000
+
+    storage: StorageSettings | None = None
+    """None: the defaults of the backend hold."""
+    virtual_chunk_containers: dict[str, VirtualChunkContainer] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def from_config(cls, config: RepositoryConfig) -> Settings:
+        """The values that hold under a configuration, checked.
+
+        Raises InvalidInputError if a virtual chunk container makes no sense.
+        """
+        check_containers(config.virtual_chunk_containers or {})
+        config = config.copy()  # settings must not follow later changes
+        given: dict[str, Any] = {
+            "inline_chunk_threshold_bytes": config.inline_chunk_threshold_bytes,
+            "inline_attributes_threshold_bytes": config.inline_attributes_threshold_bytes,
+            "get_partial_values_concurrency": config.get_partial_values_concurrency,
+            "max_concurrent_requests": config.max_concurrent_requests,
+            "compression_level": config.compression and config.compression.level,
+            "storage": config.storage,
+            "virtual_chunk_containers": config.virtual_chunk_containers,
+            **_caching(config),
+            **_manifest(config),
+            **_publishing(config),
+        }
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def _caching(config: RepositoryConfig) -> dict[str, int | None]:
+    caching = config.caching
+    if caching is None:
+        return {}
+    return {
+        "cached_snapshot_nodes": caching.num_snapshot_nodes,
+        "cached_chunk_refs": caching.num_chunk_refs,
+        "cached_transaction_changes": caching.num_transaction_changes,
+        "cached_attribute_bytes": caching.num_bytes_attributes,
+        "cached_chunk_bytes": caching.num_bytes_chunks,
+    }
+
+
+def _manifest(config: RepositoryConfig) -> dict[str, object]:
+    manifest = config.manifest or ManifestConfig()
+    preload = manifest.preload or ManifestPreloadConfig()
+    return {
+        "preload_max_total_refs": preload.max_total_refs,
+        "preload_if": preload.preload_if,
+        "preload_max_arrays_to_scan": preload.max_arrays_to_scan,
+        "splitting": manifest.splitting,
+        "manifest_fetches_during_commit": manifest.max_concurrent_manifest_fetches_during_commit,
+    }
+
+
+def _publishing(config: RepositoryConfig) -> dict[str, int | None]:
+    updates = config.repo_update_retries
+    retries = (updates and updates.default) or StorageRetriesSettings()
+    return {
+        "publish_max_tries": retries.max_tries,
+        "publish_initial_backoff_ms": retries.initial_backoff_ms,
+        "publish_max_backoff_ms": retries.max_backoff_ms,
+    }

@@ -1,0 +1,253 @@
+"""The error tree: every error that icefloe raises on purpose, grouped by what a handler would do.
+
+IcefloeError                     .kind: a stable, append-only code; .message
+├── NotFoundError (KeyError)     ask for something else
+│   ├── NodeNotFoundError        .path
+│   ├── SnapshotNotFoundError    .snapshot_id
+│   ├── RefNotFoundError         .name
+│   ├── RepositoryNotFoundError  .location
+│   ├── ObjectNotFoundError      .key   (a storage has no such object)
+│   └── StoreKeyNotFoundError (FileNotFoundError)  .key   (a Zarr store has no such value)
+├── AlreadyExistsError           choose another name, or use what is there
+├── ConflictError                .expected_parent .actual_parent: rebase and try again
+│   └── RebaseFailedError        .snapshot .conflicts: a person must decide
+├── ReadOnlyError                open a writable session
+│   └── ReadOnlyStoreError (ValueError)  the same, as Zarr expects it of a store
+├── InvalidInputError (ValueError)  correct the argument
+├── SessionStateError            the session cannot do that now
+├── FormatError                  bytes in storage are not what they should be: .key
+├── StorageError                 the world is wrong: network, permissions, disk
+│   ├── StoragePermissionError
+│   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
+│   ├── ForkedProcessError       a client that does not survive fork() was used after one
+│   └── CommitStateUnknownError  .key .snapshot_id: it may have landed; nothing was cleaned up
+└── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ErrorKind(StrEnum):
+    """Stable codes of errors, for programs. New ones are added at the end; none changes."""
+
+    OTHER = "other"
+    NOT_FOUND = "not-found"
+    NODE_NOT_FOUND = "node-not-found"
+    SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    REF_NOT_FOUND = "ref-not-found"
+    REPOSITORY_NOT_FOUND = "repository-not-found"
+    OBJECT_NOT_FOUND = "object-not-found"
+    ALREADY_EXISTS = "already-exists"
+    CONFLICT = "conflict"
+    REBASE_FAILED = "rebase-failed"
+    READ_ONLY = "read-only"
+    INVALID_INPUT = "invalid-input"
+    SESSION_STATE = "session-state"
+    FORMAT = "format"
+    STORAGE = "storage"
+    STORAGE_PERMISSION = "storage-permission"
+    UNSAFE_STORAGE = "unsafe-storage"
+    FORKED_PROCESS = "forked-process"
+    COMMIT_STATE_UNKNOWN = "commit-state-unknown"
+    VIRTUAL_CHUNK = "virtual-chunk"
+    STORE_KEY_NOT_FOUND = "store-key-not-found"
+    READ_ONLY_STORE = "read-only-store"
+
+
+class IcefloeError(Exception):
+    """Root of all errors of icefloe."""
+
+    kind: ErrorKind = ErrorKind.OTHER
+
+    def __init__(self, message: str, *fields: Any) -> None:
+        # All arguments go to Exception so that errors survive pickling, e.g. from Spark workers.
+        super().__init__(message, *fields)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(message={self.message!r})"
+
+
+class NotFoundError(IcefloeError, KeyError):
+    """Something that was asked for does not exist."""
+
+    kind = ErrorKind.NOT_FOUND
+
+
+class NodeNotFoundError(NotFoundError):
+    """No array or group at a path."""
+
+    kind = ErrorKind.NODE_NOT_FOUND
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message, path)
+        self.path = path
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """No snapshot with an id."""
+
+    kind = ErrorKind.SNAPSHOT_NOT_FOUND
+
+    def __init__(self, message: str, snapshot_id: str = "") -> None:
+        super().__init__(message, snapshot_id)
+        self.snapshot_id = snapshot_id
+
+
+class RefNotFoundError(NotFoundError):
+    """No branch or tag of a name."""
+
+    kind = ErrorKind.REF_NOT_FOUND
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message, name)
+        self.name = name
+
+
+class RepositoryNotFoundError(NotFoundError):
+    """No repository at a location."""
+
+    kind = ErrorKind.REPOSITORY_NOT_FOUND
+
+    def __init__(self, message: str, location: str = "") -> None:
+        super().__init__(message, location)
+        self.location = location
+
+
+class ObjectNotFoundError(NotFoundError):
+    """A storage has no object under a key."""
+
+    kind = ErrorKind.OBJECT_NOT_FOUND
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message, key)
+        self.key = key
+
+
+class StoreKeyNotFoundError(NotFoundError, FileNotFoundError):
+    """A Zarr store has no value under a key; also the built-in error that Zarr asks for."""
+
+    kind = ErrorKind.STORE_KEY_NOT_FOUND
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message, key)
+        self.key = key
+
+
+class AlreadyExistsError(IcefloeError):
+    """Something of that name exists already."""
+
+    kind = ErrorKind.ALREADY_EXISTS
+
+
+class ConflictError(IcefloeError):
+    """The branch moved since the session started."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(
+        self,
+        message: str,
+        expected_parent: str | None = None,
+        actual_parent: str | None = None,
+    ) -> None:
+        super().__init__(message, expected_parent, actual_parent)
+        self.expected_parent = expected_parent
+        self.actual_parent = actual_parent
+
+
+class RebaseFailedError(ConflictError):
+    """Conflicts that the solver could not resolve; the session is as it was."""
+
+    kind = ErrorKind.REBASE_FAILED
+
+    def __init__(self, message: str, snapshot: str = "", conflicts: Sequence[Any] = ()) -> None:
+        IcefloeError.__init__(self, message, snapshot, conflicts)
+        self.expected_parent = None
+        self.actual_parent = snapshot
+        self.snapshot = snapshot
+        self.conflicts = list(conflicts)
+
+
+class ReadOnlyError(IcefloeError):
+    """A write through something that only reads."""
+
+    kind = ErrorKind.READ_ONLY
+
+
+class ReadOnlyStoreError(ReadOnlyError, ValueError):
+    """A write through a Zarr store that only reads; also the built-in error that Zarr raises."""
+
+    kind = ErrorKind.READ_ONLY_STORE
+
+
+class InvalidInputError(IcefloeError, ValueError):
+    """An argument is wrong."""
+
+    kind = ErrorKind.INVALID_INPUT
+
+
+class SessionStateError(IcefloeError):
+    """The session cannot do that in its present state."""
+
+    kind = ErrorKind.SESSION_STATE
+
+
+class FormatError(IcefloeError):
+    """Bytes in storage are not what they should be."""
+
+    kind = ErrorKind.FORMAT
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message, key)
+        self.key = key
+
+
+class StorageError(IcefloeError):
+    """The storage failed: network, permissions, disk."""
+
+    kind = ErrorKind.STORAGE
+
+
+class StoragePermissionError(StorageError):
+    """The storage refused the credentials, or they do not allow the operation."""
+
+    kind = ErrorKind.STORAGE_PERMISSION
+
+
+class UnsafeStorageError(StorageError):
+    """The storage ignores conditional writes, so commits on it would overwrite each other."""
+
+    kind = ErrorKind.UNSAFE_STORAGE
+
+
+class ForkedProcessError(StorageError):
+    """An object-store client was used in a forked child of the process that made it."""
+
+    kind = ErrorKind.FORKED_PROCESS
+
+
+class CommitStateUnknownError(StorageError):
+    """A conditional write could not be settled: it may have landed. Nothing was cleaned up."""
+
+    kind = ErrorKind.COMMIT_STATE_UNKNOWN
+
+    def __init__(self, message: str, key: str = "", snapshot_id: str = "") -> None:
+        super().__init__(message, key, snapshot_id)
+        self.key = key
+        self.snapshot_id = snapshot_id
+
+
+class VirtualChunkError(IcefloeError):
+    """A virtual chunk cannot be read: missing, changed or not authorised."""
+
+    kind = ErrorKind.VIRTUAL_CHUNK

@@ -1,0 +1,1 @@
+"""Typed reads and writes of repository files, with caches."""

@@ -1,0 +1,109 @@
+"""Reads and writes the bytes of chunks, wherever a reference says they are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from icefloe.errors import FormatError, ObjectNotFoundError
+from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
+from icefloe.model.ids import ChunkFileId
+
+if TYPE_CHECKING:
+    from icefloe.formats.port import Layout
+    from icefloe.storage.port import Storage
+
+MAX_IMMEDIATE_BYTES = 256 * 1024
+"""Reads up to this size are done by the event loop itself where the storage is that quick."""
+
+
+class VirtualReader(Protocol):
+    """Reads ranges of objects outside of the repository."""
+
+    def read(self, ref: VirtualRef, start: int, length: int) -> bytes:
+        """Bytes `[start, start + length)` of the referenced range."""
+
+    async def read_async(self, ref: VirtualRef, start: int, length: int) -> bytes:
+        """Like `read`, without blocking the event loop."""
+
+
+class ChunkFiles:
+    """The bytes of chunks: inline, in chunk files, or in virtual sources."""
+
+    def __init__(
+        self, storage: Storage, layout: Layout, virtual: VirtualReader, inline_threshold: int
+    ) -> None:
+        """Chunks of at most `inline_threshold` bytes are kept in the manifest (R2-36)."""
+        self.storage = storage
+        self.layout = layout
+        self.virtual = virtual
+        self.inline_threshold = inline_threshold
+
+    def write(self, data: bytes) -> ChunkRef:
+        """Store a chunk; its bytes are kept as they are (R2-01)."""
+        if len(data) <= self.inline_threshold:
+            return InlineRef(bytes(data))
+        file_id = ChunkFileId.random()
+        self.storage.put(self.layout.chunk_file(file_id), data)
+        return NativeRef(file_id, 0, len(data))
+
+    async def write_async(self, data: bytes) -> ChunkRef:
+        """Like `write`, without blocking the event loop."""
+        if len(data) <= self.inline_threshold:
+            return InlineRef(bytes(data))
+        file_id = ChunkFileId.random()
+        await self.storage.put_async(self.layout.chunk_file(file_id), data)
+        return NativeRef(file_id, 0, len(data))
+
+    def read(self, ref: ChunkRef, byte_range: ByteRange = WHOLE) -> bytes:
+        """Read a chunk or a part of it."""
+        match ref:
+            case InlineRef():
+                start, length = byte_range.resolve(len(ref.data))
+                return ref.data[start : start + length]
+            case NativeRef():
+                start, length = byte_range.resolve(ref.length)
+                if length == 0:
+                    return b""
+                key = self.layout.chunk_file(ref.file)
+                try:
+                    return self.storage.get(key, ref.offset + start, length)
+                except ObjectNotFoundError:
+                    raise _missing(key) from None
+            case VirtualRef():
+                start, length = byte_range.resolve(ref.length)
+                return self.virtual.read(ref, start, length)
+
+    async def read_async(self, ref: ChunkRef, byte_range: ByteRange = WHOLE) -> bytes:
+        """Like `read`, without blocking the event loop for long."""
+        match ref:
+            case InlineRef():
+                return self.read(ref, byte_range)
+            case NativeRef():
+                start, length = byte_range.resolve(ref.length)
+                if self.storage.capabilities.reads_are_immediate:
+                    if length <= MAX_IMMEDIATE_BYTES:
+                        return self.read(ref, byte_range)
+                    return await asyncio.to_thread(self.read, ref, byte_range)
+                key = self.layout.chunk_file(ref.file)
+                try:
+                    return await self.storage.get_async(key, ref.offset + start, length)
+                except ObjectNotFoundError:
+                    raise _missing(key) from None
+            case VirtualRef():
+                start, length = byte_range.resolve(ref.length)
+                return await self.virtual.read_async(ref, start, length)
+
+
+def size_of(ref: ChunkRef) -> int:
+    """Number of bytes of a chunk."""
+    return len(ref.data) if isinstance(ref, InlineRef) else ref.length
+
+
+def _missing(key: str) -> FormatError:
+    return FormatError(
+        f"chunk file {key} is missing, although a manifest refers to it; "
+        "the repository is damaged or was cleaned up while it was open",
+        key,
+    )

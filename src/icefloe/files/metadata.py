@@ -1,0 +1,214 @@
+"""Typed reads and writes of a repository's metadata files, with caches of decoded values."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
+from icefloe.files.attributes import join_document
+from icefloe.files.cache import ByteCache
+from icefloe.formats.port import NeedsMore
+from icefloe.model.ids import AttributesId, ManifestId
+from icefloe.model.manifest import Block, Manifest, ManifestFileInfo, ManifestIndex, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from icefloe.formats.port import EncodedFile
+    from icefloe.formats.registry import Format
+    from icefloe.model.ids import NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+    from icefloe.storage.port import Storage
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+WHOLE_FILE_BYTES = 256 * 1024
+"""Manifests up to this size are fetched in one request; of larger ones, the index comes first."""
+INDEX_PREFIX_BYTES = 64 * 1024
+MAX_PARALLEL_FILES = 16
+
+
+class CacheBudget(NamedTuple):
+    """How many bytes of decoded values to keep."""
+
+    snapshots: int = 64 * 1024 * 1024
+    manifests: int = 256 * 1024 * 1024
+    attributes: int = 16 * 1024 * 1024
+
+
+class MetadataFiles:
+    """The snapshots, manifests, attribute files and logs of one repository."""
+
+    def __init__(self, storage: Storage, fmt: Format, budget: CacheBudget | None = None) -> None:
+        """Take where the files are and how they are laid out."""
+        self.storage = storage
+        self.format = fmt
+        budget = budget or CacheBudget()
+        self._snapshots: ByteCache[SnapshotId, Snapshot] = ByteCache(budget.snapshots)
+        self._indexes: ByteCache[ManifestId, ManifestIndex] = ByteCache(budget.manifests // 2)
+        self._blocks: ByteCache[tuple[ManifestId, int], Block] = ByteCache(budget.manifests // 2)
+        self._attributes: ByteCache[AttributesId, list[bytes]] = ByteCache(budget.attributes)
+
+    # --- snapshots and logs
+
+    def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Read a snapshot; raises SnapshotNotFoundError."""
+        snapshot = self._snapshots.get(snapshot_id)
+        if snapshot is not None:
+            return snapshot
+        key = self.format.layout.snapshot(snapshot_id)
+        try:
+            data = self.storage.get(key)
+        except ObjectNotFoundError:
+            raise SnapshotNotFoundError(
+                f"snapshot {snapshot_id} does not exist in {self.storage.location}",
+                str(snapshot_id),
+            ) from None
+        snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
+        logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
+        self._snapshots.put(snapshot_id, snapshot, 10 * len(data))
+        return snapshot
+
+    def write_snapshot(self, snapshot: Snapshot) -> None:
+        """Write a snapshot; nobody sees it before a reference points to it."""
+        file = self.format.codec.encode_snapshot(snapshot)
+        self._put(self.format.layout.snapshot(snapshot.id), file)
+        self._snapshots.put(snapshot.id, snapshot, 10 * len(file.data))
+
+    def read_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
+        """Read what a commit changed; None if it has no log (the first one; old layouts)."""
+        key = self.format.layout.transaction_log(snapshot_id)
+        try:
+            data = self.storage.get(key)
+        except ObjectNotFoundError:
+            return None
+        return self.format.codec.decode_transaction_log(data, key)
+
+    def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> None:
+        """Write what the commit of a snapshot changed."""
+        file = self.format.codec.encode_transaction_log(log)
+        self._put(self.format.layout.transaction_log(snapshot_id), file)
+
+    # --- manifests
+
+    def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
+        """Open a manifest: its index now, its blocks when they are needed.
+
+        `size_bytes` is the size of the file; 0 where an old layout does not say.
+        """
+        index = self._indexes.get(manifest_id)
+        if index is None:
+            index = self._read_index(manifest_id, size_bytes)
+            self._indexes.put(manifest_id, index, index.nbytes)
+        if index.resident is not None:
+            return Manifest(index, index.resident.__getitem__)
+        return Manifest(index, lambda number: self._block(manifest_id, index, number))
+
+    def write_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> ManifestFileInfo:
+        """Write the references of some arrays as one manifest."""
+        manifest_id = ManifestId.random()
+        file = self.format.codec.encode_manifest(parts)
+        self._put(self.format.layout.manifest(manifest_id), file)
+        if len(file.data) <= WHOLE_FILE_BYTES:
+            # Whoever writes a small manifest is often the next to read it.
+            index, blocks = lay_out(parts)
+            index = msgspec.structs.replace(index, resident=tuple(blocks))
+            self._indexes.put(manifest_id, index, index.nbytes)
+        return ManifestFileInfo(manifest_id, len(file.data), sum(len(c) for _, c in parts))
+
+    def _read_index(self, manifest_id: ManifestId, size: int) -> ManifestIndex:
+        key = self.format.layout.manifest(manifest_id)
+        if size <= WHOLE_FILE_BYTES:
+            data = self._get(key)
+            size = len(data)
+        else:
+            data = self._get(key, INDEX_PREFIX_BYTES)
+        answer = self.format.codec.decode_manifest_index(data, size, key)
+        if isinstance(answer, NeedsMore):
+            if answer.length > size or answer.length <= len(data):
+                raise FormatError(
+                    f"{key}: the index would need {answer.length} of {size} bytes", key
+                )
+            data = self._get(key, answer.length)
+            answer = self.format.codec.decode_manifest_index(data, size, key)
+        if isinstance(answer, NeedsMore):
+            raise FormatError(f"{key}: the index does not end where it says", key)
+        if answer.resident is None and len(data) == size:
+            for number, (start, length) in enumerate(answer.block_spans.tolist()):
+                block = self.format.codec.decode_block(
+                    answer, number, data[start : start + length], key
+                )
+                self._blocks.put((manifest_id, number), block, block.nbytes)
+        return answer
+
+    def _block(self, manifest_id: ManifestId, index: ManifestIndex, number: int) -> Block:
+        block = self._blocks.get((manifest_id, number))
+        if block is None:
+            key = self.format.layout.manifest(manifest_id)
+            start, length = index.block_spans[number].tolist()
+            data = self.storage.get(key, start, length)
+            block = self.format.codec.decode_block(index, number, data, key)
+            self._blocks.put((manifest_id, number), block, block.nbytes)
+        return block
+
+    # --- attributes
+
+    def document(self, node: Node) -> bytes:
+        """The whole zarr.json of a node, verbatim."""
+        if node.attributes is None:
+            return node.document
+        ref = node.attributes
+        rows = self._attributes.get(ref.file)
+        if rows is None:
+            key = self.format.layout.attributes(ref.file)
+            data = self._get(key)
+            rows = self.format.codec.decode_attributes(data, key)
+            self._attributes.put(ref.file, rows, sum(map(len, rows)))
+        if ref.row >= len(rows):
+            raise FormatError(
+                f"attribute file {ref.file} has {len(rows)} rows; {node.path} wants row {ref.row}",
+                self.format.layout.attributes(ref.file),
+            )
+        return join_document(node.document, rows[ref.row], ref.position)
+
+    def write_attributes(self, rows: Sequence[bytes]) -> tuple[AttributesId, int]:
+        """Write an attribute file; returns its id and size."""
+        attributes_id = AttributesId.random()
+        file = self.format.codec.encode_attributes(rows)
+        self._put(self.format.layout.attributes(attributes_id), file)
+        return attributes_id, len(file.data)
+
+    # --- many at once
+
+    def in_parallel(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        """Run something for each item, at the same time where there are several."""
+        todo = list(items)
+        if len(todo) <= 1:
+            return [work(item) for item in todo]
+        with ThreadPoolExecutor(min(MAX_PARALLEL_FILES, len(todo))) as pool:
+            return list(pool.map(work, todo))
+
+    def _get(self, key: str, length: int | None = None) -> bytes:
+        try:
+            return self.storage.get(key, 0, length)
+        except ObjectNotFoundError:
+            raise FormatError(
+                f"{key} is missing from {self.storage.location}, although a snapshot refers to it; "
+                "the repository is damaged or was cleaned up while it was open",
+                key,
+            ) from None
+
+    def _put(self, key: str, file: EncodedFile) -> None:
+        attributes = file.attributes if self.storage.capabilities.keeps_attributes else None
+        self.storage.put(key, file.data, attributes)
+        logger.debug("wrote %s: %d bytes", key, len(file.data))

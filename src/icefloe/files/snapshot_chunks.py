@@ -1,0 +1,41 @@
+"""The chunk references of one snapshot: found in whichever manifests the arrays point to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icefloe.model.manifest import ArrayChunks
+
+if TYPE_CHECKING:
+    from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.chunk_refs import ChunkRef
+    from icefloe.model.manifest import Manifest
+    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.snapshot import Snapshot
+
+
+class SnapshotChunks:
+    """Looks up chunk references of a snapshot's arrays."""
+
+    def __init__(self, files: MetadataFiles, snapshot: Snapshot) -> None:
+        """Take the snapshot and where its manifests are."""
+        self._files = files
+        self._sizes = {info.id: info.size_bytes for info in snapshot.manifests}
+
+    def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
+        """The reference of one chunk; opens only manifests whose extents have it (R4-08)."""
+        for ref in node.manifests:
+            if ref.extents.contains(coords):
+                found = self._open(ref).find(node.id, coords)
+                if found is not None:
+                    return found
+        return None
+
+    def table(self, node: Node) -> ArrayChunks | None:
+        """All references of an array, as columns; None if it has none."""
+        parts = self._files.in_parallel(lambda ref: self._open(ref).array(node.id), node.manifests)
+        present = [part for part in parts if part is not None and len(part)]
+        return ArrayChunks.merge(present) if present else None
+
+    def _open(self, ref: ManifestRef) -> Manifest:
+        return self._files.manifest(ref.manifest_id, self._sizes.get(ref.manifest_id, 0))

@@ -1,0 +1,98 @@
+"""Virtual chunks in local files, never outside of the folder that was authorised.
+
+Symbolic links are followed as long as they stay inside: what counts is where the opened file
+really is, asked of the open file itself, so that nothing can be exchanged in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import stat
+import sys
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from icefloe.config.locations import Location
+    from icefloe.files.virtual.source import VirtualRange
+
+MAX_IMMEDIATE_BYTES = 256 * 1024
+"""Reads up to this size are so quick that an event loop may do them itself."""
+
+# O_NONBLOCK: opening a FIFO must not hang. O_NOCTTY: opening a terminal must change nothing.
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class LocalSource:
+    """Files below one folder."""
+
+    def __init__(self, folder: Location) -> None:
+        """Serve what is below the path of a `file:` location."""
+        self._folder = "/" + folder.key
+
+    def read(self, wanted: VirtualRange) -> bytes:
+        """The bytes of a range."""
+        try:
+            descriptor = os.open("/" + wanted.location.key, _FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            raise wanted.missing() from None
+        except (OSError, ValueError) as error:
+            raise wanted.unreadable(str(error)) from None
+        try:
+            return self._read_open(descriptor, wanted)
+        except OSError as error:
+            raise wanted.unreadable(str(error)) from None
+        finally:
+            os.close(descriptor)
+
+    async def read_async(self, wanted: VirtualRange) -> bytes:
+        """Like `read`, without blocking the event loop for long."""
+        if wanted.length <= MAX_IMMEDIATE_BYTES:
+            return self.read(wanted)
+        return await asyncio.to_thread(self.read, wanted)
+
+    @cached_property
+    def _root(self) -> str:
+        """Where the folder really is. Its own path may have links: it was authorised as it is."""
+        return os.path.realpath(self._folder)
+
+    def _read_open(self, descriptor: int, wanted: VirtualRange) -> bytes:
+        if not _real_path(descriptor).startswith(self._root.rstrip("/") + "/"):
+            raise wanted.unreadable(
+                "a symbolic link leads out of the folder that its container stands for"
+            )
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise wanted.unreadable("it is not a regular file")
+        modified = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
+        wanted.verify_unchanged(_etag(status), modified)
+        if status.st_size <= wanted.start:
+            raise wanted.too_short(f"a file of {status.st_size} bytes")
+        # A length comes from a file too: memory is taken for bytes that exist.
+        length = min(wanted.length, status.st_size - wanted.start)
+        return wanted.completed(_read_fully(descriptor, wanted.start, length))
+
+
+def _real_path(descriptor: int) -> str:
+    if sys.platform == "darwin":
+        found = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return os.fsdecode(found.split(b"\0", 1)[0])
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 (each read does this)
+
+
+def _read_fully(descriptor: int, start: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, start)
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), start + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _etag(status: os.stat_result) -> str:
+    """The etag that object-store libraries give to local files."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns // 1_000:x}-{status.st_size:x}"

@@ -1,0 +1,110 @@
+"""What is read from a virtual source, and what must hold before its bytes are believed."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from icefloe.config.locations import Location
+from icefloe.errors import VirtualChunkError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_logger = logging.getLogger(__name__)
+
+
+class VirtualRange(msgspec.Struct, frozen=True):
+    """A range of one object, with what its writer knew of that object."""
+
+    location: Location
+    start: int
+    length: int
+    etag: str | None = None
+    last_modified: int | None = None
+    """Seconds since 1970."""
+
+    @property
+    def end(self) -> int:
+        """The position after the last byte."""
+        return self.start + self.length
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether a change of the object would be noticed."""
+        return self.etag is not None or self.last_modified is not None
+
+    def verify_unchanged(self, etag: str | None, last_modified: datetime | None) -> None:
+        """Raise VirtualChunkError unless the object is still what its writer saw.
+
+        Args:
+            etag: The object's, as its store tells with the bytes; None if it does not.
+            last_modified: The same of the time of its last change.
+        """
+        if self.etag is not None and (etag is None or _bare(etag) != _bare(self.etag)):
+            raise self._changed(f"expected the etag {self.etag}, found {etag}")
+        if self.last_modified is not None:
+            # References keep whole seconds, and so do web servers.
+            found = None if last_modified is None else int(last_modified.timestamp())
+            if found is None or found > self.last_modified:
+                raise self._changed(
+                    f"expected a last change at {self.last_modified} seconds since 1970 or before, "
+                    f"found {found}"
+                )
+
+    def completed(self, data: bytes) -> bytes:
+        """The bytes, if they are all there.
+
+        A shorter object is taken if a checksum proves that it is the one that its writer saw: then
+        it is the length that was wrong, and the object has no more to it.
+        """
+        if len(data) == self.length:
+            return data
+        if len(data) < self.length and data and self.has_checksum:
+            _logger.info(
+                "%s ends %s bytes before the chunk that refers to it does",
+                self.location,
+                self.length - len(data),
+            )
+            return data
+        raise self.too_short(f"{len(data)} of them")
+
+    def too_short(self, found: str) -> VirtualChunkError:
+        """The error for an object that ends too soon."""
+        return VirtualChunkError(
+            f"not enough data for a virtual chunk: expected {self.length} bytes from byte "
+            f"{self.start} of {self.location}, found {found}"
+        )
+
+    def missing(self) -> VirtualChunkError:
+        """The error for an object that is not there."""
+        return VirtualChunkError(
+            f"the file of a virtual chunk is missing: {self.location} does not exist"
+        )
+
+    def unreadable(self, reason: str) -> VirtualChunkError:
+        """The error for everything else."""
+        return VirtualChunkError(f"cannot read the virtual chunk in {self.location}: {reason}")
+
+    def _changed(self, reason: str) -> VirtualChunkError:
+        return VirtualChunkError(
+            f"the file of a virtual chunk has changed since the reference to it was written: "
+            f"{self.location}: {reason}. Write the references again"
+        )
+
+
+class VirtualSource(Protocol):
+    """Reads ranges below one container."""
+
+    def read(self, wanted: VirtualRange) -> bytes:
+        """The bytes of a range. Raises VirtualChunkError."""
+
+    async def read_async(self, wanted: VirtualRange) -> bytes:
+        """Like `read`, without blocking the event loop for long."""
+
+
+def _bare(etag: str) -> str:
+    """An etag without what some write around it and others do not."""
+    return etag.removeprefix("W/").strip('"')

@@ -1,0 +1,1 @@
+"""Generations of the on-disk format."""

@@ -1,0 +1,270 @@
+"""The container of metadata files: a header, then a body that may be compressed (spec 002).
+
+Nothing here trusts its input: every length is checked before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+
+import msgspec
+
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    import zstandard
+
+MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")  # spec 002: "ICE", an ice cube, "CHUNK"
+HEADER_SIZE: Final = 27
+WIDE_HEADER_SIZE: Final = 39
+"""Headers that the reference implementation wrote: 24 bytes of client string instead of 12."""
+CLIENT_SIZE = 12
+CLIENT = "ifl-0.1.0"
+"""Who wrote a file (H-29): `ifl-` and the version of this package, at most 12 bytes."""
+
+COLUMNS_VERSION = 2
+ROWS_VERSION = 1
+
+MAX_BODY_BYTES = 128 * 1024 * 1024
+"""Any body may be as large as this when decompressed."""
+MAX_EXPANSION = 1024
+"""A larger body may be at most this many times as large as its compressed form."""
+_MAX_WINDOW_BYTES = 64 * 1024 * 1024
+_LEVEL = 3
+
+_T = TypeVar("_T")
+
+
+class FileType(IntEnum):
+    """Header byte 25. The numbers are part of the format."""
+
+    SNAPSHOT = 1
+    MANIFEST = 2
+    ATTRIBUTES = 3
+    TRANSACTION_LOG = 4
+
+    @property
+    def label(self) -> str:
+        """Name in object metadata and messages."""
+        return self.name.lower().replace("_", "-")
+
+
+class Compression(IntEnum):
+    """Header byte 26. The numbers are part of the format."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class Header(Record, frozen=True):
+    """What the first bytes of a metadata file say."""
+
+    size: Literal[27, 39]
+    client: str
+    spec_version: int
+    compression: Compression
+
+
+def bad_file(key: str, reason: str) -> FormatError:
+    """The error for bytes that are not what they should be."""
+    return FormatError(f"{key or 'a metadata file'}: {reason}", key)
+
+
+@cache
+def make_header(spec_version: int, file_type: FileType, compression: Compression) -> bytes:
+    """The 27 bytes that a file starts with."""
+    # spec 002: bytes 12-23, padded with spaces on the right.
+    client = CLIENT.encode("utf-8")[:CLIENT_SIZE].ljust(CLIENT_SIZE)
+    return MAGIC + client + bytes((spec_version, file_type, compression))
+
+
+@cache
+def object_attributes(
+    spec_version: int, file_type: FileType, compression: Compression
+) -> dict[str, str]:
+    """The header's information as object metadata (R2-14, H-31); nothing reads it back.
+
+    Names have underscores because Azure allows no hyphens.
+    """
+    return {
+        "ic_spec_ver": str(spec_version),
+        "ic_client": CLIENT[:CLIENT_SIZE],
+        "ic_file_type": file_type.label,
+        "ic_comp_alg": compression.name.lower(),
+    }
+
+
+def read_header(data: bytes, file_type: FileType, key: str) -> Header | None:
+    """Read the header of a file that should be of some type; None if it has none at all.
+
+    Files without a header are MessagePack of the oldest layouts, or not ours.
+    """
+    if data[: len(MAGIC)] != MAGIC:
+        if len(data) < len(MAGIC) and MAGIC.startswith(data):
+            _truncated(key, len(data))
+        return None
+    # H-29: byte 24 is a version in the short header, but text in the long one.
+    if len(data) < HEADER_SIZE:
+        _truncated(key, len(data))
+    if data[24] in {ROWS_VERSION, COLUMNS_VERSION}:
+        return _header(data, HEADER_SIZE, file_type, key)
+    if len(data) >= WIDE_HEADER_SIZE and data[36] in {1, 2} and 1 <= data[37] <= 6:
+        return _header(data, WIDE_HEADER_SIZE, file_type, key)
+    if data[24] == 0:
+        raise bad_file(key, "spec version 0 is reserved (header byte 24); the file is damaged")
+    raise bad_file(
+        key,
+        f"spec version {data[24]} is unknown (header byte 24): expected {ROWS_VERSION} or "
+        f"{COLUMNS_VERSION}; the file is damaged or needs a newer icefloe",
+    )
+
+
+def _header(data: bytes, size: Literal[27, 39], file_type: FileType, key: str) -> Header:
+    spec_version, found_type, compression = data[size - 3 : size]
+    if found_type != file_type:
+        known = {member.value: member.label for member in FileType}
+        raise bad_file(
+            key,
+            f"expected a {file_type.label} file (type {int(file_type)}), found type {found_type} "
+            f"({known.get(found_type, 'unknown')})",
+        )
+    if compression not in {Compression.NONE, Compression.ZSTD}:
+        raise bad_file(key, f"compression {compression} is unknown: expected 0 (none) or 1 (zstd)")
+    client = data[len(MAGIC) : size - 3].decode("utf-8", errors="replace").rstrip(" ")
+    return Header(size, client, spec_version, Compression(compression))
+
+
+def _truncated(key: str, length: int) -> NoReturn:
+    raise bad_file(key, f"truncated: {length} bytes are less than a header")
+
+
+def body_of(data: bytes, header: Header, key: str) -> bytes:
+    """The decompressed body behind a header."""
+    body = data[header.size :]
+    if header.compression == Compression.ZSTD:
+        body = decompress(body, key)
+    if body[4:8] == b"Ichk":
+        raise bad_file(
+            key,
+            "a FlatBuffers file of a newer official Icechunk, which icefloe cannot read yet",
+        )
+    return body
+
+
+class _Contexts(threading.local):
+    """Compression contexts: costly to make, and not safe to share between threads."""
+
+    compressor: zstandard.ZstdCompressor | None = None
+    decompressor: zstandard.ZstdDecompressor | None = None
+
+
+_contexts = _Contexts()
+
+
+def compress(body: bytes) -> bytes:
+    """One zstd frame that states its content's size and checksum."""
+    compressor = _contexts.compressor
+    if compressor is None:
+        import zstandard
+
+        compressor = _contexts.compressor = zstandard.ZstdCompressor(
+            level=_LEVEL, write_checksum=True, write_content_size=True
+        )
+    frame = compressor.compress(body)
+    if len(body) > body_limit(len(frame)):
+        # A reader would have to take it for a decompression bomb.
+        raise InvalidInputError(
+            f"a metadata file of {len(body)} bytes that compresses to {len(frame)} cannot be "
+            f"written: more than {MAX_BODY_BYTES} bytes and {MAX_EXPANSION} times its size"
+        )
+    return frame
+
+
+def body_limit(compressed_size: int) -> int:
+    """How large a body may be when decompressed."""
+    return max(MAX_BODY_BYTES, MAX_EXPANSION * compressed_size)
+
+
+def decompress(frame: bytes, key: str) -> bytes:
+    """Decompress exactly one zstd frame that fills `frame`, within the limits."""
+    import zstandard
+
+    decompressor = _contexts.decompressor
+    if decompressor is None:
+        decompressor = _contexts.decompressor = zstandard.ZstdDecompressor(
+            max_window_size=_MAX_WINDOW_BYTES
+        )
+    limit = body_limit(len(frame))
+    try:
+        # The size that the frame declares comes first: python-zstandard allocates it blindly.
+        size = zstandard.frame_content_size(frame)
+        if size > limit:
+            raise _too_large(key, size, limit)
+        if size < 0:
+            return _decompress_undeclared(decompressor, frame, limit, key)
+        body = decompressor.decompress(frame, allow_extra_data=False)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise bad_file(key, f"the zstd frame is damaged or cut off: {error}") from None
+    if len(body) != size:
+        raise bad_file(key, f"the zstd frame declares {size} bytes and holds {len(body)}")
+    return body
+
+
+def _decompress_undeclared(
+    decompressor: zstandard.ZstdDecompressor, frame: bytes, limit: int, key: str
+) -> bytes:
+    """Decompress a frame that does not declare its size, as old writers left them."""
+    # A block of 4 bytes may expand to 128 KiB, so each step adds at most a few MiB.
+    step = 128
+    stream = decompressor.decompressobj()
+    parts = []
+    total = position = 0
+    while not stream.eof:
+        if position >= len(frame):
+            raise bad_file(key, "the zstd frame is cut off")
+        part = stream.decompress(frame[position : position + step])
+        position += step
+        total += len(part)
+        if total > limit:
+            raise _too_large(key, total, limit)
+        parts.append(part)
+    if stream.unused_data or position < len(frame):
+        raise bad_file(key, "more bytes follow the zstd frame")
+    return b"".join(parts)
+
+
+def _too_large(key: str, size: int, limit: int) -> FormatError:
+    return bad_file(
+        key, f"decompresses to {size} bytes or more, which is over the limit of {limit}"
+    )
+
+
+def decode_msgpack(decoder: msgspec.msgpack.Decoder[_T], body: bytes, key: str) -> _T:
+    """Decode one MessagePack value that fills `body`."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise bad_file(key, f"not the MessagePack that was expected: {error}") from None
+    except UnicodeDecodeError as error:
+        raise bad_file(key, f"a string is not UTF-8: {error}") from None
+    except RecursionError:
+        raise bad_file(key, "MessagePack is nested too deeply") from None
+    except TypeError as error:
+        raise bad_file(key, f"a map has a key that cannot be one: {error}") from None
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Encode a value; raises InvalidInputError for what MessagePack cannot hold."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"metadata consists of what JSON has, with integers of 64 bits: {error}"
+        ) from None

@@ -1,0 +1,154 @@
+"""What a generation of the format must answer: where is it, what bytes is it, how does a ref move.
+
+No I/O here but in `Refs`, which moves references through a storage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from icefloe.model.ids import SnapshotId
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
+    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+
+
+class Layout(Protocol):
+    """Where each object lies: keys relative to the root of the storage."""
+
+    def snapshot(self, snapshot_id: SnapshotId) -> str:
+        """Key of a snapshot file."""
+
+    def transaction_log(self, snapshot_id: SnapshotId) -> str:
+        """Key of the log of the commit that made a snapshot."""
+
+    def manifest(self, manifest_id: ManifestId) -> str:
+        """Key of a manifest file."""
+
+    def attributes(self, attributes_id: AttributesId) -> str:
+        """Key of an attribute file."""
+
+    def chunk_file(self, file_id: ChunkFileId) -> str:
+        """Key of a chunk file."""
+
+
+class EncodedFile(Record, frozen=True):
+    """A file ready to be written, with its information as object metadata (R2-14)."""
+
+    data: bytes
+    attributes: dict[str, str]
+
+
+class NeedsMore(Record, frozen=True):
+    """Answer of a decoder that must see the first `length` bytes of the file."""
+
+    length: int
+
+
+class Codec(Protocol):
+    """Values to bytes and back. `key` names the object in errors.
+
+    Decoders accept every layout of the generation that they know, whatever this codec writes, and
+    raise FormatError for anything else.
+    """
+
+    @property
+    def spec_version(self) -> int:
+        """Version of the bodies that this codec writes."""
+
+    def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
+        """Bytes of a snapshot file."""
+
+    def decode_snapshot(self, data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+        """Read a snapshot file that was found under the name of `snapshot_id`."""
+
+    def spec_version_of(self, data: bytes, key: str) -> int:
+        """Version of the layout of a snapshot file; 0 for layouts that are only read."""
+
+    def encode_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
+        """Bytes of a manifest file of at least one reference."""
+
+    def decode_manifest_index(
+        self, prefix: bytes, size: int, key: str
+    ) -> ManifestIndex | NeedsMore:
+        """Read the index from the first bytes of a manifest file of `size` bytes."""
+
+    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+        """Read one block from the bytes that the index's span names."""
+
+    def encode_attributes(self, rows: Sequence[bytes]) -> EncodedFile:
+        """Bytes of an attribute file: one JSON object per row, verbatim."""
+
+    def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
+        """Read an attribute file."""
+
+    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
+        """Bytes of a transaction log."""
+
+    def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
+        """Read a transaction log."""
+
+
+class BranchTip(Record, frozen=True):
+    """Where a branch stands: the state that a commit expects to find unchanged."""
+
+    branch: str
+    sequence: int
+    snapshot_id: SnapshotId | None
+    """None if the branch was deleted; its sequence goes on if it is created again."""
+
+
+class Refs(Protocol):
+    """Branches and tags of a repository in a storage."""
+
+    def tip(self, branch: str) -> BranchTip | None:
+        """Newest state of a branch; None if it never existed."""
+
+    def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
+        """Publish the next state of a branch: atomic, durable, settled.
+
+        Raises ConflictError if the branch has moved past `tip`.
+        """
+
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+        """Create a branch, or continue the sequence of a deleted one.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        """
+
+    def branches(self) -> set[str]:
+        """Names of the branches that exist."""
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What a tag points to."""
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+
+    def tags(self) -> set[str]:
+        """Names of all tags."""
+
+    def reflog(self, branch: str) -> Iterator[BranchTip]:
+        """All states of a branch, newest first."""
+
+
+class ConfigHistory(Protocol):
+    """The configuration of a repository in a storage: documents that are numbered from 0."""
+
+    def read(self) -> tuple[int, bytes] | None:
+        """Number and JSON of the newest configuration; None if none was ever written."""
+
+    def write(self, expected_sequence: int | None, data: bytes) -> int:
+        """Write the next configuration; returns its number.
+
+        Raises ConflictError unless `expected_sequence` is still the newest (None: there is none).
+        """
+
+    def read_legacy(self) -> bytes | None:
+        """A configuration in YAML that another implementation left, if there is one."""

@@ -1,0 +1,1 @@
+"""The `repository` generation (seeds 001 and 002): refs as sequence files, MessagePack bodies."""

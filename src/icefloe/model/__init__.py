@@ -1,0 +1,1 @@
+"""Immutable values of a repository. No I/O here."""

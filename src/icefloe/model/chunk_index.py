@@ -1,0 +1,202 @@
+"""Sets of chunk coordinates as columns: a bounding box and linear positions within it."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+MAX_BOX_POSITIONS = 2**63 - 1
+"""Linear positions are 64-bit; a larger bounding box cannot be addressed."""
+
+
+class Box(Record, frozen=True):
+    """A half-open box of chunk coordinates: lower corner inclusive, upper exclusive (H-18)."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.lower)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of positions along each dimension."""
+        return tuple(hi - lo for lo, hi in zip(self.lower, self.upper, strict=True))
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return prod(self.shape)
+
+    def contains(self, coords: Sequence[int]) -> bool:
+        """Whether one position lies inside."""
+        return len(coords) == len(self.lower) and all(
+            lo <= c < hi for lo, c, hi in zip(self.lower, coords, self.upper, strict=True)
+        )
+
+    def intersects(self, other: Box) -> bool:
+        """Whether some position lies in both."""
+        return all(
+            max(a, b) < min(c, d)
+            for a, b, c, d in zip(self.lower, other.lower, self.upper, other.upper, strict=True)
+        )
+
+    def linearize(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+        """Row-major positions within the box of coordinates (n, rank) that all lie inside."""
+        linear = np.zeros(len(coords), dtype=np.uint64)
+        for axis, (low, extent) in enumerate(zip(self.lower, self.shape, strict=True)):
+            linear *= np.uint64(extent)
+            linear += coords[:, axis].astype(np.uint64) - np.uint64(low)
+        return linear
+
+    def position(self, coords: Sequence[int]) -> int:
+        """Row-major position of one coordinate that lies inside."""
+        linear = 0
+        for c, lo, hi in zip(coords, self.lower, self.upper, strict=True):
+            linear = linear * (hi - lo) + (c - lo)
+        return linear
+
+    def delinearize(self, linear: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Coordinates (n, rank) of row-major positions."""
+        coords = np.empty((len(linear), self.rank), dtype=np.uint64)
+        rest = linear
+        for axis in range(self.rank - 1, -1, -1):
+            rest, inner = np.divmod(rest, np.uint64(self.shape[axis]))
+            coords[:, axis] = inner + np.uint64(self.lower[axis])
+        return coords
+
+
+def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
+    """The smallest box around at least one coordinate (n, rank)."""
+    lower = tuple(int(v) for v in coords.min(axis=0))
+    upper = tuple(int(v) + 1 for v in coords.max(axis=0))
+    box = Box(lower, upper)
+    if box.size > MAX_BOX_POSITIONS:
+        raise InvalidInputError(
+            f"chunks between {lower} and {upper} span more than 2**63 grid positions; "
+            "use larger chunks"
+        )
+    return box
+
+
+class ChunkIndex:
+    """An immutable set of chunk coordinates, in row-major order.
+
+    A set that fills its bounding box is dense and stores no positions at all.
+    """
+
+    __slots__ = ("box", "linear")
+
+    def __init__(self, box: Box, linear: npt.NDArray[np.uint64] | None) -> None:
+        """Take a box and strictly ascending positions in it; None if the box is full."""
+        self.box = box
+        self.linear = linear
+
+    @classmethod
+    def from_coords(cls, coords: npt.NDArray[np.integer]) -> tuple[Self, npt.NDArray[np.intp]]:
+        """Index unique coordinates (n, rank), n ≥ 1; also returns the order that sorts them."""
+        box = bounding_box(coords)
+        linear = box.linearize(coords)
+        order = np.argsort(linear, kind="stable")
+        return cls.from_sorted(box, linear[order]), order
+
+    @classmethod
+    def from_sorted(cls, box: Box, linear: npt.NDArray[np.uint64]) -> Self:
+        """Index ascending positions of a tight box, dropping the column when it is dense."""
+        return cls(box, None if len(linear) == box.size else linear)
+
+    @classmethod
+    def from_tuples(cls, coords: Sequence[Sequence[int]], rank: int) -> Self:
+        """Index a non-empty list of coordinates, repeated ones once."""
+        table = np.array(list(coords), dtype=np.uint64).reshape(len(coords), rank)
+        box = bounding_box(table)
+        return cls.from_sorted(box, np.unique(box.linearize(table)))
+
+    def __len__(self) -> int:
+        return self.box.size if self.linear is None else len(self.linear)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ChunkIndex):
+            return NotImplemented
+        return self.box == other.box and np.array_equal(self.positions(), other.positions())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ChunkIndex({len(self)} chunks in {self.box.lower}..{self.box.upper})"
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return self.box.rank
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every position of the box is in the set."""
+        return self.linear is None
+
+    def positions(self) -> npt.NDArray[np.uint64]:
+        """Linear positions within the box, ascending."""
+        if self.linear is None:
+            return np.arange(self.box.size, dtype=np.uint64)
+        return self.linear
+
+    def coords(self) -> npt.NDArray[np.uint64]:
+        """All coordinates (n, rank), in row-major order."""
+        return self.box.delinearize(self.positions())
+
+    def tuples(self) -> list[tuple[int, ...]]:
+        """All coordinates as Python tuples; for reports, not for hot paths."""
+        return [tuple(row) for row in self.coords().tolist()]
+
+    def find(self, coords: Sequence[int]) -> int:
+        """Row of one coordinate, or -1."""
+        if not self.box.contains(coords):
+            return -1
+        position = self.box.position(coords)
+        if self.linear is None:
+            return position
+        row = int(np.searchsorted(self.linear, np.uint64(position)))
+        return row if row < len(self.linear) and self.linear[row] == position else -1
+
+    def find_many(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
+        """Row of each coordinate (n, rank), or -1."""
+        rows = np.full(len(coords), -1, dtype=np.intp)
+        lower = np.array(self.box.lower, dtype=np.uint64)
+        upper = np.array(self.box.upper, dtype=np.uint64)
+        inside = np.logical_and(coords >= lower, coords < upper).all(axis=1)
+        linear = self.box.linearize(coords[inside])
+        if self.linear is None:
+            rows[inside] = linear.astype(np.intp)
+        else:
+            found = np.searchsorted(self.linear, linear)
+            found[found == len(self.linear)] = 0
+            rows[inside] = np.where(self.linear[found] == linear, found, -1)
+        return rows
+
+    def intersection(self, other: ChunkIndex) -> npt.NDArray[np.uint64]:
+        """Coordinates (n, rank) that are in both sets, in row-major order."""
+        if self.rank != other.rank or not self.box.intersects(other.box):
+            return np.empty((0, self.rank), dtype=np.uint64)
+        coords = self.coords()
+        common: npt.NDArray[np.uint64] = coords[other.find_many(coords) >= 0]
+        return common
+
+    def union(self, other: ChunkIndex) -> ChunkIndex:
+        """Coordinates that are in either set."""
+        coords = np.concatenate([self.coords(), other.coords()])
+        box = bounding_box(coords)
+        return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))

@@ -1,0 +1,111 @@
+"""Identifiers of objects and nodes, and their text form in Crockford's base 32."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import ClassVar, Self
+
+from icefloe.errors import InvalidInputError
+
+_STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_TO_CROCKFORD = bytes.maketrans(_STANDARD, _CROCKFORD)
+# Readers of the format accept lower case and the look-alikes I, L (one) and O (zero).
+_FROM_CROCKFORD = bytes.maketrans(
+    _CROCKFORD + _CROCKFORD[10:].lower() + b"ILOilo",
+    _STANDARD + _STANDARD[10:] + b"BBABBA",
+)
+_ACCEPTED = frozenset(_CROCKFORD + _CROCKFORD[10:].lower() + b"ILOilo")
+
+
+def encode_base32(data: bytes) -> str:
+    """Crockford base 32, most significant bit first, zero bits appended on the right."""
+    return base64.b32encode(data).rstrip(b"=").translate(_TO_CROCKFORD).decode("ascii")
+
+
+def decode_base32(text: str, size: int) -> bytes:
+    """Decode `size` bytes; raises ValueError if the text has another length or alphabet."""
+    raw = text.encode("ascii", errors="replace")
+    expected = (size * 8 + 4) // 5
+    if len(raw) != expected:
+        raise ValueError(f"expected {expected} characters of base 32, found {len(raw)}")
+    if not _ACCEPTED.issuperset(raw):
+        raise ValueError(f"{text!r} has characters outside Crockford's base 32")
+    padded = raw.translate(_FROM_CROCKFORD) + b"=" * (-len(raw) % 8)
+    return base64.b32decode(padded)[:size]
+
+
+class Identifier(bytes):
+    """Random bytes that name one thing; printed in Crockford's base 32.
+
+    One subclass per kind, so that a type checker stops a manifest id used as a chunk id.
+    """
+
+    SIZE: ClassVar[int] = 12
+    __slots__ = ()
+
+    def __new__(cls, data: bytes) -> Self:
+        """Take exactly SIZE bytes."""
+        if len(data) != cls.SIZE:
+            raise InvalidInputError(
+                f"a {cls.__name__} has {cls.SIZE} bytes, found {len(data)}: {bytes(data[:32])!r}"
+            )
+        return super().__new__(cls, data)
+
+    @classmethod
+    def random(cls) -> Self:
+        """A fresh id."""
+        return cls(os.urandom(cls.SIZE))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form."""
+        try:
+            return cls(decode_base32(text, cls.SIZE))
+        except ValueError as error:
+            raise InvalidInputError(f"{text!r} is not a {cls.__name__}: {error}") from None
+
+    def __str__(self) -> str:
+        return encode_base32(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({encode_base32(self)})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
+        return type(self), (bytes(self),)
+
+
+class SnapshotId(Identifier):
+    """Names a snapshot and its transaction log."""
+
+    __slots__ = ()
+
+
+class ManifestId(Identifier):
+    """Names a manifest."""
+
+    __slots__ = ()
+
+
+class ChunkFileId(Identifier):
+    """Names a chunk file, which holds one chunk or a pack of many."""
+
+    __slots__ = ()
+
+
+class AttributesId(Identifier):
+    """Names an attribute file."""
+
+    __slots__ = ()
+
+
+class NodeId(Identifier):
+    """Names an array or group for life, whatever its path."""
+
+    SIZE: ClassVar[int] = 8
+    __slots__ = ()
+
+
+FIRST_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")
+"""Id of the snapshot that every new repository starts with."""

@@ -1,0 +1,432 @@
+"""Manifests in memory: an index of arrays over blocks of reference columns, loaded when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
+from math import prod
+from typing import TYPE_CHECKING, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box
+from icefloe.model.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_D = TypeVar("_D")
+
+MAX_BLOCK_ROWS = 65_536
+"""References per block: one lookup decodes one block."""
+MAX_BLOCK_INLINE_BYTES = 1024 * 1024
+"""Inline bytes per block, unless a single chunk has more."""
+
+
+class ManifestFileInfo(Record, frozen=True):
+    """A manifest as a snapshot lists it."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+
+
+class ArrayChunks(Record, frozen=True, eq=False):
+    """All references of one array (in one manifest, or merged): coordinates and payloads."""
+
+    index: ChunkIndex
+    refs: ChunkRefs
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+    @staticmethod
+    def of(coords: Sequence[Sequence[int]], refs: Sequence[ChunkRef], rank: int) -> ArrayChunks:
+        """Columns of a few references that are Python values; coordinates are unique."""
+        table = np.array(list(coords), dtype=np.uint64).reshape(len(refs), rank)
+        return ArrayChunks.from_columns(table, ChunkRefs.of(refs))
+
+    @staticmethod
+    def from_columns(coords: npt.NDArray[np.integer], refs: ChunkRefs) -> ArrayChunks:
+        """Sort unique coordinates (n, rank), n ≥ 1, with their payloads."""
+        index, order = ChunkIndex.from_coords(coords)
+        return ArrayChunks(index, refs.take(order))
+
+    @staticmethod
+    def from_sorted(coords: npt.NDArray[np.integer], refs: ChunkRefs) -> ArrayChunks:
+        """Take unique coordinates (n, rank), n ≥ 1, that are in row-major order already."""
+        box = bounding_box(coords)
+        return ArrayChunks(ChunkIndex.from_sorted(box, box.linearize(coords)), refs)
+
+    @staticmethod
+    def merge(parts: Sequence[ArrayChunks]) -> ArrayChunks:
+        """One table of several; where coordinates repeat, the later part wins."""
+        if len(parts) == 1:
+            return parts[0]
+        coords = np.concatenate([part.index.coords() for part in parts])
+        refs = ChunkRefs.concat([part.refs for part in parts])
+        box = bounding_box(coords)
+        linear = box.linearize(coords)
+        # The last of equal positions is the first in the reversed order, which np.unique keeps.
+        positions, from_end = np.unique(linear[::-1], return_index=True)
+        rows = len(linear) - 1 - from_end
+        return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs.take(rows))
+
+    def without(self, gone: ChunkIndex) -> ArrayChunks | None:
+        """The references whose coordinates are not in `gone`; None if none is left."""
+        coords = self.index.coords()
+        kept = np.flatnonzero(gone.find_many(coords) < 0)
+        if len(kept) == len(coords):
+            return self
+        if len(kept) == 0:
+            return None
+        return ArrayChunks.from_columns(coords[kept], self.refs.take(kept))
+
+
+class ManifestArray(Record, frozen=True):
+    """An array's part of a manifest: rows `[row, row + count)` of the manifest's columns."""
+
+    node_id: NodeId
+    extents: Box
+    row: int
+    count: int
+    is_dense: bool
+    """Whether the references fill the bounding box, so that no positions are stored."""
+
+
+class ManifestArrays(Mapping[NodeId, ManifestArray]):
+    """The arrays of a manifest, in order of their ids; each is made when it is first asked for.
+
+    Columns, so that thousands of small arrays in one manifest cost little.
+    """
+
+    __slots__ = ("_corners", "_made", "_numbers", "_sizes", "lower", "node_ids", "rows", "shapes")
+
+    def __init__(
+        self,
+        node_ids: bytes,
+        ranks: Sequence[int] | npt.NDArray[np.integer],
+        counts: Sequence[int] | npt.NDArray[np.integer],
+        lower: Sequence[int] | npt.NDArray[np.integer],
+        shapes: Sequence[int] | npt.NDArray[np.integer],
+    ) -> None:
+        """Take ascending ids end to end, and for each array its rank, count and box.
+
+        `lower` and `shapes` hold the boxes of all arrays end to end; no box may have more than
+        MAX_BOX_POSITIONS positions.
+        """
+        self.node_ids = node_ids
+        """All ids end to end."""
+        self.lower = np.asarray(lower, dtype=np.uint64)
+        self.shapes = np.asarray(shapes, dtype=np.uint64)
+        self.rows = _bounds(counts)
+        """First row of each array, and the number of rows at the end."""
+        self._corners = _bounds(ranks)
+        self._numbers: npt.NDArray[np.uint64] | None = None
+        self._sizes: npt.NDArray[np.uint64] | None = None
+        self._made: dict[NodeId, ManifestArray] = {}
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[NodeId, ChunkIndex]]) -> ManifestArrays:
+        """The arrays of a manifest that is being made, by ascending id."""
+        boxes = [index.box for _, index in parts]
+        return cls(
+            b"".join([node_id for node_id, _ in parts]),
+            [box.rank for box in boxes],
+            [len(index) for _, index in parts],
+            [c for box in boxes for c in box.lower],
+            [c for box in boxes for c in box.shape],
+        )
+
+    @property
+    def numbers(self) -> npt.NDArray[np.uint64]:
+        """The ids as big-endian numbers, which sort in the same order."""
+        if self._numbers is None:
+            self._numbers = np.frombuffer(self.node_ids, dtype=">u8").astype(np.uint64)
+        return self._numbers
+
+    @property
+    def sizes(self) -> npt.NDArray[np.uint64]:
+        """Number of positions of each array's extents."""
+        if self._sizes is None:
+            self._sizes = _products(self.shapes, self._corners)
+        return self._sizes
+
+    @property
+    def all_dense(self) -> bool:
+        """Whether every array fills its extents, so that no positions are stored."""
+        if len(self.rows) == 2:
+            return bool(self.sizes[0] == self.rows[1])
+        return bool((self.sizes == self.counts.view(np.uint64)).all())
+
+    @property
+    def is_ascending(self) -> bool:
+        """Whether the ids are unique and in order, as lookups need."""
+        return len(self) <= 1 or bool((self.numbers[1:] > self.numbers[:-1]).all())
+
+    @property
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """Rank of each array."""
+        return self._corners[1:] - self._corners[:-1]
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of references of each array."""
+        return self.rows[1:] - self.rows[:-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the columns take, for caches."""
+        return 200 + 48 * len(self) + self.lower.nbytes + self.shapes.nbytes
+
+    def __len__(self) -> int:
+        return len(self.node_ids) // NodeId.SIZE
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return (NodeId(number.to_bytes(8, "big")) for number in self.numbers.tolist())
+
+    def __getitem__(self, node_id: NodeId) -> ManifestArray:
+        array = self.get(node_id)
+        if array is None:
+            raise KeyError(node_id)
+        return array
+
+    def __contains__(self, node_id: object) -> bool:
+        return isinstance(node_id, NodeId) and self.get(node_id) is not None
+
+    @overload
+    def get(self, node_id: NodeId, /) -> ManifestArray | None: ...
+    @overload
+    def get(self, node_id: NodeId, /, default: ManifestArray | _D) -> ManifestArray | _D: ...
+    def get(self, node_id: NodeId, default: object = None) -> object:
+        """The array with an id, or the default."""
+        made = self._made.get(node_id)
+        if made is not None:
+            return made
+        at = 0
+        if self.node_ids != node_id:
+            number = np.uint64(int.from_bytes(node_id, "big"))
+            at = int(np.searchsorted(self.numbers, number))
+            if at == len(self.numbers) or self.numbers[at] != number:
+                return default
+        made = self._made[node_id] = self._make(node_id, at)
+        return made
+
+    def of_rank(self, node_id: NodeId, rank: int) -> ManifestArray | None:
+        """The array with an id and a rank.
+
+        Old manifests hold, by an error of their time, chunks of some arrays also under the id of
+        an array of another rank.
+        """
+        array = self.get(node_id)
+        if array is None or array.extents.rank == rank:
+            return array
+        number = np.uint64(int.from_bytes(node_id, "big"))
+        first = int(np.searchsorted(self.numbers, number))
+        last = int(np.searchsorted(self.numbers, number, side="right"))
+        for at in range(first, last):
+            if self._corners[at + 1] - self._corners[at] == rank:
+                return self._make(node_id, at)
+        return None
+
+    def _make(self, node_id: NodeId, at: int) -> ManifestArray:
+        corner = slice(self._corners[at], self._corners[at + 1])
+        lower, shape = self.lower[corner].tolist(), self.shapes[corner].tolist()
+        upper = tuple(low + extent for low, extent in zip(lower, shape, strict=True))
+        row, end = self.rows[at : at + 2].tolist()
+        is_dense = end - row == prod(shape)
+        return ManifestArray(node_id, Box(tuple(lower), upper), row, end - row, is_dense)
+
+
+def _bounds(lengths: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Where parts of some lengths start that lie end to end, and where the last one ends."""
+    if isinstance(lengths, np.ndarray):
+        bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
+        lengths.cumsum(out=bounds[1:])
+        return bounds
+    return np.array(list(accumulate(lengths, initial=0)), dtype=np.int64)
+
+
+def _products(
+    values: npt.NDArray[np.uint64], bounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """Product of each slice of `values`; 1 for an empty slice."""
+    if len(bounds) == 2:
+        return np.array([prod(values.tolist())], dtype=np.uint64)
+    ranks = bounds[1:] - bounds[:-1]
+    products = np.ones(len(ranks), dtype=np.uint64)
+    for axis in range(int(ranks.max()) if len(ranks) else 0):
+        deep = np.flatnonzero(ranks > axis)
+        products[deep] *= values[bounds[deep] + axis]
+    return products
+
+
+class Block(Record, frozen=True, eq=False):
+    """Some consecutive rows of a manifest, decoded."""
+
+    positions: npt.NDArray[np.uint64] | None
+    """Position of each row in its array's extents; meaningless for rows of dense arrays, and
+    None if the block has no others."""
+    refs: ChunkRefs
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the block takes, for caches."""
+        return self.refs.nbytes + (0 if self.positions is None else self.positions.nbytes)
+
+
+class ManifestIndex(Record, frozen=True, eq=False):
+    """What is where in a manifest: enough to find the one block that a lookup needs."""
+
+    arrays: ManifestArrays
+    block_rows: npt.NDArray[np.int64]
+    """First row of each block, and the number of rows at the end."""
+    block_positions: npt.NDArray[np.uint64]
+    """Position of each block's first row in its array's extents."""
+    block_spans: npt.NDArray[np.int64]
+    """Start and length in bytes of each block in the file: shape (blocks, 2)."""
+    resident: tuple[Block, ...] | None = None
+    """The blocks themselves, in formats that cannot be read in parts."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the index takes, for caches."""
+        blocks = sum(block.nbytes for block in self.resident or ())
+        return blocks + self.arrays.nbytes + 40 * len(self.block_rows)
+
+
+class Manifest:
+    """References of one or more arrays; blocks are loaded when a lookup needs them."""
+
+    __slots__ = ("_load_block", "index")
+
+    def __init__(self, index: ManifestIndex, load_block: Callable[[int], Block]) -> None:
+        """Take an index and how to get the block of a number."""
+        self.index = index
+        self._load_block = load_block
+
+    @property
+    def num_refs(self) -> int:
+        """Number of references of all arrays."""
+        return int(self.index.block_rows[-1])
+
+    def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
+        """One reference."""
+        array = self.index.arrays.of_rank(node_id, len(coords))
+        if array is None or not array.extents.contains(coords):
+            return None
+        position = array.extents.position(coords)
+        if array.is_dense:
+            row = array.row + position
+            number = self._block_of(row)
+            return self._load_block(number).refs.get(row - int(self.index.block_rows[number]))
+        number = self._block_at(array, position)
+        block = self._load_block(number)
+        rows = self._rows_in_block(array, number)
+        assert block.positions is not None
+        positions = block.positions[rows.start : rows.stop]
+        found = int(np.searchsorted(positions, np.uint64(position)))
+        if found == len(positions) or positions[found] != position:
+            return None
+        return block.refs.get(rows.start + found)
+
+    def array(self, node_id: NodeId, rank: int | None = None) -> ArrayChunks | None:
+        """All references of an array, as columns.
+
+        Give the array's rank where the manifest may be an old one: see `ManifestArrays.of_rank`.
+        """
+        arrays = self.index.arrays
+        array = arrays.get(node_id) if rank is None else arrays.of_rank(node_id, rank)
+        if array is None:
+            return None
+        first, last = self._block_of(array.row), self._block_of(array.row + array.count - 1)
+        positions, refs = [], []
+        for number in range(first, last + 1):
+            block = self._load_block(number)
+            rows = self._rows_in_block(array, number)
+            refs.append(block.refs.slice(rows.start, rows.stop))
+            if not array.is_dense:
+                assert block.positions is not None
+                positions.append(block.positions[rows.start : rows.stop])
+        linear = None if array.is_dense else np.concatenate(positions)
+        columns = refs[0] if len(refs) == 1 else ChunkRefs.concat(refs)
+        return ArrayChunks(ChunkIndex(array.extents, linear), columns)
+
+    def _block_of(self, row: int) -> int:
+        if len(self.index.block_rows) == 2:
+            return 0
+        return int(np.searchsorted(self.index.block_rows, row, side="right")) - 1
+
+    def _block_at(self, array: ManifestArray, position: int) -> int:
+        """The block of a sparse array that holds a position, if any does."""
+        first, last = self._block_of(array.row), self._block_of(array.row + array.count - 1)
+        starts = self.index.block_positions[first + 1 : last + 1]
+        return first + int(np.searchsorted(starts, np.uint64(position), side="right"))
+
+    def _rows_in_block(self, array: ManifestArray, number: int) -> range:
+        """The array's rows in a block, counted from the block's first row."""
+        start, stop = int(self.index.block_rows[number]), int(self.index.block_rows[number + 1])
+        return range(max(array.row, start) - start, min(array.row + array.count, stop) - start)
+
+
+def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex, list[Block]]:
+    """Arrange arrays as a manifest: rows by (node, position), cut into blocks.
+
+    The spans in the file are left at zero; a codec that has files fills them in.
+    """
+    ordered = sorted(parts, key=lambda part: part[0])
+    indexes = [chunks.index for _, chunks in ordered]
+    refs = ChunkRefs.concat([chunks.refs for _, chunks in ordered]) if ordered else _NO_REFS
+    positions = _positions(indexes)
+    bounds = _block_bounds(refs)
+    blocks = []
+    firsts = np.zeros(len(bounds) - 1, dtype=np.uint64)
+    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        sliced = None if positions is None else positions[start:stop]
+        if sliced is not None:
+            firsts[number] = sliced[0]
+        blocks.append(Block(sliced, refs.slice(start, stop)))
+    spans = np.zeros((len(blocks), 2), dtype=np.int64)
+    arrays = ManifestArrays.of([(node_id, chunks.index) for node_id, chunks in ordered])
+    return ManifestIndex(arrays, bounds, firsts, spans), blocks
+
+
+_NO_REFS = ChunkRefs.empty()
+
+
+def _block_bounds(refs: ChunkRefs) -> npt.NDArray[np.int64]:
+    """First row of each block, and the number of rows at the end."""
+    count = len(refs)
+    if count <= 1:
+        return np.array([0, count][: count + 1], dtype=np.int64)
+    if not refs.inline:
+        return np.append(np.arange(0, count, MAX_BLOCK_ROWS, dtype=np.int64), np.int64(count))
+    inline = np.where(refs.kinds == ChunkKind.INLINE, refs.lengths, np.uint64(0))
+    filled = np.cumsum(inline)
+    bounds = [0]
+    while bounds[-1] < count:
+        start = bounds[-1]
+        limit = int(filled[start] - inline[start]) + MAX_BLOCK_INLINE_BYTES
+        fitting = int(np.searchsorted(filled, np.uint64(limit), side="right"))
+        bounds.append(min(max(fitting, start + 1), start + MAX_BLOCK_ROWS))
+    return np.array(bounds, dtype=np.int64)
+
+
+def _positions(indexes: Sequence[ChunkIndex]) -> npt.NDArray[np.uint64] | None:
+    """Positions of all rows, zeros for dense arrays; None if all arrays are dense."""
+    if all(index.is_dense for index in indexes):
+        return None
+    columns = [
+        np.zeros(len(index), dtype=np.uint64) if index.linear is None else index.linear
+        for index in indexes
+    ]
+    return np.concatenate(columns)
+
+
+def resident_manifest(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> Manifest:
+    """A manifest that is wholly in memory."""
+    index, blocks = lay_out(parts)
+    return Manifest(index, blocks.__getitem__)

@@ -1,0 +1,59 @@
+"""Canonical node paths: absolute, `/`-separated, `/` for the root (R2-35)."""
+
+from __future__ import annotations
+
+from icefloe.errors import InvalidInputError
+
+ROOT = "/"
+MAX_PATH_BYTES = 65_535
+
+
+def canonical(path: str) -> str:
+    """The canonical form of a user's path, e.g. `a/b/` → `/a/b`.
+
+    Raises InvalidInputError for segments that no node can have.
+    """
+    stripped = path.strip("/")
+    if not stripped:
+        return ROOT
+    result = "/" + stripped
+    check_canonical(result)
+    return result
+
+
+def check_canonical(path: str) -> None:
+    """Raise InvalidInputError unless `path` is canonical."""
+    if path == ROOT:
+        return
+    if not path.startswith("/"):
+        raise InvalidInputError(f"a node path starts with '/', found {path!r}")
+    if "\0" in path or len(path.encode("utf-8", errors="surrogatepass")) > MAX_PATH_BYTES:
+        raise InvalidInputError(f"a node path has no NUL and at most {MAX_PATH_BYTES} bytes")
+    for segment in path[1:].split("/"):
+        if segment in {"", ".", ".."}:
+            raise InvalidInputError(
+                f"a node path has no empty, '.' or '..' segments, found {path!r}"
+            )
+
+
+def parent(path: str) -> str | None:
+    """The path of the enclosing group; None for the root."""
+    if path == ROOT:
+        return None
+    head, _, _ = path.rpartition("/")
+    return head or ROOT
+
+
+def name(path: str) -> str:
+    """The last segment; empty for the root."""
+    return path.rpartition("/")[2]
+
+
+def child_prefix(path: str) -> str:
+    """What the paths of all descendants start with."""
+    return ROOT if path == ROOT else path + "/"
+
+
+def is_within(path: str, ancestor: str) -> bool:
+    """Whether `path` is `ancestor` or lies below it."""
+    return path == ancestor or path.startswith(child_prefix(ancestor))

@@ -1,0 +1,58 @@
+"""Snapshots: the whole schema of a repository at one commit, and where its data is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from icefloe.model.ids import AttributesId, SnapshotId
+from icefloe.model.manifest import ManifestFileInfo
+from icefloe.model.nodes import NodeTable
+from icefloe.model.record import Record
+
+FIRST_MESSAGE = "Repository initialized"
+INTERNAL_PREFIX = "__icefloe."
+"""Metadata keys that start so are ours and not shown to users."""
+
+
+class SnapshotStub(Record, frozen=True):
+    """An ancestor as later snapshots remember it (spec 001: SnapshotMetadata)."""
+
+    id: SnapshotId
+    written_at: datetime
+    message: str
+
+
+class AttributesFileInfo(Record, frozen=True):
+    """An attribute file as a snapshot lists it."""
+
+    id: AttributesId
+    size_bytes: int = 0
+
+
+class Snapshot(Record, frozen=True, eq=False):
+    """One committed state."""
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    written_at: datetime
+    started_at: datetime
+    message: str
+    metadata: dict[str, Any]
+    """Properties that the committer gave."""
+    total_parents: int
+    """Number of ancestors."""
+    history: tuple[SnapshotStub, ...]
+    """Ancestors, newest first, starting with the parent; older ones may be left out (H-15)."""
+    manifests: tuple[ManifestFileInfo, ...]
+    """Every manifest that some node points to (R1-29)."""
+    attribute_files: tuple[AttributesFileInfo, ...]
+    nodes: NodeTable
+
+    def stub(self) -> SnapshotStub:
+        """This snapshot as its descendants remember it."""
+        return SnapshotStub(self.id, self.written_at, self.message)
+
+    def public_metadata(self) -> dict[str, Any]:
+        """The properties that users see."""
+        return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}

@@ -1,0 +1,35 @@
+"""Transaction logs: what one commit changed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.ids import NodeId
+from icefloe.model.record import Record
+
+
+class Move(Record, frozen=True):
+    """A node that got another path."""
+
+    node_id: NodeId
+    source: str
+    target: str
+
+
+class TransactionLog(Record, frozen=True):
+    """What one commit changed, by node id (H-32).
+
+    A node that was created and deleted by the same commit is nowhere. Creating a node does not
+    count as updating it. Chunks that were set, replaced or deleted are all in `updated_chunks`.
+    """
+
+    new_groups: frozenset[NodeId] = frozenset()
+    new_arrays: frozenset[NodeId] = frozenset()
+    deleted_groups: frozenset[NodeId] = frozenset()
+    deleted_arrays: frozenset[NodeId] = frozenset()
+    updated_groups: frozenset[NodeId] = frozenset()
+    updated_arrays: frozenset[NodeId] = frozenset()
+    updated_chunks: dict[NodeId, ChunkIndex] = msgspec.field(default_factory=dict)
+    moves: tuple[Move, ...] = ()
+    """Net effect of the commit; the move of a group stands for all below it that moved along."""

@@ -1,0 +1,1 @@
+"""Which arrays share a manifest: pure functions."""

@@ -1,0 +1,183 @@
+"""Decides which references go into which manifest (seed 004). Pure functions, no I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from icefloe.config.manifest_sets import DEFAULT_SET, ChunkManifests, ManifestSet
+from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.record import Record
+from icefloe.packing.bins import pack_by_number, pack_by_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+T = TypeVar("T")
+
+
+class Item(Record, Generic[T], frozen=True):
+    """What is packed as a whole: the references of an array, or of one tile of it."""
+
+    content: T
+    node_id: NodeId
+    path: str
+    size: int
+    """Chunks of the grid that it stands for: an upper bound of its references."""
+    metadata_chunks: int
+    """Chunks of the whole array's grid (H-39)."""
+    initialized_chunks: int
+    """Chunks that the whole array has."""
+
+
+class Standing(Record, frozen=True):
+    """A manifest of the base snapshot that the commit has no reason to rewrite."""
+
+    manifest_id: ManifestId
+    set_name: str
+    size: int
+
+
+class PlannedManifest(Record, Generic[T], frozen=True):
+    """A manifest to write."""
+
+    set_name: str
+    items: tuple[Item[T], ...]
+
+
+class Plan(Record, Generic[T], frozen=True):
+    """The manifests to write, and the standing ones that they replace."""
+
+    manifests: list[PlannedManifest[T]]
+    pulled: list[ManifestId]
+
+
+def closure(
+    modified: Iterable[T],
+    manifests_of: Callable[[T], Iterable[ManifestId]],
+    members_of: Callable[[ManifestId], Iterable[T]],
+) -> tuple[set[T], set[ManifestId]]:
+    """All that must be rewritten if some things are, and the manifests they are in (R4-51..57).
+
+    Each manifest is visited once.
+    """
+    found: set[T] = set()
+    seen: set[ManifestId] = set()
+    waiting = list(modified)
+    while waiting:
+        member = waiting.pop()
+        if member in found:
+            continue
+        found.add(member)
+        for manifest in manifests_of(member):
+            if manifest not in seen:
+                seen.add(manifest)
+                waiting.extend(other for other in members_of(manifest) if other not in found)
+    return found, seen
+
+
+def plan_manifests(
+    items: Sequence[Item[T]],
+    standing: Sequence[Standing],
+    config: ChunkManifests,
+    items_of: Callable[[ManifestId], Sequence[Item[T]]],
+) -> Plan[T]:
+    """Place every item in exactly one manifest, by the rules, set after set (R4-58..70).
+
+    A set whose cardinality leaves no room for new manifests takes its smallest standing ones in
+    again and packs them anew, so that the limit holds across commits (H-38).
+    """
+    desired: dict[str, list[Item[T]]] = {each.name: [] for each in config.sets}
+    for item in items:
+        desired[apply_rules(item, config)].append(item)
+    by_set: dict[str, list[Standing]] = {each.name: [] for each in config.sets}
+    for manifest in standing:
+        by_set.setdefault(manifest.set_name, []).append(manifest)
+    manifests: list[PlannedManifest[T]] = []
+    pulled: list[ManifestId] = []
+    for each in in_overflow_order(config.sets):
+        bins, overflow, again = _fill(each, desired[each.name], by_set[each.name], items_of)
+        manifests += [PlannedManifest(each.name, tuple(packed)) for packed in bins]
+        pulled += again
+        if overflow:
+            assert each.overflow_to is not None
+            desired[each.overflow_to] += overflow
+    return Plan(manifests, pulled)
+
+
+def apply_rules(item: Item[T], config: ChunkManifests) -> str:
+    """The set that an item should go to: the first rule that matches, else `default` (H-35)."""
+    for rule in config.rules:
+        if rule.matches(item.path, item.metadata_chunks, item.initialized_chunks):
+            return rule.target
+    return DEFAULT_SET
+
+
+def in_overflow_order(sets: Sequence[ManifestSet]) -> list[ManifestSet]:
+    """Sets so that overflow goes to a later one; otherwise as configured (R4-61, R4-69)."""
+    feeds: Mapping[str, int] = {
+        each.name: sum(other.overflow_to == each.name for other in sets) for each in sets
+    }
+    waiting = dict(feeds)
+    ordered: list[ManifestSet] = []
+    left = list(sets)
+    while left:
+        ready = next(each for each in left if waiting[each.name] == 0)
+        left.remove(ready)
+        ordered.append(ready)
+        if ready.overflow_to is not None:
+            waiting[ready.overflow_to] -= 1
+    return ordered
+
+
+def _fill(
+    each: ManifestSet,
+    candidates: Sequence[Item[T]],
+    standing: Sequence[Standing],
+    items_of: Callable[[ManifestId], Sequence[Item[T]]],
+) -> tuple[list[list[Item[T]]], list[Item[T]], list[ManifestId]]:
+    """Bins of one set, what overflows, and which standing manifests were taken in again."""
+    placeable, alone, overflow = _by_fit(each, candidates)
+    if not placeable:
+        return alone, overflow, []
+    bins = _pack(each, placeable)
+    if each.cardinality is None:
+        return alone + bins, overflow, []
+    pulled: list[ManifestId] = []
+    smallest_first = sorted(standing, key=lambda manifest: manifest.size)
+    while smallest_first and len(bins) > each.cardinality - len(smallest_first):
+        taken = smallest_first.pop(0).manifest_id
+        pulled.append(taken)
+        # A manifest may be older than the present limits, so what it holds need not fit any more.
+        again, _, too_large = _by_fit(each, items_of(taken))
+        placeable += again
+        overflow += too_large
+        bins = _pack(each, placeable)
+    free = max(0, each.cardinality - len(smallest_first))
+    fullest_first = sorted(bins, key=lambda packed: sum(i.size for i in packed), reverse=True)
+    spilled = [item for packed in fullest_first[free:] for item in packed]
+    return fullest_first[:free], overflow + spilled, pulled
+
+
+def _by_fit(
+    each: ManifestSet, candidates: Sequence[Item[T]]
+) -> tuple[list[Item[T]], list[list[Item[T]]], list[Item[T]]]:
+    """Items that fit into a manifest of the set, those that get one alone, and those that go on."""
+    limit = each.max_manifest_size
+    if limit is None:
+        return list(candidates), [], []
+    fitting = [item for item in candidates if item.size <= limit]
+    too_large = [item for item in candidates if item.size > limit]
+    if each.overflow_to is None:
+        return fitting, [[item] for item in too_large], []
+    return fitting, [], too_large
+
+
+def _pack(each: ManifestSet, items: Sequence[Item[T]]) -> list[list[Item[T]]]:
+    if each.arrays_per_manifest is not None:
+        return pack_by_number(items, each.arrays_per_manifest, _size)
+    assert each.max_manifest_size is not None
+    return pack_by_size(items, each.max_manifest_size, _size)
+
+
+def _size(item: Item[T]) -> int:
+    return item.size

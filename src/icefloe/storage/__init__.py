@@ -1,0 +1,1 @@
+"""Bytes by key: the storage port and its adapters."""

@@ -1,0 +1,161 @@
+"""What this process wrote to a local filesystem and the disk may not have yet."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from icefloe.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_SYNCFS_REPORTS_ERRORS_SINCE = (5, 8)
+
+
+class Unsynced:
+    """Files and folders below one root that are to be synced before the next reference.
+
+    Kept by root and not by storage object: a reference made through one object covers what was
+    written through another.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        # Folders whose own names, up to the root, are known to be on disk.
+        self._trusted_folders: set[str] = set()
+        # Files whose sync failed. The kernel may have dropped their bytes and forgotten about it,
+        # so that a later sync which succeeds proves nothing.
+        self._lost: set[str] = set()
+        self.reset_locks()
+
+    def reset_locks(self) -> None:
+        """Make new locks: after fork, those that other threads held would stay locked."""
+        self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
+
+    @staticmethod
+    def below(root: str) -> Unsynced:
+        """Return the one of this process for a root."""
+        with _registry_lock:
+            return _by_root.setdefault(root, Unsynced(root))
+
+    def add_file(self, key: str) -> None:
+        """Note that a file was written."""
+        with self._lock:
+            self._files.add(key)
+            self._lost.discard(key)
+
+    def add_folder(self, folder: str, *, got_entry: bool) -> None:
+        """Note that a folder is used and perhaps got a new entry.
+
+        One that was not seen before may have been made by another process, which died before it
+        synced: its own name and those of the folders above it are synced too, once.
+        """
+        with self._lock:
+            if got_entry:
+                self._folders.add(folder)
+            if folder not in self._trusted_folders:
+                self._trusted_folders.add(folder)
+                self._folders.update(_parents(folder))
+                self._folders.add(str(Path(self._root).parent))
+
+    def forget(self, key: str) -> None:
+        """Note that a file is gone."""
+        with self._lock:
+            self._files.discard(key)
+            self._lost.discard(key)
+
+    def made_folders(self, parents: Iterable[str]) -> None:
+        """Note that folders outside the root (absolute paths) got new entries."""
+        with self._lock:
+            self._folders.update(parents)
+
+    def distrust_folders(self) -> None:
+        """Note that a folder was made, and so that its name is not on disk."""
+        with self._lock:
+            self._trusted_folders.clear()
+
+    def settle(self, sync: Callable[[set[str], set[str]], set[str]]) -> None:
+        """Return when all that was noted before the call is on disk.
+
+        Callers wait for each other, and the next one syncs for all who wait meanwhile.
+        """
+        with self._one_at_a_time:
+            with self._lock:
+                files, self._files = self._files, set()
+                folders, self._folders = self._folders, set()
+            if files or folders:
+                try:
+                    failed = sync(files, folders)
+                except BaseException:
+                    with self._lock:
+                        self._files |= files
+                        self._folders |= folders
+                    raise
+                self._lost |= failed
+            if self._lost:
+                raise StorageError(
+                    f"the disk failed to store files below {self._root!r}, among them "
+                    f"{sorted(self._lost)[:5]}; check the disk, then write them again in a new "
+                    "process"
+                )
+
+
+_by_root: dict[str, Unsynced] = {}
+_registry_lock = threading.Lock()
+
+
+def _reset_locks_after_fork() -> None:
+    global _registry_lock  # noqa: PLW0603 (a lock that another thread held stays locked)
+    _registry_lock = threading.Lock()
+    for unsynced in _by_root.values():
+        unsynced.reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks_after_fork)
+
+
+def _parents(folder: str) -> list[str]:
+    parents = []
+    while folder:
+        folder = folder.rpartition("/")[0]
+        parents.append(folder)
+    return parents
+
+
+def sync_whole_filesystem(folder: int) -> bool | None:
+    """Sync the filesystem of an open folder with one call: True if all is on disk.
+
+    None where this is not possible, or where the kernel would not report a failed write.
+    """
+    syncfs = _syncfs()
+    if syncfs is None:
+        return None
+    return syncfs(folder) == 0
+
+
+@cache
+def _syncfs() -> Callable[[int], int] | None:
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    if sys.platform != "linux" or release is None:
+        return None
+    if (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_ERRORS_SINCE:
+        return None
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int]
+    function.restype = ctypes.c_int
+    return function

@@ -1,0 +1,623 @@
+"""Storage in a folder of a local filesystem: exclusive, durable, and never outside its root.
+
+What holds, and by what means:
+
+1. No partial object is ever seen under its key: bytes go to a temporary file first, which then
+   gets its name by rename(2) (`put`, `replace`) or link(2) (`create`, which fails if the name is
+   taken, on every POSIX filesystem and against every other process).
+2. A reference never outlives what it names: `create` and `replace` first sync every file and folder
+   that this process wrote before, then publish, then sync the folder of the new name.
+3. Nothing outside the root is touched: every folder below the root is opened with O_NOFOLLOW,
+   relative to its parent, and so is every file. Only the path of the root itself may have links.
+4. Temporary files live in one folder whose name no key can have (`RESERVED_SEGMENT`).
+5. It is pure Python over system calls, and so it works after fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    StorageError,
+    StoragePermissionError,
+    UnsafeStorageError,
+)
+from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
+from icefloe.storage.keys import (
+    RESERVED_SEGMENT,
+    check_folder,
+    check_key,
+    check_prefix,
+    check_range,
+)
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
+from icefloe.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
+
+Durability = Literal["fsync", "none"]
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that somebody planted must not hang.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_LOCK_FILE = "replace.lock"
+_SYNC_THREADS = 8
+# From so many files and folders on, one syncfs(2) is quicker than an fsync(2) for each, by
+# measurement; below, it is not worth flushing what other programs wrote to the same filesystem.
+_SYNC_ALL_FROM = 6
+# So many bytes take no longer to read from (or write to) the page cache than a hop to a thread.
+_IMMEDIATE_BYTES = 256 * 1024
+_DEEPEST_FOLDER = 64
+
+_CAPABILITIES = Capabilities(lists_in_pages=False, reads_are_immediate=True)
+
+
+class LocalStorage:
+    """Objects as files below `root`, which is created by the first write.
+
+    Args:
+        root: The folder. Symbolic links in its path are resolved once, here.
+        durability: "fsync" survives power loss; "none" leaves it to the operating system, which is
+            quicker and safe only against the death of processes.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], durability: Durability = "fsync") -> None:
+        if durability not in ("fsync", "none"):
+            raise InvalidInputError(f"durability must be 'fsync' or 'none', not {durability!r}")
+        self.__setstate__((os.path.realpath(os.fspath(root)), durability))
+
+    def __getstate__(self) -> tuple[str, Durability]:
+        return (self._root, self._durability)
+
+    def __setstate__(self, state: tuple[str, Durability]) -> None:
+        self._root, self._durability = state
+        self._unsynced = Unsynced.below(self._root)
+
+    @property
+    def root(self) -> Path:
+        """The folder, with all links resolved."""
+        return Path(self._root)
+
+    @property
+    def durability(self) -> Durability:
+        """Whether references wait for the disk."""
+        return self._durability
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this storage can do."""
+        return _CAPABILITIES
+
+    @property
+    def location(self) -> str:
+        """URL of the root."""
+        return Path(self._root).as_uri()
+
+    def with_settings(self, settings: StorageSettings) -> LocalStorage:  # noqa: ARG002
+        """Return this storage: the settings are about requests, and it makes none."""
+        return self
+
+    def default_settings(self) -> StorageSettings:
+        """Return no settings: they are about requests, and this storage makes none."""
+        return StorageSettings()
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalStorage) and self._root == other._root
+
+    def __hash__(self) -> int:
+        return hash(self._root)
+
+    # Reading
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read an object, or `length` bytes of it from `start`."""
+        check_range(key, start, length)
+        with self._open(key) as (file, size):
+            return self._read(key, file, size, start, length)
+
+    def get_suffix(self, key: str, length: int) -> bytes:
+        """Read the last `length` bytes (all of a shorter object)."""
+        check_range(key, 0, length)
+        with self._open(key) as (file, size):
+            return self._read(key, file, size, max(0, size - length), None)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read many `(start, length)` ranges of one object."""
+        for start, length in ranges:
+            check_range(key, start, length)
+        with self._open(key) as (file, size):
+            return [self._read(key, file, size, start, length) for start, length in ranges]
+
+    async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Like `get`; what is big is read in a thread."""
+        check_range(key, start, length)
+        with self._open(key) as (file, size):
+            if min(size - start, size if length is None else length) <= _IMMEDIATE_BYTES:
+                return self._read(key, file, size, start, length)
+            return await asyncio.to_thread(self._read, key, file, size, start, length)
+
+    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+        """Read a replaceable object with the token for `replace`."""
+        data = self.get(key)
+        return data, _version_of(data)
+
+    def get_attributes(self, key: str) -> dict[str, str]:
+        """Return no attributes: a filesystem keeps none. Raises ObjectNotFoundError."""
+        self.head(key)
+        return {}
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and last-modified time."""
+        with self._translated(key), self._parent(key) as (folder, name):
+            return _info(key, _stat_object(name, folder))
+
+    # Writing
+
+    def put(
+        self,
+        key: str,
+        data: BytesLike,
+        attributes: Mapping[str, str] | None = None,  # noqa: ARG002 (a filesystem keeps none)
+    ) -> None:
+        """Write an object under a fresh name."""
+        with self._translated(key, writing=True), self._parent(key, make=True) as (folder, name):
+            with self._temporary(data) as (source, temporary):
+                os.rename(temporary, name, src_dir_fd=source, dst_dir_fd=folder)
+            if self._durability == "fsync":
+                self._unsynced.add_file(key)
+                self._unsynced.add_folder(key.rpartition("/")[0], got_entry=True)
+
+    async def put_async(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
+        """Like `put`; what is big is written in a thread."""
+        if len(data) <= _IMMEDIATE_BYTES:
+            self.put(key, data, attributes)
+        else:
+            await asyncio.to_thread(self.put, key, data, attributes)
+
+    def create(self, key: str, data: BytesLike) -> None:
+        """Create an object that must not exist, or hold these very bytes already."""
+        with (
+            self._translated(key, writing=True),
+            self._parent(key, make=True) as (folder, name),
+            self._temporary(data) as (source, temporary),
+        ):
+            self._sync(key, temporary)
+            try:
+                os.link(
+                    temporary, name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False
+                )
+            except FileExistsError:
+                # Ours after all, if a network filesystem lost the answer to a first attempt.
+                if not self._holds(key, data):
+                    raise AlreadyExistsError(f"{key!r} exists already in {self.location}") from None
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.EOPNOTSUPP):
+                    raise UnsafeStorageError(
+                        f"the filesystem of {self.location} has no hard links, without which one "
+                        "commit could overwrite another; keep the repository elsewhere"
+                    ) from error
+                raise
+            if self._durability == "fsync":
+                os.fsync(folder)
+
+    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+        """Replace an object if it is still at `expected` (None: if it is absent)."""
+        with (
+            self._translated(key, writing=True),
+            self._parent(key, make=True) as (folder, name),
+            self._temporary(data) as (source, temporary),
+        ):
+            self._sync(key, temporary)
+            with _locked(source):
+                self._require_version(key, expected)
+                os.rename(temporary, name, src_dir_fd=source, dst_dir_fd=folder)
+                if self._durability == "fsync":
+                    os.fsync(folder)
+            return _version_of(data)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects; absent ones are no error."""
+        left: list[str] = []
+        problem: StorageError | None = None
+        for key in keys:
+            try:
+                self._delete(key)
+            except StorageError as error:
+                left.append(key)
+                problem = error
+        if problem is not None:
+            raise StorageError(
+                f"{len(left)} objects in {self.location} could not be deleted, among them "
+                f"{left[:5]}: {problem}"
+            ) from problem
+
+    def sync(self) -> None:
+        """Make all earlier `put`s of this process below this root durable."""
+        if self._durability == "fsync":
+            with self._translated("", writing=True):
+                self._unsynced.settle(self._sync_now)
+
+    def sweep_temporary(self, older_than: timedelta) -> int:
+        """Remove temporary files that dead writers left behind, and return how many.
+
+        Age is judged by the filesystem's clock, which on a network may not be ours.
+        """
+        removed = 0
+        with (
+            self._translated(RESERVED_SEGMENT, absent_is_fine=True),
+            self._folder(RESERVED_SEGMENT) as folder,
+        ):
+            with self._temporary(b"") as (_, probe):
+                cutoff = os.stat(probe, dir_fd=folder).st_mtime - older_than.total_seconds()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        modified = entry.stat(follow_symlinks=False).st_mtime
+                        if entry.name != _LOCK_FILE and modified < cutoff:
+                            os.unlink(entry.name, dir_fd=folder)
+                            removed += 1
+        return removed
+
+    # Listing
+
+    def list_dir(self, prefix: str) -> list[str]:
+        """Sorted names of the immediate children of the folder `prefix`.
+
+        A folder without objects is none, as on an object store.
+        """
+        folder = check_folder(prefix)
+        names: list[str] = []
+        with (
+            self._translated(folder, absent_is_fine=True),
+            self._folder(folder) as descriptor,
+        ):
+            names.extend(
+                name.removesuffix("/")
+                for name in _names(descriptor)
+                if not name.endswith("/") or _has_objects(descriptor, name)
+            )
+        return sorted(names)
+
+    def list(
+        self, prefix: str = "", *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix`, in ascending order of the key's UTF-8 bytes."""
+        check_prefix(prefix)
+        return islice(self._list(prefix, start_after), limit)
+
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        folder = prefix.rpartition("/")[0]
+        path = f"{folder}/" if folder else ""
+        with (
+            self._translated(folder, absent_is_fine=True),
+            self._folder(folder) as descriptor,
+        ):
+            yield from _walk(descriptor, path, prefix, after)
+
+    # Files and folders, opened without following links
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[tuple[int, int]]:
+        """Open an object for reading, and say how big it is."""
+        with self._translated(key):
+            with self._parent(key) as (folder, name):
+                file = os.open(name, _READ, dir_fd=folder)
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode):
+                    raise FileNotFoundError(errno.ENOENT, "not a regular file")
+                yield file, found.st_size
+            finally:
+                os.close(file)
+
+    def _read(self, key: str, file: int, size: int, start: int, length: int | None) -> bytes:
+        end = size if length is None else start + length
+        if start > size or end > size:
+            raise StorageError(
+                f"{key!r} in {self.location} has {size} bytes: cannot read "
+                f"{'the rest' if length is None else f'{length} bytes'} from byte {start}"
+            )
+        data = os.pread(file, end - start, start)
+        if len(data) == end - start:
+            return data
+        # One system call reads at most 2 GiB.
+        parts = [data]
+        position = start + len(data)
+        while position < end:
+            data = os.pread(file, end - position, position)
+            if not data:
+                raise StorageError(
+                    f"{key!r} in {self.location} shrank while it was read: expected {end} bytes, "
+                    f"found {position}"
+                )
+            parts.append(data)
+            position += len(data)
+        return b"".join(parts)
+
+    def _holds(self, key: str, data: BytesLike) -> bool:
+        try:
+            return self.get(key) == data
+        except ObjectNotFoundError:
+            return False  # a folder, or gone again
+
+    def _require_version(self, key: str, expected: Version | None) -> None:
+        try:
+            actual = self.get_with_version(key)[1]
+        except ObjectNotFoundError:
+            actual = None
+        if actual != expected:
+            raise ConflictError(
+                f"{key!r} in {self.location} changed since it was read: expected version "
+                f"{expected and expected.token}, found {actual and actual.token}; read it again"
+            )
+
+    def _delete(self, key: str) -> None:
+        with (
+            self._translated(key, absent_is_fine=True),
+            self._parent(key) as (folder, name),
+        ):
+            _stat_object(name, folder)
+            os.unlink(name, dir_fd=folder)
+            self._unsynced.forget(key)
+
+    @contextmanager
+    def _temporary(self, data: BytesLike) -> Iterator[tuple[int, str]]:
+        """Write a temporary file; give its folder and name; remove it unless it was moved."""
+        with self._folder(RESERVED_SEGMENT, make=True) as folder:
+            name = secrets.token_hex(12)
+            file = os.open(name, _WRITE_NEW, 0o666, dir_fd=folder)
+            try:
+                try:
+                    view = memoryview(data).cast("B")
+                    while view:
+                        view = view[os.write(file, view) :]
+                finally:
+                    os.close(file)
+                yield folder, name
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _parent(
+        self, key: str, *, make: bool = False, check: bool = True
+    ) -> Iterator[tuple[int, str]]:
+        folder, _, name = (check_key(key) if check else key).rpartition("/")
+        with self._folder(folder, make=make) as descriptor:
+            yield descriptor, name
+
+    @contextmanager
+    def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
+        # The first segment is opened together with the root, whose own path is free of links.
+        first, _, rest = folder.partition("/")
+        descriptor = self._enter(f"{self._root}/{first}", None, make=make)
+        try:
+            while rest:
+                name, _, rest = rest.partition("/")
+                inner = self._enter(name, descriptor, make=make)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _enter(self, name: str, outer: int | None, *, make: bool) -> int:
+        try:
+            return os.open(name, _FOLDER, dir_fd=outer)
+        except FileNotFoundError:
+            if not make:
+                raise
+        if outer is None:
+            self._unsynced.made_folders(_make_folders(self.root))
+        self._unsynced.distrust_folders()
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=outer)
+        return os.open(name, _FOLDER, dir_fd=outer)
+
+    # Durability
+
+    def _sync(self, key: str, temporary: str) -> None:
+        """Make durable all that is not yet, and a temporary file that is to become `key`."""
+        if self._durability == "fsync":
+            self._unsynced.add_file(f"{RESERVED_SEGMENT}/{temporary}")
+            self._unsynced.add_folder(key.rpartition("/")[0], got_entry=False)
+            self._unsynced.settle(self._sync_now)
+
+    def _sync_now(self, files: set[str], folders: set[str]) -> set[str]:
+        """Sync files and folders, and return what the disk failed to store."""
+        if len(files) + len(folders) >= _SYNC_ALL_FROM:
+            with self._folder("") as root:
+                done = sync_whole_filesystem(root)
+            if done is not None:
+                return set() if done else files | folders
+        return _failed(self._sync_file, files) | _failed(self._sync_folder, folders)
+
+    def _sync_file(self, key: str) -> bool:
+        with suppress(FileNotFoundError), self._parent(key, check=False) as (folder, name):
+            file = os.open(name, _READ, dir_fd=folder)
+            try:
+                return _fsync(file)
+            finally:
+                os.close(file)
+        return True  # deleted meanwhile
+
+    def _sync_folder(self, folder: str) -> bool:
+        if not folder.startswith("/"):
+            with suppress(FileNotFoundError), self._folder(folder) as descriptor:
+                return _fsync(descriptor)
+            return True
+        # Above the root. One that we may not read is none that we made an entry in.
+        with suppress(FileNotFoundError, PermissionError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return _fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return True
+
+    # Errors
+
+    @contextmanager
+    def _translated(
+        self, key: str, *, absent_is_fine: bool = False, writing: bool = False
+    ) -> Iterator[None]:
+        """Raise our errors for the operating system's."""
+        try:
+            yield
+        except OSError as error:
+            self._refuse_links(key)
+            absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+            if writing or not absent:
+                self._raise(key, error)
+            if not absent_is_fine:
+                raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
+
+    def _refuse_links(self, key: str) -> None:
+        path = Path(self._root)
+        for name in key.split("/"):
+            path /= name
+            if path.is_symlink():
+                raise StorageError(
+                    f"{key!r} in {self.location} leads through a symbolic link, {path}; links "
+                    "below the root are never followed, because they could lead out of it"
+                )
+
+    def _raise(self, key: str, error: OSError) -> NoReturn:
+        text = f"{key!r} in {self.location}: {error.strerror or error}"
+        match error.errno:
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise StoragePermissionError(text) from error
+            case errno.ENAMETOOLONG | errno.EISDIR:
+                raise InvalidInputError(f"cannot be an object: {text}") from error
+        raise StorageError(text) from error
+
+
+def _version_of(data: BytesLike) -> Version:
+    # By content: inode, time and size can all recur, and then a lost update would go unseen.
+    return Version(hashlib.sha256(data).hexdigest())
+
+
+def _info(key: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def _stat_object(name: str, folder: int) -> os.stat_result:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISREG(found.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "not a regular file")
+    return found
+
+
+def _names(folder: int) -> Iterator[str]:
+    """Yield the names of the regular files in a folder, and of its folders (`name/`)."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(RESERVED_SEGMENT):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield f"{entry.name}/"
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.name
+
+
+def _walk(folder: int, path: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    """Yield the objects below an open folder whose key is `path`."""
+    if path.count("/") > _DEEPEST_FOLDER:
+        raise StorageError(f"folders are nested more than {_DEEPEST_FOLDER} deep: {path!r}")
+    # Folders are sorted with the slash at their end, so that "a-b" comes before "a/c": this is the
+    # order of whole keys. Text compares by code point, which is the order of the UTF-8 bytes.
+    for name in sorted(_names(folder)):
+        key = path + name
+        if not key.startswith(prefix) and not prefix.startswith(key):
+            continue
+        if name.endswith("/"):
+            if key < after and not after.startswith(key):
+                continue  # all its keys come before `after`
+            with suppress(FileNotFoundError):
+                inner = os.open(name[:-1], _FOLDER, dir_fd=folder)
+                try:
+                    yield from _walk(inner, key, prefix, after)
+                finally:
+                    os.close(inner)
+        elif key > after and key.startswith(prefix):
+            with suppress(FileNotFoundError):
+                yield _info(key, _stat_object(name, folder))
+
+
+def _has_objects(folder: int, name: str) -> bool:
+    inner = os.open(name.removesuffix("/"), _FOLDER, dir_fd=folder)
+    try:
+        return any(not child.endswith("/") or _has_objects(inner, child) for child in _names(inner))
+    finally:
+        os.close(inner)
+
+
+@contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    """Hold the lock of `replace`, against threads and processes.
+
+    The kernel lets go of it when its holder dies, however it dies. The file itself stays for ever:
+    removing it would let two processes lock two files of one name.
+    """
+    file = os.open(_LOCK_FILE, _LOCK, 0o666, dir_fd=folder)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # Not left to close: a child forked meanwhile holds a copy of the descriptor.
+            fcntl.flock(file, fcntl.LOCK_UN)
+    finally:
+        os.close(file)
+
+
+def _make_folders(path: Path) -> list[str]:
+    """Make a folder and those above it; return the folders that got a new entry."""
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+    return [str(folder.parent) for folder in missing]
+
+
+def _fsync(descriptor: int) -> bool:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        return error.errno == errno.EINVAL  # a filesystem that cannot sync folders
+    return True
+
+
+def _failed(sync: Callable[[str], bool], names: set[str]) -> set[str]:
+    """Sync many at once, so that the filesystem may write its journal once for several."""
+    if len(names) <= 1:
+        return {name for name in names if not sync(name)}
+    with ThreadPoolExecutor(min(_SYNC_THREADS, len(names))) as threads:
+        return {
+            name for name, done in zip(names, threads.map(sync, names), strict=True) if not done
+        }

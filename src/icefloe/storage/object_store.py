@@ -1,0 +1,554 @@
+"""Storage on an object store (S3, GCS, Azure, or a web server to read from), through obstore."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForkedProcessError,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    ReadOnlyError,
+    StorageError,
+    StoragePermissionError,
+)
+from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
+from icefloe.storage.ranges import coalesce, divide, pick
+from icefloe.storage.settings import (
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    fill_in,
+)
+from icefloe.storage.settling import attempts, settle_create, settle_replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+    from icefloe.storage.places import Place
+
+_DELETE_BATCH = 1000
+_DELETE_ROUNDS = 3
+_LIST_PAGE = 1000
+
+# obstore's own exceptions carry addresses; what in an address can be a secret is cut out.
+_SECRET_IN_TEXT = re.compile(
+    r"(?<=://)[^/@\s]+@"
+    r"|(?<=[?&])(?:sig|X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature)=[^&\s\"')]*",
+    re.IGNORECASE,
+)
+
+# The process in which obstore was first used: its threads do not survive a fork, and a call in the
+# child would wait for them for ever, through a new client too.
+_runtime_owner: int | None = None
+_forked_after_use = False
+
+
+def _note_fork() -> None:
+    global _forked_after_use  # noqa: PLW0603 (a fact about this process)
+    _forked_after_use = _runtime_owner is not None
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _claim_runtime(location: str) -> None:
+    """Raise in a forked child of a process that has used obstore."""
+    global _runtime_owner  # noqa: PLW0603 (a fact about this process)
+    if _runtime_owner is None:
+        _runtime_owner = os.getpid()
+    # The process id finds forks that Python was not told of.
+    if _forked_after_use or _runtime_owner != os.getpid():
+        raise ForkedProcessError(
+            f"{location} is used in a forked process, but its parent used an object store before "
+            "the fork, and the threads of the client did not survive it; start workers with the "
+            "'spawn' or 'forkserver' method of multiprocessing"
+        )
+
+
+class _Clients(NamedTuple):
+    retrying: ObjectStore
+    one_shot: ObjectStore
+    """For conditional writes: makes one attempt and reports on that one."""
+
+
+class ObjectStorage:
+    """Objects below a prefix of a bucket.
+
+    Made by the functions of `icefloe.storage.factories`. A pickle of it holds what other machines
+    need to sign in, and so static secrets: use refreshable credentials where pickles are kept.
+    """
+
+    def __init__(self, place: Place, settings: StorageSettings | None = None) -> None:
+        self.__setstate__((place, settings))
+
+    def __getstate__(self) -> tuple[Place, StorageSettings | None]:
+        return (self._place, self._given_settings)
+
+    def __setstate__(self, state: tuple[Place, StorageSettings | None]) -> None:
+        self._place, self._given_settings = state
+        self._settings = fill_in(self._given_settings)
+        self._root = f"{self._place.prefix}/" if self._place.prefix else ""
+        self._clients: _Clients | None = None
+        self._lock = threading.Lock()
+        is_http = self._place.kind == "http"
+        self._capabilities = Capabilities(
+            can_write=self._place.can_write,
+            lists_in_pages=self._place.lists_in_order and not is_http,
+            can_list=not is_http,
+            keeps_attributes=not is_http and self._settings.uses_attributes,
+            needs_probe=self._place.can_write and self._settings.uses_conditional_create,
+        )
+
+    def with_settings(self, settings: StorageSettings) -> ObjectStorage:
+        """Return the same place, used with these settings on top of its own."""
+        own = self._given_settings or StorageSettings()
+        return ObjectStorage(self._place, own.merge(settings))
+
+    def default_settings(self) -> StorageSettings:
+        """Return the settings that hold where nothing else is said."""
+        filled = self._settings
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(
+                filled.max_requests_for_object, filled.request_bytes
+            ),
+            retries=StorageRetriesSettings(
+                filled.max_tries,
+                round(filled.initial_backoff_seconds * 1000),
+                round(filled.max_backoff_seconds * 1000),
+            ),
+        ).merge(self._given_settings or StorageSettings())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this storage can do."""
+        return self._capabilities
+
+    @property
+    def location(self) -> str:
+        """URL of the root, without credentials."""
+        return self._place.location
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self.location!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectStorage) and self.location == other.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    # Reading
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read an object, or `length` bytes of it from `start`."""
+        path = self._path(key)
+        check_range(key, start, length)
+        if length == 0 or (length is None and start):
+            return self._get_rest(key, start, length)
+        with self._translated(key) as store:
+            if length is None:
+                return store.get(path).bytes().to_bytes()
+            parts = divide(start, length, self._settings.request_bytes)
+            if len(parts) == 1:
+                data = store.get_range(path, start=start, length=length).to_bytes()
+            else:
+                workers = min(len(parts), self._settings.max_requests_for_object)
+                with ThreadPoolExecutor(workers) as threads:
+                    data = b"".join(
+                        threads.map(
+                            lambda part: store.get_range(path, start=part[0], length=part[1]), parts
+                        )
+                    )
+            return self._complete(key, data, start, length)
+
+    async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Like `get`, without blocking the event loop."""
+        path = self._path(key)
+        check_range(key, start, length)
+        if length == 0 or (length is None and start):
+            return await asyncio.to_thread(self._get_rest, key, start, length)
+        with self._translated(key) as store:
+            if length is None:
+                result = await store.get_async(path)
+                return (await result.bytes_async()).to_bytes()
+            limit = asyncio.Semaphore(self._settings.max_requests_for_object)
+
+            async def fetch(start: int, length: int) -> bytes:
+                async with limit:
+                    part = await store.get_range_async(path, start=start, length=length)
+                    return part.to_bytes()
+
+            parts = [fetch(*part) for part in divide(start, length, self._settings.request_bytes)]
+            data = await parts[0] if len(parts) == 1 else b"".join(await asyncio.gather(*parts))
+            return self._complete(key, data, start, length)
+
+    def get_suffix(self, key: str, length: int) -> bytes:
+        """Read the last `length` bytes (all of a shorter object)."""
+        path = self._path(key)
+        check_range(key, 0, length)
+        if self._place.kind != "azure" and length:  # Azure has no such ranges
+            try:
+                with self._translated(key) as store:
+                    options: Any = {"range": {"suffix": length}}
+                    return store.get(path, options=options).bytes().to_bytes()
+            except ObjectNotFoundError:
+                raise
+            except StorageError:
+                if self.head(key).size:
+                    raise
+                return b""  # of nothing there is no last byte, say some stores
+        size = self.head(key).size
+        return self.get(key, max(0, size - length), min(size, length))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read many `(start, length)` ranges of one object, neighbours coalesced."""
+        for start, length in ranges:
+            check_range(key, start, length)
+        # Not obstore's get_ranges, which panics when a range starts behind the end of the object.
+        spans = coalesce(ranges, max_bytes=self._settings.request_bytes)
+        if len(spans) == 1:
+            bodies = [self.get(key, spans[0].start, spans[0].length)]
+        else:
+            workers = max(1, min(len(spans), self._settings.max_requests_for_object))
+            with ThreadPoolExecutor(workers) as threads:
+                bodies = [*threads.map(lambda span: self.get(key, span.start, span.length), spans)]
+        parts = [b""] * len(ranges)
+        for span, body in zip(spans, bodies, strict=True):
+            for index, part in pick(body, span, ranges):
+                parts[index] = part
+        return parts
+
+    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+        """Read a replaceable object with the token for `replace`."""
+        path = self._path(key)
+        with self._translated(key) as store:
+            result = store.get(path)
+            return result.bytes().to_bytes(), _version_of(result.meta)
+
+    def get_attributes(self, key: str) -> dict[str, str]:
+        """Return the attributes that the object was written with."""
+        path = self._path(key)
+        with self._translated(key) as store:
+            options: Any = {"head": True}
+            attributes = store.get(path, options=options).attributes
+            return {name: value for name, value in attributes.items() if name != "Content-Type"}
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and last-modified time."""
+        path = self._path(key)
+        with self._translated(key) as store:
+            return self._info(store.head(path))
+
+    # Writing
+
+    def put(self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None) -> None:
+        """Write an object under a fresh name.
+
+        An attribute `Storage-Class` sets the class of this object.
+        """
+        path = self._path(key, write=True)
+        with self._translated(key) as store:
+            store.put(path, data, **self._put_options(data, attributes))
+
+    async def put_async(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
+        """Like `put`, without blocking the event loop."""
+        path = self._path(key, write=True)
+        with self._translated(key) as store:
+            await store.put_async(path, data, **self._put_options(data, attributes))
+
+    def create(self, key: str, data: BytesLike) -> None:
+        """Create an object that must not exist, or hold these very bytes already."""
+        path = self._path(key, write=True)
+
+        def put() -> None:
+            with self._translated(key, one_shot=True) as store:
+                store.put(path, data, mode=self._create_mode(path), use_multipart=False)
+
+        settle_create(
+            key,
+            data,
+            put=put,
+            read=lambda: self._read_if_as_long(key, len(data)),
+            tries=self._attempts(),
+        )
+
+    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+        """Replace an object if it is still at `expected` (None: if it is absent)."""
+        path = self._path(key, write=True)
+
+        def put() -> Version:
+            mode = self._create_mode(path) if expected is None else self._update_mode(expected)
+            with self._translated(key, one_shot=True) as store:
+                return _version_of(store.put(path, data, mode=mode, use_multipart=False))
+
+        return settle_replace(
+            key,
+            data,
+            expected,
+            put=put,
+            read=lambda: self.get_with_version(key),
+            tries=self._attempts(),
+        )
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects; absent ones are no error."""
+        left = list(dict.fromkeys(keys))
+        for key in left:
+            self._path(key, write=True)
+        problem: StorageError | None = None
+        for _ in range(_DELETE_ROUNDS):
+            failed: list[str] = []
+            for first in range(0, len(left), _DELETE_BATCH):
+                batch = left[first : first + _DELETE_BATCH]
+                try:
+                    self._delete(batch)
+                except ObjectNotFoundError:
+                    failed += batch  # one was absent; the others may be there still
+                except StorageError as error:
+                    failed += batch
+                    problem = error
+            left = self._survivors(failed)
+            if not left:
+                return
+        raise StorageError(
+            f"{len(left)} objects in {self.location} could not be deleted, among them {left[:5]}"
+            + (f": {problem}" if problem is not None else "")
+        ) from problem
+
+    def sync(self) -> None:
+        """Nothing to do: what an object store has acknowledged is durable."""
+
+    # Parts of requests
+
+    def _path(self, key: str, *, write: bool = False) -> str:
+        if write and not self._place.can_write:
+            raise ReadOnlyError(f"{self.location} can only be read from")
+        return self._root + check_key(key)
+
+    def _require_listing(self) -> None:
+        if not self._capabilities.can_list:
+            raise StorageError(f"{self.location} is a web server, which cannot list its objects")
+
+    def _attempts(self) -> Iterator[int]:
+        settings = self._settings
+        return attempts(
+            settings.max_tries,
+            settings.initial_backoff_seconds,
+            settings.max_backoff_seconds,
+            settings.operation_timeout_seconds,
+        )
+
+    def _complete(self, key: str, data: bytes, start: int, length: int) -> bytes:
+        if len(data) != length:
+            raise StorageError(
+                f"{key!r} in {self.location} ends too soon: expected {length} bytes from byte "
+                f"{start}, found {len(data)}"
+            )
+        return data
+
+    def _get_rest(self, key: str, start: int, length: int | None) -> bytes:
+        """Read from `start` to the end (or nothing), having asked where the end is."""
+        size = self.head(key).size
+        if start > size:
+            raise StorageError(
+                f"{key!r} in {self.location} has {size} bytes: cannot read from byte {start}"
+            )
+        return b"" if length == 0 or start == size else self.get(key, start, size - start)
+
+    def _read_if_as_long(self, key: str, length: int) -> bytes:
+        """Read an object whole, but no more than says that it is not `length` bytes long."""
+        path = self._path(key)
+        with self._translated(key) as store:
+            result = store.get(path)
+            if result.meta["size"] > length:
+                return b"\0" * (length + 1)
+            return result.bytes().to_bytes()
+
+    def _put_options(self, data: BytesLike, attributes: Mapping[str, str] | None) -> dict[str, Any]:
+        settings = self._settings
+        given: dict[str, str] = {}
+        if settings.storage_class is not None:
+            given["Storage-Class"] = settings.storage_class
+        if attributes and settings.uses_attributes:
+            given |= attributes
+        return {
+            "attributes": given or None,
+            "use_multipart": len(data) >= settings.multipart_from_bytes,
+            "chunk_size": max(settings.request_bytes, 5 * 1024 * 1024),
+            "max_concurrency": settings.max_requests_for_object,
+        }
+
+    def _create_mode(self, path: str) -> Any:
+        if self._settings.uses_conditional_create:
+            return "create"
+        with self._translated(path) as store:
+            try:
+                store.head(path)
+            except FileNotFoundError:
+                return "overwrite"
+        raise AlreadyExistsError(f"{path!r} exists already in {self.location}")
+
+    def _update_mode(self, expected: Version) -> Any:
+        if not self._settings.uses_conditional_update:
+            return "overwrite"
+        try:
+            e_tag, version = json.loads(expected.token)
+        except ValueError as error:
+            raise InvalidInputError("this is no version of an object on an object store") from error
+        return {
+            name: value
+            for name, value in (("e_tag", e_tag), ("version", version))
+            if value is not None
+        }
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        with self._translated(keys[0]) as store:
+            store.delete([self._root + key for key in keys])
+
+    def _survivors(self, keys: Sequence[str]) -> list[str]:
+        def survives(key: str) -> bool:
+            try:
+                self.head(key)
+            except ObjectNotFoundError:
+                return False
+            except StorageError:
+                return True  # cannot be known: tried again, and reported if it comes to that
+            return True
+
+        if not keys:
+            return []
+        with ThreadPoolExecutor(min(len(keys), self._settings.max_requests_for_object)) as threads:
+            alive = threads.map(survives, keys)
+            return [key for key, is_alive in zip(keys, alive, strict=True) if is_alive]
+
+    def _info(self, meta: ObjectMeta) -> ObjectInfo:
+        key = meta["path"] if self._place.kind == "http" else meta["path"][len(self._root) :]
+        return ObjectInfo(key, meta["size"], meta["last_modified"])
+
+    # The client and its errors
+
+    def _connect(self) -> _Clients:
+        _claim_runtime(self.location)
+        clients = self._clients
+        if clients is None:
+            with self._lock:
+                clients = self._clients
+                if clients is None:
+                    clients = self._clients = _Clients(
+                        self._place.connect(self._settings, retries=True),
+                        self._place.connect(self._settings, retries=False),
+                    )
+        return clients
+
+    @contextmanager
+    def _translated(self, key: str, *, one_shot: bool = False) -> Iterator[ObjectStore]:
+        """Give the client, and raise our errors for its."""
+        from obstore import exceptions
+
+        try:
+            clients = self._connect()
+            yield clients.one_shot if one_shot else clients.retrying
+        except IcefloeError:
+            raise
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
+        except exceptions.AlreadyExistsError as error:
+            raise AlreadyExistsError(f"{key!r} exists already in {self.location}") from error
+        except exceptions.PreconditionError as error:
+            raise ConflictError(f"{key!r} in {self.location} changed meanwhile") from error
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise StoragePermissionError(self._text(key, error)) from error
+        except (exceptions.BaseError, NotImplementedError, OSError) as error:
+            raise StorageError(self._text(key, error)) from error
+        except ValueError as error:
+            raise InvalidInputError(self._text(key, error)) from error
+
+    def _text(self, key: str, error: Exception) -> str:
+        first, _, _ = str(error).partition("\n")
+        return f"{key!r} in {self.location}: {_SECRET_IN_TEXT.sub('***', first)}"
+
+    # Listing
+
+    def list_dir(self, prefix: str) -> list[str]:
+        """Sorted names of the immediate children of the folder `prefix`."""
+        self._require_listing()
+        folder = self._root + check_folder(prefix)
+        with self._translated(prefix) as store:
+            found = store.list_with_delimiter(folder.rstrip("/") or None)
+        paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+
+    def list(
+        self, prefix: str = "", *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix`, in ascending order of the key's UTF-8 bytes."""
+        self._require_listing()
+        check_prefix(prefix)
+        return islice(self._list(prefix, start_after), limit)
+
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        infos = self._list_unchecked(prefix, after)
+        if not self._place.lists_in_order:
+            yield from sorted(infos, key=lambda info: info.key)
+            return
+        last = ""
+        for info in infos:
+            if info.key <= last:
+                raise StorageError(
+                    f"{self.location} does not list in order: {info.key!r} came after {last!r}"
+                )
+            last = info.key
+            yield info
+
+    def _list_unchecked(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        # The client lists whole folders; the rest of the prefix is compared here.
+        folder, _, rest = (self._root + prefix).rpartition("/")
+        offset = self._root + after if after >= prefix else _before(self._root + prefix, rest)
+        stream = None
+        while True:
+            with self._translated(prefix) as store:
+                if stream is None:
+                    stream = store.list(
+                        folder or None, offset=offset or None, chunk_size=_LIST_PAGE
+                    )
+                page = next(stream, None)
+            if page is None:
+                return
+            for meta in page:
+                info = self._info(meta)
+                if info.key.startswith(prefix):
+                    if info.key > after:
+                        yield info
+                elif info.key > prefix and self._place.lists_in_order:
+                    return
+
+
+def _version_of(meta: Mapping[str, Any]) -> Version:
+    return Version(json.dumps([meta.get("e_tag"), meta.get("version")]))
+
+
+def _before(prefix: str, last_segment: str) -> str:
+    """Return a legal key in the same folder, shortly before all that start with `prefix`."""
+    if not last_segment:
+        return ""
+    code = ord(prefix[-1]) - 1
+    is_legal = code > ord("/") and code not in (0x7F, 0xDFFF)
+    return prefix[:-1] + chr(code) if is_legal else ""

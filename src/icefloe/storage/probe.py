@@ -1,0 +1,75 @@
+"""Does a store honour conditional writes? Some accept the condition, ignore it and overwrite."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from icefloe.errors import AlreadyExistsError, IcefloeError, UnsafeStorageError
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import Storage
+
+_logger = logging.getLogger(__name__)
+
+PROBE_FOLDER = "probe"
+"""Where probes write. What is left there after a crash is garbage, and no part of a repository."""
+
+_RACERS = 8
+
+_safe_locations: set[str] = set()
+_lock = threading.Lock()
+
+
+def ensure_conditional_writes(storage: Storage) -> None:
+    """Raise UnsafeStorageError if two writers could both create one key in this storage.
+
+    A storage that passed is not probed again by this process. Memory and local files need no probe:
+    there, icefloe itself sees to it.
+    """
+    if not storage.capabilities.needs_probe or storage.location in _safe_locations:
+        return
+    with _lock:
+        if storage.location in _safe_locations:
+            return
+        _probe(storage)
+        _safe_locations.add(storage.location)
+
+
+def _probe(storage: Storage) -> None:
+    keys = [f"{PROBE_FOLDER}/{secrets.token_hex(12)}" for _ in range(2)]
+    twice, raced = keys
+    try:
+        storage.create(twice, secrets.token_bytes(16))
+        if _creates(storage, twice, secrets.token_bytes(16)):
+            _refuse(storage, "it overwrote an object that existed already")
+        bodies = [secrets.token_bytes(16) for _ in range(_RACERS)]
+        with ThreadPoolExecutor(_RACERS) as racers:
+            won = list(racers.map(lambda body: _creates(storage, raced, body), bodies))
+        if won.count(True) != 1:
+            _refuse(storage, f"{won.count(True)} of {_RACERS} writers created the same object")
+        if storage.get(raced) != bodies[won.index(True)]:
+            _refuse(storage, "an object held the bytes of a writer that was refused")
+    finally:
+        try:
+            storage.delete_many(keys)
+        except IcefloeError as error:
+            _logger.warning("probes %s were left behind in %s: %s", keys, storage.location, error)
+
+
+def _creates(storage: Storage, key: str, data: bytes) -> bool:
+    try:
+        storage.create(key, data)
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+def _refuse(storage: Storage, finding: str) -> None:
+    raise UnsafeStorageError(
+        f"{storage.location} ignores conditional writes ({finding}), so one commit could silently "
+        "destroy another; use a store that supports them (If-None-Match on S3)"
+    )

@@ -1,0 +1,147 @@
+"""How a conditional write is settled when answers get lost: by reading back what is there.
+
+Both functions call a `put` that makes exactly one attempt. Its errors mean:
+
+- StoragePermissionError: refused; this attempt has not landed and will not;
+- AlreadyExistsError or ConflictError: the condition failed, perhaps because of our own earlier
+  attempt, or because a network delivered this one twice;
+- any other StorageError: anything may have happened, and may still happen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    ConflictError,
+    ObjectNotFoundError,
+    StorageError,
+    StoragePermissionError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from icefloe.storage.port import BytesLike, Version
+
+
+def attempts(
+    max_tries: int, initial_seconds: float, max_seconds: float, deadline_seconds: float
+) -> Iterator[int]:
+    """Count attempts, sleeping between them: exponential backoff, full jitter, and a deadline."""
+    deadline = time.monotonic() + deadline_seconds
+    for number in range(max_tries):
+        if number:
+            longest = min(max_seconds, initial_seconds * 2 ** (number - 1))
+            pause = random.uniform(0, longest)
+            if time.monotonic() + pause > deadline:
+                return
+            time.sleep(pause)
+        yield number
+
+
+class _Attempt(NamedTuple):
+    """What is known after one attempt."""
+
+    landed: bool = False
+    version: Version | None = None
+    refusal: StoragePermissionError | None = None
+    doubt: StorageError | None = None
+
+
+def settle_create(
+    key: str,
+    data: BytesLike,
+    *,
+    put: Callable[[], Version | None],
+    read: Callable[[], bytes],
+    tries: Iterable[int],
+) -> None:
+    """Create an object and return when it is there with `data`, whichever attempt that was.
+
+    Sound because nothing ever deletes or alters an object that `create` made: what is there is
+    there for good.
+    """
+    doubt: StorageError | None = None
+    for _ in tries:
+        attempt = _attempt(put)
+        if attempt.landed:
+            return
+        doubt = doubt or attempt.doubt
+        try:
+            found = read()
+        except (ObjectNotFoundError, StorageError):
+            # Absent (the same bytes may be sent again under the same key), or not to be known yet.
+            _give_up_if_refused(attempt, doubt)
+            continue
+        if found == data:
+            return
+        raise AlreadyExistsError(f"{key!r} exists already, with other content")
+    raise _unknown(key) from doubt
+
+
+def settle_replace(
+    key: str,
+    data: BytesLike,
+    expected: Version | None,
+    *,
+    put: Callable[[], Version],
+    read: Callable[[], tuple[bytes, Version]],
+    tries: Iterable[int],
+) -> Version:
+    """Replace an object that is still at `expected`; `data` must be unlike any other writer's."""
+    doubt: StorageError | None = None
+    for _ in tries:
+        attempt = _attempt(put)
+        if attempt.version is not None:
+            return attempt.version
+        doubt = doubt or attempt.doubt
+        found: bytes | None = None
+        actual: Version | None = None
+        try:
+            found, actual = read()
+        except ObjectNotFoundError:
+            pass
+        except StorageError:
+            actual = expected  # not to be known yet
+        if actual is not None and found == data:
+            return actual
+        if actual == expected:
+            _give_up_if_refused(attempt, doubt)
+            continue
+        if doubt is not None:
+            break  # ours may have landed, and another writer replaced it since
+        raise ConflictError(
+            f"{key!r} changed since it was read: expected version {expected and expected.token}, "
+            f"found {actual and actual.token}; read it again"
+        )
+    raise _unknown(key) from doubt
+
+
+def _attempt(put: Callable[[], Version | None]) -> _Attempt:
+    try:
+        return _Attempt(landed=True, version=put())
+    except StoragePermissionError as error:
+        return _Attempt(refusal=error)
+    except (AlreadyExistsError, ConflictError, ObjectNotFoundError):
+        return _Attempt()
+    except StorageError as error:
+        return _Attempt(doubt=error)
+
+
+def _give_up_if_refused(attempt: _Attempt, doubt: StorageError | None) -> None:
+    """Raise the refusal of an attempt, unless an earlier one may still land."""
+    if attempt.refusal is not None and doubt is None:
+        raise attempt.refusal
+
+
+def _unknown(key: str) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"it cannot be known whether {key!r} was written: the storage gave no clear answer, nor "
+        "could the object be read back; nothing was cleaned up, look again when the storage works",
+        key,
+    )

@@ -1,0 +1,1 @@
+"""Conformance suites and fault injection, for us and for adapters of others."""

@@ -1,0 +1,1 @@
+"""Repositories, sessions, commits and history."""

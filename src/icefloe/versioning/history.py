@@ -1,0 +1,240 @@
+"""Walks the history of a repository: ancestors, versions by name and time, differences."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from icefloe.changes.compare import compare_nodes
+from icefloe.changes.logs import combine
+from icefloe.errors import (
+    InvalidInputError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+)
+from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.model.ids import SnapshotId
+from icefloe.model.record import Record
+from icefloe.versioning.info import Diff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icefloe.files.metadata import MetadataFiles
+    from icefloe.formats.port import Refs
+    from icefloe.model.snapshot import Snapshot, SnapshotStub
+    from icefloe.model.transaction_log import TransactionLog
+
+    Lookup = Callable[[str], SnapshotId | None]
+
+MAX_HISTORY = 2**40
+"""More ancestors than any repository has; a longer chain is a cycle made by damaged files."""
+
+_STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d*|@\{[^}]*\})+)", re.DOTALL)
+_STEP = re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
+
+
+class Version(Record, frozen=True):
+    """One way to name a snapshot: exactly one field is set."""
+
+    branch: str | None = None
+    tag: str | None = None
+    snapshot_id: str | None = None
+
+    def check(self, what: str = "branch, tag, or snapshot_id") -> None:
+        """Raise InvalidInputError unless exactly one field is set."""
+        given = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
+        if len(given) != 1:
+            raise InvalidInputError(f"Must provide one of {what}; found {len(given)} of them")
+
+
+class History:
+    """The snapshots of a repository and how they follow each other."""
+
+    def __init__(self, files: MetadataFiles, refs: Refs) -> None:
+        """Take where the snapshots and the references are."""
+        self.files = files
+        self.refs = refs
+
+    # --- names of versions
+
+    def resolve(self, version: Version, as_of: datetime | None = None) -> SnapshotId:
+        """The snapshot that a version names.
+
+        Every name may go on as in git: `main~3` is three commits back, `main@{2026-01-31}` is
+        the newest commit up to that moment. A reference that is really called so comes first.
+        """
+        version.check()
+        if as_of is not None and version.branch is None:
+            raise InvalidInputError("as_of goes with a branch")
+        name, lookup = self._lookup_for(version)
+        found = lookup(name)
+        if found is None:
+            found = self._resolve_steps(name, lookup)
+        if found is None:
+            raise RefNotFoundError(f"ref not found `{name}`", name)
+        return found if as_of is None else self.as_of(found, as_of)
+
+    def _lookup_for(self, version: Version) -> tuple[str, Lookup]:
+        if version.branch is not None:
+            return version.branch, self._branch
+        if version.tag is not None:
+            return version.tag, self.refs.tag
+        assert version.snapshot_id is not None
+        return version.snapshot_id, self._any
+
+    def _branch(self, name: str) -> SnapshotId | None:
+        tip = self.refs.tip(name)
+        return None if tip is None else tip.snapshot_id
+
+    def _any(self, name: str) -> SnapshotId | None:
+        """A snapshot by its id, or by any reference where steps follow the name."""
+        try:
+            return SnapshotId.parse(name)
+        except InvalidInputError:
+            if _STEPS.fullmatch(name):
+                return None
+            found = self._reference(name)
+            if found is None:
+                raise SnapshotNotFoundError(
+                    f"invalid snapshot id: `{name}`; expected 20 characters of base 32, "
+                    "or a branch or tag",
+                    name,
+                ) from None
+            return found
+
+    def _reference(self, name: str) -> SnapshotId | None:
+        if "/" in name:
+            return None
+        return self._branch(name) or self.refs.tag(name)
+
+    def _resolve_steps(self, name: str, lookup: Lookup) -> SnapshotId | None:
+        match = _STEPS.fullmatch(name)
+        if match is None:
+            return None
+        found = lookup(match["name"]) or self._reference(match["name"])
+        if found is None:
+            return None
+        for step in _STEP.finditer(match["steps"]):
+            if step["when"] is not None:
+                found = self.as_of(found, parse_moment(step["when"]))
+            elif step["parent"]:
+                if step["which"] not in {"", "1"}:
+                    raise InvalidInputError(f"{name!r}: a snapshot has one parent")
+                found = self.ancestor(found, 1, name)
+            else:
+                found = self.ancestor(found, int(step["count"] or 1), name)
+        return found
+
+    # --- walking
+
+    def stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
+        """A snapshot and its ancestors, newest first, reading as few files as possible."""
+        snapshot = self.files.read_snapshot(snapshot_id)
+        yield snapshot.stub()
+        for _ in range(MAX_HISTORY):
+            yield from snapshot.history
+            known = len(snapshot.history)
+            if known == 0 or known >= snapshot.total_parents:
+                return
+            last = snapshot.history[-1]
+            snapshot = self.files.read_snapshot(last.id)
+
+    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[Snapshot]:
+        """A snapshot and its ancestors, newest first."""
+        snapshot = self.files.read_snapshot(snapshot_id)
+        yield snapshot
+        while snapshot.parent_id is not None:
+            ids = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
+            for ancestor in self.files.in_parallel(self._read_if_present, ids):
+                if ancestor is None:
+                    # Repositories of the earliest layouts remember a first snapshot that never
+                    # existed under that name.
+                    return
+                yield ancestor
+                snapshot = ancestor
+
+    def _read_if_present(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        try:
+            return self.files.read_snapshot(snapshot_id)
+        except SnapshotNotFoundError:
+            return None
+
+    def ancestor(self, snapshot_id: SnapshotId, steps: int, name: str) -> SnapshotId:
+        """The ancestor some commits back."""
+        for back, stub in enumerate(self.stubs(snapshot_id)):
+            if back == steps:
+                return stub.id
+        raise SnapshotNotFoundError(
+            f"{name!r} goes back {steps} commits, but there are only {back}", name
+        )
+
+    def as_of(self, snapshot_id: SnapshotId, moment: datetime) -> SnapshotId:
+        """The newest of a snapshot and its ancestors that was written up to a moment."""
+        if moment.tzinfo is None:
+            raise TypeError("as_of needs a datetime with a timezone, found a naive one")
+        oldest = None
+        for stub in self.stubs(snapshot_id):
+            if stub.written_at <= moment:
+                return stub.id
+            oldest = stub
+        raise SnapshotNotFoundError(
+            f"no snapshot was written up to {moment.isoformat()}; the first is of "
+            f"{oldest.written_at.isoformat() if oldest else 'never'}"
+        )
+
+    def between(self, older: SnapshotId, newer: SnapshotId) -> list[SnapshotId] | None:
+        """Snapshots after `older` up to `newer`, oldest first; None if it is no ancestor."""
+        path = []
+        for stub in self.stubs(newer):
+            if stub.id == older:
+                return path[::-1]
+            path.append(stub.id)
+        return None
+
+    # --- differences
+
+    def log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """What a commit changed, from its log or, in layouts without logs, by comparison."""
+        log = self.files.read_transaction_log(snapshot_id)
+        if log is not None:
+            return log
+        snapshot = self.files.read_snapshot(snapshot_id)
+        parent = None if snapshot.parent_id is None else self._read_if_present(snapshot.parent_id)
+        return compare_nodes(
+            list(parent.nodes) if parent is not None else [],
+            list(snapshot.nodes),
+            SnapshotChunks(self.files, parent or snapshot).table,
+            SnapshotChunks(self.files, snapshot).table,
+        )
+
+    def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
+        """What the commits after `older` up to `newer` changed; None if it is no ancestor."""
+        path = self.between(older, newer)
+        return None if path is None else combine(self.files.in_parallel(self.log, path))
+
+    def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
+        """Differences from an ancestor to a later snapshot."""
+        log = None if older == newer else self.changes_between(older, newer)
+        if log is None:
+            raise InvalidInputError(
+                f"the ancestry of {newer} doesn't include {older}: "
+                "a diff goes from an ancestor to a later snapshot"
+            )
+        before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        return Diff(log, before.nodes, after.nodes)
+
+
+def parse_moment(text: str) -> datetime:
+    """A moment in ISO 8601; without a zone it is UTC, and a date alone means its end."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"expected a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T12:00Z, "
+            f"found {text!r}"
+        ) from None
+    if len(text.strip()) == len("2026-01-31"):
+        moment = moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

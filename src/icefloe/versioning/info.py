@@ -1,0 +1,136 @@
+"""What the public API tells about snapshots and about differences between them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.ids import NodeId
+    from icefloe.model.nodes import NodeTable
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+
+_SHOWN_CHUNKS = 10
+
+
+class ManifestFileInfo(msgspec.Struct, frozen=True):
+    """A manifest that a snapshot refers to."""
+
+    id: str
+    size_bytes: int
+    num_chunk_refs: int
+
+
+class SnapshotInfo(msgspec.Struct):
+    """A commit as its history shows it."""
+
+    id: str
+    parent_id: str | None
+    written_at: datetime
+    message: str
+    metadata: dict[str, Any]
+    manifests: list[ManifestFileInfo]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> SnapshotInfo:
+        """Describe a snapshot."""
+        return cls(
+            id=str(snapshot.id),
+            parent_id=None if snapshot.parent_id is None else str(snapshot.parent_id),
+            written_at=snapshot.written_at,
+            message=snapshot.message,
+            metadata=snapshot.public_metadata(),
+            manifests=[
+                ManifestFileInfo(str(m.id), m.size_bytes, m.num_chunk_refs)
+                for m in snapshot.manifests
+            ],
+        )
+
+
+class Diff:
+    """Which nodes and chunks differ between two states, by path."""
+
+    def __init__(self, log: TransactionLog, before: NodeTable, after: NodeTable) -> None:
+        """Name the nodes of a log: deleted ones as they were before, others as they are after."""
+        self._log = log
+        self._after = after
+        self.new_groups = _paths(log.new_groups, after)
+        self.new_arrays = _paths(log.new_arrays, after)
+        self.deleted_groups = _paths(log.deleted_groups, before)
+        self.deleted_arrays = _paths(log.deleted_arrays, before)
+        self.updated_groups = _paths(log.updated_groups, after)
+        self.updated_arrays = _paths(log.updated_arrays, after)
+        self.moved_nodes: list[tuple[str, str]] = sorted(_moved(log, before, after))
+
+    @property
+    def updated_chunks(self) -> dict[str, list[list[int]]]:
+        """Coordinates of the chunks that were set, replaced or deleted, by array."""
+        return {path: index.coords().tolist() for path, index in self.chunk_indexes().items()}
+
+    def chunk_indexes(self) -> dict[str, ChunkIndex]:
+        """The same as columns, for arrays of many chunks."""
+        named = {
+            node.path: index
+            for node_id, index in self._log.updated_chunks.items()
+            if (node := self._after.by_id(node_id)) is not None
+        }
+        return dict(sorted(named.items()))
+
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return not (
+            self.new_groups
+            or self.new_arrays
+            or self.deleted_groups
+            or self.deleted_arrays
+            or self.updated_groups
+            or self.updated_arrays
+            or self.moved_nodes
+            or self._log.updated_chunks
+        )
+
+    def __repr__(self) -> str:
+        sections = [
+            ("Groups created", self.new_groups),
+            ("Arrays created", self.new_arrays),
+            ("Group definitions updated", self.updated_groups),
+            ("Array definitions updated", self.updated_arrays),
+            ("Groups deleted", self.deleted_groups),
+            ("Arrays deleted", self.deleted_arrays),
+        ]
+        lines: list[str] = []
+        for title, paths in sections:
+            if paths:
+                lines += [f"{title}:", *(f"    {path}" for path in sorted(paths)), ""]
+        if self.moved_nodes:
+            moves = (f"    {source} -> {target}" for source, target in self.moved_nodes)
+            lines += ["Nodes moved:", *moves, ""]
+        chunks = list(self._chunk_lines())
+        if chunks:
+            lines += ["Chunks updated:", *chunks, ""]
+        return "\n".join(lines)
+
+    def _chunk_lines(self) -> Iterator[str]:
+        for path, index in self.chunk_indexes().items():
+            yield f"    {path}:"
+            coords = index.coords()
+            yield from (f"        {row}" for row in coords[:_SHOWN_CHUNKS].tolist())
+            if len(coords) > _SHOWN_CHUNKS:
+                yield f"        ... {len(coords) - _SHOWN_CHUNKS} more"
+
+
+def _paths(ids: frozenset[NodeId], nodes: NodeTable) -> set[str]:
+    return {node.path for node_id in ids if (node := nodes.by_id(node_id)) is not None}
+
+
+def _moved(log: TransactionLog, before: NodeTable, after: NodeTable) -> Iterator[tuple[str, str]]:
+    for node_id in {move.node_id for move in log.moves}:
+        old, new = before.by_id(node_id), after.by_id(node_id)
+        if old is not None and new is not None and old.path != new.path:
+            yield old.path, new.path

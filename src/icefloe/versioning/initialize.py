@@ -1,0 +1,51 @@
+"""The first snapshot of a new repository."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from icefloe.errors import AlreadyExistsError
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.model.nodes import NodeTable
+from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
+
+if TYPE_CHECKING:
+    from icefloe.versioning.context import Context
+
+ABANDONED_AFTER = timedelta(seconds=30)
+"""A first snapshot without a branch that is older than this was left by a client that died."""
+
+
+def write_first_snapshot(context: Context) -> SnapshotId:
+    """Write the first snapshot; of several clients that create a repository, one passes here.
+
+    The snapshot has a well-known id and holds random bytes, so that creating the file decides who
+    it is: the clients' branch files would be equal and could not.
+    """
+    now = datetime.now(UTC)
+    snapshot = Snapshot(
+        id=FIRST_SNAPSHOT_ID,
+        parent_id=None,
+        written_at=now,
+        started_at=now,
+        message=FIRST_MESSAGE,
+        metadata={"__root": True, f"{INTERNAL_PREFIX}nonce": os.urandom(12).hex()},
+        total_parents=0,
+        history=(),
+        manifests=(),
+        attribute_files=(),
+        nodes=NodeTable.of([]),
+    )
+    key = context.format.layout.snapshot(snapshot.id)
+    try:
+        context.storage.create(key, context.format.codec.encode_snapshot(snapshot).data)
+    except AlreadyExistsError:
+        age = datetime.now(UTC) - context.storage.head(key).last_modified
+        if age < ABANDONED_AFTER:
+            raise AlreadyExistsError(
+                f"another client is creating a repository at {context.storage.location}; "
+                "open it, or try again in a minute"
+            ) from None
+    return FIRST_SNAPSHOT_ID

@@ -1,0 +1,471 @@
+"""Repositories: where versioned data lives; makes sessions, moves references, tells history."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from icefloe.config.files import from_json, from_yaml, to_json
+from icefloe.config.repository import RepositoryConfig
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    RefNotFoundError,
+    RepositoryNotFoundError,
+)
+from icefloe.formats.registry import detect, format_for
+from icefloe.model.ids import FIRST_SNAPSHOT_ID
+from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.storage.url import storage_from_url
+from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.commit_metadata import check_commit_metadata
+from icefloe.versioning.context import Context
+from icefloe.versioning.graph import AncestryGraph
+from icefloe.versioning.history import Version
+from icefloe.versioning.info import Diff, ManifestFileInfo, SnapshotInfo
+from icefloe.versioning.initialize import write_first_snapshot
+from icefloe.versioning.inspection import describe_snapshot
+from icefloe.versioning.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from datetime import datetime
+    from os import PathLike
+
+    from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.formats.registry import Format
+    from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
+    from icefloe.zarr_store.store import IcefloeStore
+
+    AnyStorage = Storage | str | PathLike[str]
+
+MAIN = "main"
+DEFAULT_GENERATION = "repository"
+DEFAULT_SPEC_VERSION = 2
+
+
+class Repository:
+    """A versioned Zarr hierarchy in a storage."""
+
+    def __init__(self, context: Context) -> None:
+        """Use `create`, `open` or `open_or_create` instead."""
+        self._context = context
+        self._default_metadata: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<icefloe.Repository {self._context.storage.location}>"
+
+    # --- coming into being
+
+    @classmethod
+    def create(
+        cls,
+        storage: AnyStorage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: dict[str, Any] | None = None,
+        spec_version: int | None = None,
+        *,
+        check_clean_root: bool = True,
+        generation: str = DEFAULT_GENERATION,
+    ) -> Repository:
+        """Create a repository; of several clients that try at once, one succeeds (R3-92).
+
+        Args:
+            storage: A storage, a URL or a path.
+            config: Kept with the repository if given.
+            authorize_virtual_chunk_access: Credentials, or None, by URL prefix of the virtual
+                chunk containers that may be read.
+            spec_version: Version of the generation's format to write.
+            check_clean_root: Whether to refuse a place that has other objects.
+            generation: The family of formats.
+        """
+        place = storage_from_url(storage)
+        fmt = format_for(generation, spec_version or DEFAULT_SPEC_VERSION)
+        ensure_conditional_writes(place)
+        _check_absent(place, fmt, check_clean_root=check_clean_root)
+        context = Context(
+            place, fmt, config or RepositoryConfig.default(), authorize_virtual_chunk_access or {}
+        )
+        first = write_first_snapshot(context)
+        if config is not None:
+            fmt.make_config_files(place).write(None, to_json(config))
+        context.refs.create_branch(MAIN, first)
+        return cls(context)
+
+    @classmethod
+    def open(
+        cls,
+        storage: AnyStorage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: dict[str, Any] | None = None,
+    ) -> Repository:
+        """Open a repository; `config` is laid over the configuration that is kept with it."""
+        place = storage_from_url(storage)
+        fmt = detect(place)
+        if fmt is None:
+            raise RepositoryNotFoundError(
+                f"the repository doesn't exist: {place.location} has no branch {MAIN!r}; "
+                "create it with Repository.create",
+                place.location,
+            )
+        kept = _read_config(fmt, place) or RepositoryConfig.default()
+        merged = kept if config is None else kept.merge(config)
+        return cls(Context(place, fmt, merged, authorize_virtual_chunk_access or {}))
+
+    @classmethod
+    def open_or_create(
+        cls,
+        storage: AnyStorage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: dict[str, Any] | None = None,
+        create_version: int | None = None,
+    ) -> Repository:
+        """Open a repository, or create it if there is none."""
+        place = storage_from_url(storage)
+        if not cls.exists(place):
+            with contextlib.suppress(AlreadyExistsError):
+                return cls.create(place, config, authorize_virtual_chunk_access, create_version)
+        return cls.open(place, config, authorize_virtual_chunk_access)
+
+    @staticmethod
+    def exists(storage: AnyStorage) -> bool:
+        """Whether there is a repository: its branch main says so (R1-10)."""
+        return detect(storage_from_url(storage)) is not None
+
+    @staticmethod
+    def fetch_config(storage: AnyStorage) -> RepositoryConfig | None:
+        """The configuration that is kept with a repository; None if none was ever saved."""
+        place = storage_from_url(storage)
+        fmt = detect(place)
+        return None if fmt is None else _read_config(fmt, place)
+
+    @staticmethod
+    def fetch_spec_version(storage: AnyStorage) -> int | None:
+        """Version of the format that a repository is written in; None if there is none."""
+        fmt = detect(storage_from_url(storage))
+        return None if fmt is None else fmt.spec_version
+
+    def save_config(self) -> None:
+        """Keep the present configuration with the repository."""
+        files = self._context.format.make_config_files(self._context.storage)
+        kept = files.read()
+        files.write(None if kept is None else kept[0], to_json(self._context.config))
+
+    def reopen(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: dict[str, Any] | None = None,
+    ) -> Repository:
+        """The same repository with other settings on top of the present ones."""
+        context = self._context
+        merged = context.config if config is None else context.config.merge(config)
+        grants = (
+            context.authorizations
+            if authorize_virtual_chunk_access is None
+            else authorize_virtual_chunk_access
+        )
+        twin = Repository(Context(context.storage, context.format, merged, grants))
+        twin._default_metadata = dict(self._default_metadata)
+        return twin
+
+    # --- what it is
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """A copy of the configuration."""
+        return self._context.config.copy()
+
+    @property
+    def storage(self) -> Storage:
+        """Where the repository is."""
+        return self._context.storage
+
+    @property
+    def spec_version(self) -> int:
+        """Version of the format that commits are written in."""
+        return self._context.format.spec_version
+
+    @property
+    def generation(self) -> str:
+        """The family of formats that the repository belongs to."""
+        return self._context.format.name
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """URL prefixes of the virtual chunk containers that may be read."""
+        return set(self._context.authorizations)
+
+    def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
+        """Properties that every commit through this object gets, unless it says otherwise."""
+        check_commit_metadata(metadata)
+        self._default_metadata = dict(metadata)
+
+    def default_commit_metadata(self) -> dict[str, Any]:
+        """The properties that every commit through this object gets."""
+        return dict(self._default_metadata)
+
+    # --- sessions
+
+    def readonly_session(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """A view of one committed snapshot.
+
+        Versions may be named as in git: `main~3`, `main@{2026-01-31}`.
+        """
+        found = self._resolve(branch, tag, snapshot_id, as_of)
+        return Session(self._context, self._context.files.read_snapshot(found))
+
+    def writable_session(self, branch: str) -> Session:
+        """A session whose changes can be committed to a branch."""
+        ensure_conditional_writes(self._context.storage)
+        tip = self._context.refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(
+                f"ref not found `{branch}`: there is no such branch; create it with create_branch",
+                branch,
+            )
+        snapshot = self._context.files.read_snapshot(tip.snapshot_id)
+        return Session(self._context, snapshot, tip, self._default_metadata)
+
+    def rearrange_session(self, branch: str) -> Session:
+        """The same as `writable_session`: every writable session can move nodes."""
+        return self.writable_session(branch)
+
+    @contextlib.contextmanager
+    def transaction(
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+    ) -> Iterator[IcefloeStore]:
+        """A store whose changes are committed when the block ends well, and forgotten if not."""
+        session = self.writable_session(branch)
+        yield session.store
+        session.commit(message, metadata, rebase_with, rebase_tries)
+
+    # --- branches and tags
+
+    def create_branch(self, branch: str, snapshot_id: str) -> None:
+        """Create a branch at a snapshot."""
+        target = self._existing(snapshot_id)
+        ensure_conditional_writes(self._context.storage)
+        self._context.refs.create_branch(branch, target)
+
+    def list_branches(self) -> set[str]:
+        """Names of all branches."""
+        return self._context.refs.branches()
+
+    def lookup_branch(self, branch: str) -> str:
+        """Id of the snapshot at the tip of a branch."""
+        return str(self._context.history.resolve(Version(branch=branch)))
+
+    def reset_branch(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Let a branch point to another snapshot, as one more entry of its sequence (H-22)."""
+        target = self._existing(snapshot_id)
+        tip = self._context.refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(f"ref not found `{branch}`", branch)
+        if from_snapshot_id is not None and str(tip.snapshot_id) != from_snapshot_id:
+            raise ConflictError(
+                f"branch update conflict: {branch!r} is at {tip.snapshot_id}, "
+                f"expected {from_snapshot_id}",
+                from_snapshot_id,
+                str(tip.snapshot_id),
+            )
+        self._context.refs.advance(tip, target)
+
+    def delete_branch(self, branch: str) -> None:
+        """Delete a branch; `main` stays. The snapshots stay until garbage is collected."""
+        if branch == MAIN:
+            raise InvalidInputError("main branch cannot be deleted")
+        tip = self._context.refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(f"ref not found `{branch}`", branch)
+        self._context.refs.advance(tip, None)
+
+    def create_tag(self, tag: str, snapshot_id: str) -> None:
+        """Give a snapshot a name for ever."""
+        target = self._existing(snapshot_id)
+        ensure_conditional_writes(self._context.storage)
+        self._context.refs.create_tag(tag, target)
+
+    def list_tags(self) -> set[str]:
+        """Names of all tags."""
+        return self._context.refs.tags()
+
+    def lookup_tag(self, tag: str) -> str:
+        """Id of the snapshot that a tag names."""
+        return str(self._context.history.resolve(Version(tag=tag)))
+
+    def delete_tag(self, tag: str) -> None:
+        """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
+        if self._context.refs.tag(tag) is None:
+            raise RefNotFoundError(f"ref not found `{tag}`", tag)
+        raise InvalidInputError(
+            f"tags cannot be deleted once created: {tag!r} stays; create another tag instead"
+        )
+
+    # --- history
+
+    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
+        """A snapshot by its id."""
+        return SnapshotInfo.of(self._context.files.read_snapshot(self._existing(snapshot_id)))
+
+    def ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Ancestry:
+        """A snapshot and its ancestors, newest first; works with `for` and with `async for`."""
+        return Ancestry(self._context, self._resolve(branch, tag, snapshot_id))
+
+    async_ancestry = ancestry
+
+    def ancestry_graph(self) -> AncestryGraph:
+        """All branches and tags with their history, to look at."""
+        return AncestryGraph.of(self._context.history)
+
+    def diff(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """What changed from an ancestor to a later snapshot."""
+        Version(from_branch, from_tag, from_snapshot_id).check(
+            "from_branch, from_tag, or from_snapshot_id"
+        )
+        Version(to_branch, to_tag, to_snapshot_id).check("to_branch, to_tag, or to_snapshot_id")
+        older = self._resolve(from_branch, from_tag, from_snapshot_id)
+        newer = self._resolve(to_branch, to_tag, to_snapshot_id)
+        return self._context.history.diff(older, newer)
+
+    def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """A snapshot as JSON, for people."""
+        snapshot = self._context.files.read_snapshot(self._existing(snapshot_id))
+        text = msgspec.json.encode(describe_snapshot(snapshot))
+        return (msgspec.json.format(text, indent=2) if pretty else text).decode()
+
+    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """The manifests that a snapshot refers to."""
+        return self.lookup_snapshot(snapshot_id).manifests
+
+    def _resolve(
+        self,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> SnapshotId:
+        return self._context.history.resolve(Version(branch, tag, snapshot_id), as_of)
+
+    def _existing(self, snapshot_id: str) -> SnapshotId:
+        """The id of a snapshot that is really there; raises SnapshotNotFoundError."""
+        found = self._resolve(snapshot_id=snapshot_id)
+        return self._context.files.read_snapshot(found).id
+
+    # --- async forms
+
+    create_async = classmethod(async_twin(create.__func__))  # type: ignore[attr-defined]
+    open_async = classmethod(async_twin(open.__func__))  # type: ignore[attr-defined]
+    open_or_create_async = classmethod(async_twin(open_or_create.__func__))  # type: ignore[attr-defined]
+    exists_async = staticmethod(async_twin(exists))
+    fetch_config_async = staticmethod(async_twin(fetch_config))
+    fetch_spec_version_async = staticmethod(async_twin(fetch_spec_version))
+    save_config_async = async_twin(save_config)
+    reopen_async = async_twin(reopen)
+    readonly_session_async = async_twin(readonly_session)
+    writable_session_async = async_twin(writable_session)
+    rearrange_session_async = async_twin(rearrange_session)
+    create_branch_async = async_twin(create_branch)
+    list_branches_async = async_twin(list_branches)
+    lookup_branch_async = async_twin(lookup_branch)
+    reset_branch_async = async_twin(reset_branch)
+    delete_branch_async = async_twin(delete_branch)
+    create_tag_async = async_twin(create_tag)
+    list_tags_async = async_twin(list_tags)
+    lookup_tag_async = async_twin(lookup_tag)
+    delete_tag_async = async_twin(delete_tag)
+    lookup_snapshot_async = async_twin(lookup_snapshot)
+    ancestry_graph_async = async_twin(ancestry_graph)
+    diff_async = async_twin(diff)
+    inspect_snapshot_async = async_twin(inspect_snapshot)
+    list_manifest_files_async = async_twin(list_manifest_files)
+
+
+class Ancestry:
+    """Snapshots of a history, newest first, for `for`, `next`, `async for` and `anext`."""
+
+    def __init__(self, context: Context, snapshot_id: SnapshotId) -> None:
+        """Start at a snapshot; that it is missing shows here, not at the first step."""
+        context.files.read_snapshot(snapshot_id)
+        self._snapshots = context.history.ancestry(snapshot_id)
+
+    def __iter__(self) -> Iterator[SnapshotInfo]:
+        return self
+
+    def __next__(self) -> SnapshotInfo:
+        return SnapshotInfo.of(next(self._snapshots))
+
+    def __aiter__(self) -> AsyncIterator[SnapshotInfo]:
+        return self
+
+    async def __anext__(self) -> SnapshotInfo:
+        snapshot = await _next_in_thread(self._snapshots)
+        if snapshot is None:
+            raise StopAsyncIteration
+        return SnapshotInfo.of(snapshot)
+
+
+async def _next_in_thread(iterator: Iterator[Any]) -> Any:
+    import asyncio
+
+    return await asyncio.to_thread(next, iterator, None)
+
+
+def _check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
+    """Raise AlreadyExistsError if there is a repository, or anything that is not its beginning."""
+    if detect(storage) is not None:
+        raise AlreadyExistsError(
+            f"a repository exists already at {storage.location}: repositories can only be created "
+            "in clean prefixes; open it with Repository.open"
+        )
+    if not check_clean_root:
+        return
+    started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
+    for info in storage.list(limit=2):
+        if info.key != started:
+            raise AlreadyExistsError(
+                f"repositories can only be created in clean prefixes: {storage.location} has "
+                f"{info.key!r}; choose an empty place"
+            )
+
+
+def _read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
+    files = fmt.make_config_files(storage)
+    kept = files.read()
+    if kept is not None:
+        return from_json(kept[1], key=f"config number {kept[0]}")
+    legacy = files.read_legacy()
+    return None if legacy is None else from_yaml(legacy, key="config.yaml")

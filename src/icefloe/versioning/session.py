@@ -1,0 +1,399 @@
+"""Sessions: a working tree on a branch, which is committed, rebased, forked and merged."""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.conflicts import ConflictSolver, VersionSelection
+from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    RebaseFailedError,
+    SessionStateError,
+)
+from icefloe.model.nodes import NodeTable
+from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
+from icefloe.versioning.commit_metadata import check_commit_metadata
+from icefloe.versioning.info import Diff
+from icefloe.versioning.working_tree import WorkingTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.changes.detection import Found
+    from icefloe.config.repository import RepositoryConfig
+    from icefloe.formats.port import BranchTip
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+    from icefloe.versioning.context import Context
+    from icefloe.zarr_store.store import IcefloeStore
+
+MAX_BACKOFF_SECONDS = 2.0
+
+
+class Session(WorkingTree):
+    """A view of one snapshot; a writable one collects changes until it is committed.
+
+    Threads and event loops may share a session.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        snapshot: Snapshot,
+        tip: BranchTip | None = None,
+        default_metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Take the snapshot to show and, for a writable session, where its branch stands."""
+        super().__init__(context, snapshot)
+        self._tip = tip
+        self._default_metadata = dict(default_metadata or {})
+        self._started_at = datetime.now(UTC)
+        self._unmerged_forks = False
+
+    def __repr__(self) -> str:
+        where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
+        return f"<icefloe.{type(self).__name__} {where} at {self.snapshot_id}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.read_only:
+            raise InvalidInputError(
+                "a writable session cannot be pickled; use fork() and merge() to write from "
+                "several processes"
+            )
+        return {"context": self._context, "snapshot_id": self._snapshot.id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        context: Context = state["context"]
+        self.__init__(context, context.files.read_snapshot(state["snapshot_id"]))  # type: ignore[misc]
+
+    # --- what it is
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the session only reads."""
+        return self._tip is None
+
+    @property
+    def mode(self) -> str:
+        """`readonly` or `writable`; a writable session also moves nodes."""
+        return "readonly" if self.read_only else "writable"
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot that the session shows or is based on."""
+        return str(self._snapshot.id)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that a commit goes to; None when read-only."""
+        return None if self._tip is None else self._tip.branch
+
+    @property
+    def has_uncommitted_changes(self) -> bool:
+        """Whether there is something to commit."""
+        return not self._changes.is_empty
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """A copy of the configuration."""
+        return self._context.config.copy()
+
+    @property
+    def store(self) -> IcefloeStore:
+        """A Zarr store on this session; all of them share its state."""
+        from icefloe.zarr_store.store import IcefloeStore
+
+        return IcefloeStore(self)
+
+    def status(self) -> Diff:
+        """What the session changed so far."""
+        with self._lock:
+            log = self._changes.log(touched_chunks(self._changes, self._chunks))
+            after = NodeTable.of(self._changes.all_nodes())
+            return Diff(log, self._snapshot.nodes, after)
+
+    # --- committing
+
+    def discard_changes(self) -> None:
+        """Forget all uncommitted changes."""
+        with self._lock:
+            self._check_writable()
+            self._changes = ChangeSet(self._snapshot.nodes)
+
+    def commit(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Publish the changes as the next snapshot of the branch, all or nothing.
+
+        If the branch moved meanwhile, raises ConflictError; with a solver, the changes are
+        rebased and the commit is tried again. Afterwards the session is read-only.
+        """
+        with self._lock:
+            self._check_commit(allow_empty=allow_empty)
+            said = self._said(message, metadata)
+            tries = rebase_tries if rebase_with is not None else 0
+            attempt = 0
+            while True:
+                snapshot = self._write(said)
+                try:
+                    self._publish(snapshot)
+                except ConflictError:
+                    if rebase_with is None or attempt >= tries:
+                        raise
+                else:
+                    return str(snapshot.id)
+                attempt += 1
+                _back_off(attempt)
+                self._rebase(rebase_with)
+
+    def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
+        """Write the changes as a snapshot that no branch points to; returns its id."""
+        with self._lock:
+            self._check_commit(allow_empty=False)
+            snapshot = self._write(self._said(message, metadata))
+            self._context.storage.sync()
+            self._finish(snapshot)
+            return str(snapshot.id)
+
+    def amend(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Replace the tip of the branch by a snapshot that has its changes and ours."""
+        with self._lock:
+            self._check_commit(allow_empty=allow_empty)
+            parent_id = self._snapshot.parent_id
+            if parent_id is None:
+                raise SessionStateError("the first snapshot of a repository cannot be amended")
+            parent = self._context.files.read_snapshot(parent_id)
+            replaced = self._context.history.log(self._snapshot.id)
+            snapshot = self._write(self._said(message, metadata), parent, replaced)
+            self._publish(snapshot)
+            return str(snapshot.id)
+
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Lay the changes over the newest snapshot of the branch.
+
+        Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
+        the session is as it was.
+        """
+        with self._lock:
+            self._check_writable()
+            self._rebase(solver)
+
+    commit_async = async_twin(commit)
+    flush_async = async_twin(flush)
+    amend_async = async_twin(amend)
+    rebase_async = async_twin(rebase)
+
+    def _check_commit(self, *, allow_empty: bool) -> None:
+        self._check_writable()
+        if self._unmerged_forks:
+            warnings.warn(
+                "this session was forked and no fork was merged back: changes of forks that are "
+                "not merged are not committed",
+                UserWarning,
+                stacklevel=3,
+            )
+        if self._changes.is_empty and not allow_empty:
+            raise SessionStateError("cannot commit, no changes made to the session")
+
+    def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
+        check_commit_metadata(metadata or {})
+        return CommitMessage(
+            message, {**self._default_metadata, **(metadata or {})}, self._started_at
+        )
+
+    def _write(
+        self,
+        said: CommitMessage,
+        parent: Snapshot | None = None,
+        replaced: TransactionLog | None = None,
+    ) -> Snapshot:
+        return write_commit(
+            self._context.files,
+            self._snapshot,
+            self._changes,
+            said,
+            attributes_threshold=self._context.settings.inline_attributes_threshold_bytes,
+            parent=parent,
+            replaced=replaced,
+        )
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        assert self._tip is not None
+        self._context.refs.advance(self._tip, snapshot.id)
+        self._finish(snapshot)
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        self._tip = None
+        self._unmerged_forks = False
+        self._show(snapshot)
+
+    def _rebase(self, solver: ConflictSolver) -> None:
+        assert self._tip is not None
+        tip = self._context.refs.tip(self._tip.branch)
+        if tip is None or tip.snapshot_id is None:
+            raise ConflictError(
+                f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
+            )
+        if tip.snapshot_id == self._snapshot.id:
+            self._tip = tip
+            return
+        theirs = self._context.history.changes_between(self._snapshot.id, tip.snapshot_id)
+        if theirs is None:
+            raise ConflictError(
+                f"branch {tip.branch!r} was reset: its history no longer has snapshot "
+                f"{self._snapshot.id} that this session is based on; start a new session",
+                str(self._snapshot.id),
+                str(tip.snapshot_id),
+            )
+        head = self._context.files.read_snapshot(tip.snapshot_id)
+        ours = self._changes.copy()
+        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._chunks))
+        _resolve(ours, found, solver, head)
+        for node_id in (theirs.deleted_arrays | theirs.deleted_groups) & ours.deleted.keys():
+            del ours.deleted[node_id]
+        ours.rebase(head.nodes)
+        self._tip = tip
+        self._place(head, ours)
+
+    # --- cooperating writers
+
+    def fork(self) -> ForkSession:
+        """A copy for another process or thread, whose changes are merged back before the commit.
+
+        Fork before you write: a fork does not see uncommitted changes.
+        """
+        with self._lock:
+            if self.read_only:
+                raise InvalidInputError(
+                    "a read-only session is not forked; it can be pickled and shared as it is"
+                )
+            if not self._changes.is_empty:
+                raise InvalidInputError(
+                    "cannot fork a session with uncommitted changes. Please commit first, or fork "
+                    "before you write"
+                )
+            self._unmerged_forks = True
+            return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
+
+    def merge(self, *others: ForkSession) -> None:
+        """Take over the changes of forks; where two wrote one chunk, the later one wins."""
+        for other in others:
+            if not isinstance(other, ForkSession):
+                raise TypeError(
+                    f"only forks can be merged; Received {type(other).__name__!r}. "
+                    "Use fork() to make one"
+                )
+        with self._lock:
+            self._check_writable()
+            for other in others:
+                if other.snapshot_id != self.snapshot_id:
+                    raise InvalidInputError(
+                        f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
+                        f"{self.snapshot_id}"
+                    )
+                if other._changes is not self._changes:  # noqa: SLF001
+                    self._changes.absorb(other._changes)  # noqa: SLF001
+            self._unmerged_forks = False
+
+    merge_async = async_twin(merge)
+
+    def allow_pickling(self) -> None:
+        """Removed from the official API; use fork and merge."""
+        raise RuntimeError("allow_pickling() does not exist any more: use fork() and merge()")
+
+
+class ForkSession(Session):
+    """A part of a session's work: it can be pickled and written to, and is merged back."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            self._context.storage.sync()
+            return {
+                "context": self._context,
+                "snapshot_id": self._snapshot.id,
+                "tip": self._tip,
+                "changes": self._changes,
+                "metadata": self._default_metadata,
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        context: Context = state["context"]
+        snapshot = context.files.read_snapshot(state["snapshot_id"])
+        Session.__init__(self, context, snapshot, state["tip"], state["metadata"])
+        self._changes = state["changes"]
+        self._changes.rebase(snapshot.nodes)
+
+    def fork(self) -> ForkSession:
+        """A fork of a fork; only while it has no changes."""
+        child = super().fork()
+        self._unmerged_forks = False
+        return child
+
+    def commit(self, *_: Any, **__: Any) -> str:
+        """Refuse: the session that was forked commits."""
+        raise TypeError("Cannot commit a fork of a Session. Merge it into the session it came from")
+
+    def flush(self, *_: Any, **__: Any) -> str:
+        """Refuse: the session that was forked flushes."""
+        raise TypeError("Cannot flush a fork of a Session. Merge it into the session it came from")
+
+    def amend(self, *_: Any, **__: Any) -> str:
+        """Refuse: the session that was forked amends."""
+        raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+
+    async def commit_async(self, *_: Any, **__: Any) -> str:
+        """Refuse: the session that was forked commits."""
+        return self.commit()
+
+    async def flush_async(self, *_: Any, **__: Any) -> str:
+        """Refuse: the session that was forked flushes."""
+        return self.flush()
+
+
+def _resolve(
+    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
+) -> None:
+    """Let the solver decide each conflict; raises RebaseFailedError for those it does not."""
+    unsolved = []
+    for item in found:
+        choice = solver.solve(item.conflict)
+        if choice is VersionSelection.Fail:
+            unsolved.append(item.conflict)
+        elif choice is VersionSelection.UseTheirs:
+            if item.common_chunks is None:
+                unsolved.append(item.conflict)
+            else:
+                give_up_chunks(ours, item)
+    if unsolved:
+        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
+        raise RebaseFailedError(
+            f"the rebase on {head.id} failed, {len(unsolved)} conflicts are unresolved:\n{listing}",
+            str(head.id),
+            unsolved,
+        )
+
+
+def _back_off(attempt: int) -> None:
+    """Wait a little, longer each time and never in step with other writers."""
+    limit = min(MAX_BACKOFF_SECONDS, 0.002 * 2 ** min(attempt, 12))
+    time.sleep(random.uniform(0, limit))

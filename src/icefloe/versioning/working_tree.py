@@ -1,0 +1,345 @@
+"""The working tree: nodes and chunks of a snapshot with the changes of a user on top."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.errors import InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.files.chunks import size_of
+from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.model import paths
+from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.chunk_refs import ChunkKind, ChunkRef, InlineRef, NativeRef, VirtualRef
+from icefloe.model.manifest import ArrayChunks
+from icefloe.versioning.async_twin import async_twin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.model.nodes import Node
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.versioning.context import Context
+
+
+class WorkingTree:
+    """Reads and edits nodes and chunks. Threads and event loops may share it.
+
+    Edits are made under a lock. Readers take none: they see the dictionaries that hold the edits
+    before or after an edit, never in between.
+    """
+
+    def __init__(self, context: Context, snapshot: Snapshot) -> None:
+        """Start from a snapshot, without changes."""
+        self._context = context
+        self._lock = threading.RLock()
+        self._show(snapshot)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Show a snapshot, without changes."""
+        self._place(snapshot, ChangeSet(snapshot.nodes))
+
+    def _place(self, snapshot: Snapshot, changes: ChangeSet) -> None:
+        """Show changes that are laid over a snapshot."""
+        self._snapshot = snapshot
+        self._chunks = SnapshotChunks(self._context.files, snapshot)
+        self._changes = changes
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be edited."""
+        return True
+
+    # --- nodes
+
+    def get_node(self, path: str) -> Node | None:
+        """The node at a canonical path, as the session sees it."""
+        return self._changes.get(path)
+
+    def get_node_id(self, path: str) -> str:
+        """The id of a node, which it keeps for life, also when it is moved."""
+        return str(self._node(paths.canonical(path)).id)
+
+    def document(self, path: str) -> bytes | None:
+        """The zarr.json at a path, byte for byte as it was written."""
+        node = self._changes.get(path)
+        return None if node is None else self._context.files.document(node)
+
+    def set_document(self, path: str, document: bytes) -> None:
+        """Create a node or change its metadata."""
+        with self._lock:
+            self._check_writable()
+            if self.document(path) != document:
+                self._changes.set_document(path, document)
+
+    def delete_node(self, path: str) -> None:
+        """Delete a node and all below it, if it exists."""
+        with self._lock:
+            self._check_writable()
+            self._changes.delete(path)
+
+    def delete_chunks(self, path: str) -> None:
+        """Delete all chunks of an array, if it exists."""
+        with self._lock:
+            self._check_writable()
+            node = self._changes.get(path)
+            if node is not None and node.is_array:
+                self._changes.clear_chunks(node)
+
+    def node_paths(self, below: str) -> Sequence[str]:
+        """Sorted paths of all nodes below a path."""
+        with self._lock:
+            return self._changes.paths_below(below)
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Give an array or group another path; touches no manifest and no chunk (R3-09)."""
+        with self._lock:
+            self._check_writable()
+            self._changes.move(paths.canonical(from_path), paths.canonical(to_path))
+
+    move_async = async_twin(move)
+    get_node_id_async = async_twin(get_node_id)
+
+    def _node(self, path: str) -> Node:
+        node = self._changes.get(path)
+        if node is None:
+            raise NodeNotFoundError(f"node not found: {path} in {self!r}", path)
+        return node
+
+    def _array(self, path: str) -> Node:
+        node = self._changes.get(path)
+        if node is None or node.array is None:
+            what = "is a group" if node is not None else "does not exist"
+            raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
+        return node
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(
+                "Read only sessions cannot modify the repository: this is a read-only store; "
+                "open a writable_session on a branch"
+            )
+
+    # --- chunks
+
+    def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
+        """Where the bytes of a chunk are; None if it is not initialised or outside the grid."""
+        node = self._array(path)
+        assert node.array is not None
+        if not _in_grid(node, coords):
+            return None
+        edits = self._changes.chunks.get(node.id)
+        if edits is not None:
+            decided, ref = edits.get(coords)
+            if decided:
+                return ref
+        return self._chunks.find(node, coords) if node.manifests else None
+
+    def get_chunk(
+        self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
+    ) -> bytes | None:
+        """The bytes of a chunk, or a part of them; None if it is not initialised."""
+        ref = self.locate(path, coords)
+        return None if ref is None else self._context.chunk_files.read(ref, byte_range)
+
+    async def get_chunk_async(
+        self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
+    ) -> bytes | None:
+        """Like `get_chunk`, without blocking the event loop."""
+        ref = self.locate(path, coords)
+        if ref is None:
+            return None
+        return await self._context.chunk_files.read_async(ref, byte_range)
+
+    def set_chunk(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
+        """Write a chunk."""
+        self._check_chunk(path, coords)
+        self._record(path, coords, self._context.chunk_files.write(data))
+
+    async def set_chunk_async(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
+        """Like `set_chunk`, without blocking the event loop."""
+        self._check_chunk(path, coords)
+        self._record(path, coords, await self._context.chunk_files.write_async(data))
+
+    def delete_chunk(self, path: str, coords: tuple[int, ...]) -> None:
+        """Delete a chunk; that it was not initialised is no error."""
+        self._check_chunk(path, coords)
+        self._record(path, coords, None)
+
+    def chunk_size(self, path: str, coords: tuple[int, ...]) -> int | None:
+        """Number of bytes of an initialised chunk."""
+        ref = self.locate(path, coords)
+        return None if ref is None else size_of(ref)
+
+    def chunk_table(self, path: str) -> ArrayChunks | None:
+        """All chunk references of an array, as columns; None if it has none."""
+        with self._lock:
+            node = self._array(path)
+            edits = self._changes.chunks.get(node.id)
+            table = self._chunks.table(node) if node.manifests else None
+            return table if edits is None else edits.apply(table)
+
+    def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
+        """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
+        node = self._array(path)
+        assert node.array is not None
+        table = self.chunk_table(path)
+        if table is None:
+            return np.empty((0, node.array.rank), dtype=np.uint64)
+        return table.index.coords()
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """Coordinates of all initialised chunks, one by one."""
+        coords = self.chunk_coords(paths.canonical(array_path))
+        for start in range(0, len(coords), batch_size):
+            for row in coords[start : start + batch_size].tolist():
+                yield tuple(row)
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkKind:
+        """Where a chunk is kept."""
+        match self.locate(paths.canonical(array_path), tuple(chunk_coordinates)):
+            case InlineRef():
+                return ChunkKind.INLINE
+            case NativeRef():
+                return ChunkKind.NATIVE
+            case VirtualRef():
+                return ChunkKind.VIRTUAL
+            case None:
+                return ChunkKind.UNINITIALIZED
+
+    chunk_type_async = async_twin(chunk_type)
+
+    def set_virtual_ref(
+        self,
+        path: str,
+        coords: tuple[int, ...],
+        ref: VirtualRef,
+        *,
+        validate_container: bool = True,
+    ) -> None:
+        """Let a chunk be a range of an object outside of the repository."""
+        self._check_chunk(path, coords)
+        checked = self._context.virtual.check(ref, validate_container=validate_container)
+        self._record(path, coords, checked)
+
+    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
+        """Set many chunk references at once, as columns."""
+        with self._lock:
+            self._check_writable()
+            node = self._array(path)
+            assert node.array is not None
+            grid = node.array.grid_shape
+            box = chunks.index.box
+            if box.rank != node.array.rank or (
+                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
+            ):
+                raise InvalidInputError(
+                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
+                    f"of its grid {grid}"
+                )
+            self._changes.edits(node).set_many(chunks)
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """URLs of all virtual chunks, of each reference one, array by array."""
+        found: list[str] = []
+        for path in ("/", *self.node_paths("/")):
+            node = self.get_node(path)
+            table = self.chunk_table(path) if node is not None and node.is_array else None
+            if table is not None:
+                rows = table.refs.sources[table.refs.kinds == ChunkKind.VIRTUAL]
+                found += [table.refs.locations.urls[row] for row in rows.tolist()]
+        return found
+
+    all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
+
+    def shift_array(self, array_path: str, chunk_offset: Sequence[int]) -> None:
+        """Move all chunks of an array by whole chunks; what leaves the grid is dropped.
+
+        Chunks that nothing moves into read as the fill value.
+        """
+        offset = np.array(list(chunk_offset), dtype=np.int64)
+
+        def shifted(coords: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            if coords.shape[1] != len(offset):
+                raise InvalidInputError(
+                    f"{array_path} has {coords.shape[1]} dimensions; found {len(offset)} offsets"
+                )
+            moved: npt.NDArray[np.int64] = coords + offset
+            return moved
+
+        self._rearrange_chunks(paths.canonical(array_path), shifted)
+
+    def reindex_array(
+        self,
+        array_path: str,
+        forward: Callable[[tuple[int, ...]], Sequence[int] | None],
+        backward: Callable[[tuple[int, ...]], Sequence[int] | None] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Give each chunk the index that `forward` says; None drops the chunk.
+
+        Chunks that nothing moves into read as the fill value, so `backward`, with which the
+        official package clears them, is accepted and not needed.
+        """
+
+        def reindexed(coords: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            outside = [-1] * coords.shape[1]
+            targets = [forward(tuple(row)) for row in coords.tolist()]
+            rows = [outside if target is None else list(target) for target in targets]
+            return np.array(rows, dtype=np.int64).reshape(coords.shape)
+
+        self._rearrange_chunks(paths.canonical(array_path), reindexed)
+
+    def _rearrange_chunks(
+        self, path: str, place: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+    ) -> None:
+        with self._lock:
+            self._check_writable()
+            node = self._array(path)
+            assert node.array is not None
+            table = self.chunk_table(path)
+            if table is None:
+                return
+            coords = place(table.index.coords().astype(np.int64))
+            inside = (coords >= 0).all(axis=1)
+            if node.array.grid_shape is not None:
+                inside &= (coords < np.array(node.array.grid_shape, dtype=np.int64)).all(axis=1)
+            rows = np.flatnonzero(inside)
+            if len(np.unique(coords[rows], axis=0)) != len(rows):
+                raise InvalidInputError(f"two chunks of {path} would get the same index")
+            edits = self._changes.edits(node)
+            edits.clear()
+            if len(rows):
+                edits.set_many(ArrayChunks.from_columns(coords[rows], table.refs.take(rows)))
+
+    def _check_chunk(self, path: str, coords: tuple[int, ...]) -> None:
+        self._check_writable()
+        node = self._array(path)
+        if not _in_grid(node, coords):
+            assert node.array is not None
+            raise InvalidInputError(
+                f"invalid chunk index: {list(coords)} in {path}, whose chunk grid is "
+                f"{list(node.array.grid_shape or ())}"
+            )
+
+    def _record(self, path: str, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
+        with self._lock:
+            self._check_writable()
+            self._changes.edits(self._array(path)).set(coords, ref)
+
+
+def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
+    assert node.array is not None
+    grid = node.array.grid_shape
+    if grid is None:
+        return len(coords) == node.array.rank
+    if len(coords) != len(grid):
+        return False
+    return all(map(operator.lt, coords, grid))

@@ -1,0 +1,200 @@
+"""Writing xarray objects to a session: in memory, or with dask as one parallel write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from icefloe.dask import store_dask
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, MutableMapping
+
+    import xarray as xr
+    from xarray.backends import ZarrStore
+
+    from icefloe.versioning.session import ForkSession, Session
+    from icefloe.zarr_store.store import IcefloeStore
+
+__all__ = ["to_icechunk", "to_icefloe"]
+
+Region = "Mapping[str, slice | Literal['auto']] | Literal['auto'] | None"
+WriteMode = Literal["w", "w-", "a", "a-", "r+"]
+
+# Where xarray itself puts an array without a usable name (see DataArray.to_zarr).
+_UNNAMED_VARIABLE = "__xarray_dataarray_variable__"
+_NAME_ATTRIBUTE = "__xarray_dataarray_name__"
+
+
+def to_icefloe(
+    obj: xr.DataArray | xr.Dataset,
+    session: Session,
+    *,
+    group: str | None = None,
+    mode: WriteMode | None = None,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
+    append_dim: Hashable | None = None,
+    region: Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None = None,
+    encoding: Mapping[Any, Any] | None = None,
+    chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
+    split_every: int | None = None,
+) -> None:
+    """Write a Dataset or DataArray to a group; nothing is committed.
+
+    Data in memory is written directly. With dask data, every task writes through a fork of the
+    session, also in other processes, and the forks are merged into the session at the end: the
+    session must not have uncommitted changes then.
+
+    Args:
+        obj: what to write.
+        session: a writable session.
+        group: path of the group; the root by default.
+        mode: `w` creates or replaces the group, `w-` creates it and fails if something is
+            there, `a` creates or overwrites variables, `a-` touches only variables that have
+            `append_dim`, `r+` changes values of existing arrays only. The default is `a` with
+            `append_dim`, `r+` with `region`, else `w-`.
+        safe_chunks: refuse dask chunks of which two would write to one chunk of an array.
+        align_chunks: rechunk dask arrays to whole chunks of the arrays instead.
+        append_dim: the dimension along which to append.
+        region: which part of existing arrays to fill, as slices by dimension; `"auto"` finds
+            it by comparing coordinates.
+        encoding: how to store variables, by name, as for `Dataset.to_zarr`.
+        chunkmanager_store_kwargs: arguments for `store_dask`, e.g. `scheduler`.
+        split_every: how many forks one task merges.
+    """
+    dataset = _as_dataset(obj)
+    _check_names(dataset)
+    concrete_mode = _mode(mode, append_dim, region)
+    lazy = any(v.chunks is not None and v.size > 0 for v in dataset.variables.values())
+    target: Session | ForkSession = session
+    if lazy:
+        if session.has_uncommitted_changes:
+            raise InvalidInputError(
+                "dask arrays are written through forks of the session, which needs a session "
+                "without uncommitted changes. Please commit first."
+            )
+        target = session.fork()
+    writer = _XarrayDatasetWriter(
+        dataset, store=target.store, safe_chunks=safe_chunks, align_chunks=align_chunks
+    )
+    writer.open_group(group, concrete_mode, append_dim, region)
+    writer.write_metadata(encoding)
+    written = writer.write_lazy(chunkmanager_store_kwargs, split_every)
+    if target is not session:
+        session.merge(target if written is None else written)  # type: ignore[arg-type]
+
+
+to_icechunk = to_icefloe
+
+
+class _XarrayDatasetWriter:
+    """The steps of writing a Dataset, for callers that do something between them."""
+
+    def __init__(
+        self,
+        dataset: xr.Dataset,
+        *,
+        store: IcefloeStore,
+        safe_chunks: bool = True,
+        align_chunks: bool = False,
+    ) -> None:
+        """Prepare to write a dataset to a store."""
+        from xarray.backends.common import ArrayWriter
+
+        self._dataset = dataset
+        self._store = store
+        self._safe_chunks = safe_chunks
+        self._align_chunks = align_chunks
+        # It writes arrays in memory as soon as it gets them, and collects the others.
+        self._arrays: Any = ArrayWriter()  # type: ignore[no-untyped-call]
+        self._backend: ZarrStore | None = None
+
+    def open_group(
+        self, group: str | None, mode: WriteMode, append_dim: Hashable | None, region: Any
+    ) -> None:
+        """Open or create the group, and find out the region that is meant."""
+        from xarray.backends import ZarrStore
+
+        backend = ZarrStore.open_group(
+            store=self._store,
+            group=group,
+            mode=mode,
+            zarr_format=3,
+            append_dim=append_dim,
+            write_region=region,
+            safe_chunks=self._safe_chunks,
+            align_chunks=self._align_chunks,
+            consolidated=False,
+            consolidate_on_close=False,
+        )
+        self._dataset = backend._validate_and_autodetect_region(self._dataset)  # noqa: SLF001
+        self._backend = backend
+
+    def write_metadata(self, encoding: Mapping[Any, Any] | None = None) -> None:
+        """Create and resize arrays, write attributes and all variables that are in memory."""
+        if self._backend is None:
+            raise InvalidInputError("call open_group() before write_metadata()")
+        encoding = dict(encoding or {})
+        self._backend._validate_encoding(encoding)  # noqa: SLF001
+        for variable in self._dataset.variables.values():
+            if variable.size == 0:
+                # Without a block there is no task that would write anything.
+                variable.load()
+        self._dataset.dump_to_store(self._backend, writer=self._arrays, encoding=encoding)
+
+    def write_lazy(
+        self,
+        store_kwargs: Mapping[Any, Any] | None = None,
+        split_every: int | None = None,
+    ) -> ForkSession | None:
+        """Compute and write the dask arrays; returns the merged fork, None if there are none."""
+        if not self._arrays.sources:
+            return None
+        return store_dask(
+            sources=self._arrays.sources,
+            targets=self._arrays.targets,
+            regions=self._arrays.regions,
+            split_every=split_every,
+            **(store_kwargs or {}),
+        )
+
+
+def _as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """Any object as a dataset that xarray opens again as what it was."""
+    import xarray as xr
+
+    if isinstance(obj, xr.Dataset):
+        return obj
+    if not isinstance(obj, xr.DataArray):
+        raise TypeError(f"expected a DataArray or Dataset, found {type(obj).__name__}")
+    if obj.name is None:
+        return obj.to_dataset(name=_UNNAMED_VARIABLE)
+    if obj.name in obj.coords or obj.name in obj.dims:
+        # A variable of that name exists already: the name moves to an attribute.
+        dataset = obj.to_dataset(name=_UNNAMED_VARIABLE)
+        dataset.attrs[_NAME_ATTRIBUTE] = obj.name
+        return dataset
+    return obj.to_dataset()
+
+
+def _check_names(dataset: xr.Dataset) -> None:
+    for name in (*dataset.variables, *dataset.dims):
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError(
+                f"names of variables and dimensions are non-empty strings, found {name!r}"
+            )
+
+
+def _mode(mode: str | None, append_dim: Hashable | None, region: Any) -> Any:
+    if mode is None:
+        if append_dim is not None:
+            return "a"
+        return "w-" if region is None else "r+"
+    if mode not in {"w", "w-", "a", "a-", "r+"}:
+        raise InvalidInputError(f"mode is 'w', 'w-', 'a', 'a-' or 'r+', found {mode!r}")
+    if append_dim is not None and mode not in {"a", "a-"}:
+        raise InvalidInputError(f"append_dim needs mode 'a' or 'a-', found mode {mode!r}")
+    if region is not None and mode not in {"a", "a-", "r+"}:
+        raise InvalidInputError(f"region needs mode 'a', 'a-' or 'r+', found mode {mode!r}")
+    return mode

@@ -1,0 +1,1 @@
+"""The Zarr face of a session."""

@@ -1,0 +1,169 @@
+"""Listing a session's keys the way Zarr lists a store, in loops of both kinds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.model.paths import ROOT, canonical, child_prefix
+from icefloe.zarr_store.keys import (
+    DOCUMENT_NAME,
+    Coords,
+    chunk_folder,
+    chunk_keys,
+    document_key,
+    enclosing_arrays,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from icefloe.model.zarr_document import ArrayMetadata
+    from icefloe.versioning.session import Session
+
+
+class KeyListing:
+    """Keys for `for` and `next` as well as for `async for` and `anext`."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        """Take the keys; they are asked for one by one."""
+        self._keys = iter(keys)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._keys)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        for key in self._keys:
+            return key
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """End the listing, as callers of asynchronous generators may do."""
+        self._keys = iter(())
+
+
+def folder_path(prefix: str) -> str:
+    """The canonical path of a folder that a caller names, with or without slashes at its ends."""
+    try:
+        return canonical(prefix)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"bad key prefix {prefix!r}: {error}") from None
+
+
+def keys_below(session: Session, path: str) -> Iterator[str]:
+    """All keys of the node at a path and of all nodes below it, sorted by path."""
+    paths = list(session.node_paths(path))
+    if session.get_node(path) is not None:
+        paths.insert(0, path)
+    return _keys_of(session, paths)
+
+
+def _keys_of(session: Session, paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        node = session.get_node(path)
+        if node is None:
+            # Deleted while its neighbours were being listed.
+            continue
+        yield document_key(path)
+        if node.array is not None:
+            yield from chunk_keys(path, node.array, _initialised(session, path))
+
+
+def names_in(session: Session, path: str) -> list[str]:
+    """Names of the immediate members of a node or of a folder of chunks.
+
+    Where no node is, there are none: nodes do not imply groups above them.
+    """
+    # A dictionary, as a node below an array may be called `c` like the folder of its chunks.
+    names: dict[str, None] = {}
+    node = session.get_node(path)
+    if node is not None:
+        names[DOCUMENT_NAME] = None
+        if node.array is not None:
+            names.update(dict.fromkeys(_chunk_names(session, path, node.array)))
+        start = len(child_prefix(path))
+        children = (below[start:] for below in session.node_paths(path))
+        names.update((name, None) for name in children if "/" not in name)
+    for array_path, array, coords in chunk_folders(session, path):
+        names.update(dict.fromkeys(_next_indices(session, array_path, array, coords)))
+    return list(names)
+
+
+def chunk_folders(session: Session, path: str) -> Iterator[tuple[str, ArrayMetadata, Coords]]:
+    """Arrays for whose chunks a path is a folder, and the first coordinates of those in it."""
+    if path == ROOT:
+        return
+    for array_path, array, rest in enclosing_arrays(path, session):
+        coords = chunk_folder(array, rest)
+        if coords is not None:
+            yield array_path, array, coords
+
+
+def chunks_in(session: Session, array_path: str, folder: Coords) -> npt.NDArray[np.uint64]:
+    """Coordinates of the initialised chunks of an array whose first coordinates are given."""
+    coords = _initialised(session, array_path)
+    return coords[_starts_with(coords, folder)]
+
+
+def _starts_with(coords: npt.NDArray[np.uint64], folder: Coords) -> npt.NDArray[np.bool_]:
+    start = np.array(folder, dtype=np.uint64)
+    return (coords[:, : len(folder)] == start).all(axis=1)  # type: ignore[no-any-return]
+
+
+def size_below(session: Session, path: str) -> int:
+    """Number of bytes of all values of the node at a path and of those below it."""
+    total = 0
+    for below in (path, *session.node_paths(path)):
+        node = session.get_node(below)
+        if node is not None:
+            total += len(session.document(below) or b"")
+            if node.array is not None:
+                total += size_in(session, below, ())
+    return total
+
+
+def size_in(session: Session, array_path: str, folder: Coords) -> int:
+    """Number of bytes of the initialised chunks of an array whose first coordinates are given."""
+    table = session.chunk_table(array_path)
+    if table is None:
+        return 0
+    lengths = table.refs.lengths
+    return int(lengths[_starts_with(table.index.coords(), folder)].sum())
+
+
+def _chunk_names(session: Session, path: str, array: ArrayMetadata) -> Iterable[str]:
+    """What an array's folder holds of its chunks."""
+    if array.key_encoding == "default" and (array.key_separator == "/" or array.rank == 0):
+        # Always, chunks or not: an array's folder looks the same before and after its first one.
+        return ("c",)
+    if array.key_separator == "/" and array.rank > 0:
+        return _next_indices(session, path, array, ())
+    start = len(child_prefix(path)) - 1
+    return (key[start:] for key in chunk_keys(path, array, _initialised(session, path)))
+
+
+def _next_indices(
+    session: Session, array_path: str, array: ArrayMetadata, folder: Coords
+) -> Iterable[str]:
+    """Which indices follow the first coordinates of a chunk folder."""
+    if len(folder) >= array.rank:
+        return ()
+    indices = chunks_in(session, array_path, folder)[:, len(folder)]
+    return map(str, np.unique(indices).tolist())
+
+
+def _initialised(session: Session, path: str) -> npt.NDArray[np.uint64]:
+    try:
+        return session.chunk_coords(path)
+    except NodeNotFoundError:
+        return np.empty((0, 1), dtype=np.uint64)

@@ -1,0 +1,467 @@
+"""The Zarr face of a session: a `zarr.abc.store.Store` whose keys are the session's nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import SyncMixin
+
+from icefloe.errors import (
+    InvalidInputError,
+    NodeNotFoundError,
+    ReadOnlyStoreError,
+    StoreKeyNotFoundError,
+)
+from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.paths import ROOT, canonical, check_canonical
+from icefloe.model.virtual_spec import VirtualChunkSpec, virtual_ref
+from icefloe.zarr_store.keys import resolve
+from icefloe.zarr_store.listing import (
+    KeyListing,
+    chunk_folders,
+    chunks_in,
+    folder_path,
+    keys_below,
+    names_in,
+    size_below,
+    size_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from zarr.core.common import BytesLike
+
+    from icefloe.versioning.session import Session
+
+
+class IcefloeStore(Store, SyncMixin):
+    """A session as a Zarr store.
+
+    All stores of one session are views of the same state. Reading and writing works from any
+    thread and any event loop, and on stores that Zarr considers closed.
+    """
+
+    def __init__(self, session: Session, *, read_only: bool | None = None) -> None:
+        """Show a session; `session.store` is the usual way to get one."""
+        super().__init__(read_only=session.read_only if read_only is None else read_only)
+        self._session = session
+        self._is_open = True
+
+    @classmethod
+    async def open(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a store; it is open at once."""
+        return cls(*args, **kwargs)
+
+    @property
+    def session(self) -> Session:
+        """The session that this store shows."""
+        return self._session
+
+    def with_read_only(self, read_only: bool = False) -> IcefloeStore:  # noqa: FBT001, FBT002
+        """Another store of the same session, which Zarr still has to open."""
+        store = type(self)(self._session, read_only=read_only)
+        store.close()
+        return store
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IcefloeStore) and self._session == other._session
+
+    __hash__ = None  # type: ignore[assignment]  # equality changes with the session's state
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._session!r}, read_only={self.read_only})"
+
+    def __str__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    @property
+    def supports_writes(self) -> bool:
+        """True: a store writes unless it is read-only."""
+        return True
+
+    @property
+    def supports_deletes(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def supports_listing(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def supports_partial_writes(self) -> Literal[False]:
+        """False: a chunk is always written whole."""
+        return False
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        """False: a snapshot holds all documents anyway."""
+        return False
+
+    @property
+    def _supports_sync_io(self) -> bool:
+        """Whether Zarr's pipelines should prefer the synchronous methods (newer than Zarr 3.1).
+
+        Only where reads do not wait for a network: there, many at once need the event loop.
+        """
+        storage = self._session._context.storage  # noqa: SLF001
+        return storage.capabilities.reads_are_immediate
+
+    def _check_writable(self) -> None:
+        if self._read_only or self._session.read_only:
+            raise ReadOnlyStoreError(
+                "cannot write to a read-only store: the store was opened in read-only mode and "
+                "does not support writing; use the store of a writable session"
+            )
+
+    # Reading
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """The value of a key or a part of it; None if it is absent.
+
+        Raises NodeNotFoundError for a chunk of an array that does not exist.
+        """
+        part = _byte_range(byte_range)
+        target = resolve(key, self._session)
+        if target is None:
+            return None
+        path, coords = target
+        if coords is None:
+            return _buffer(_cut(self._session.document(path), part), prototype)
+        return _buffer(await self._session.get_chunk_async(path, coords, part), prototype)
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Like `get`, for callers without an event loop."""
+        part = _byte_range(byte_range)
+        target = resolve(key, self._session)
+        if target is None:
+            return None
+        path, coords = target
+        if coords is None:
+            value = _cut(self._session.document(path), part)
+        else:
+            value = self._session.get_chunk(path, coords, part)
+        return _buffer(value, prototype or default_buffer_prototype())
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Many values or parts of values, in the order asked for."""
+        requests = (self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
+        return list(await asyncio.gather(*requests))
+
+    async def exists(self, key: str) -> bool:
+        """Whether a key has a value."""
+        target = resolve(key, self._session)
+        if target is None:
+            return False
+        path, coords = target
+        if coords is None:
+            return self._session.get_node(path) is not None
+        try:
+            return self._session.locate(path, coords) is not None
+        except NodeNotFoundError:
+            return False
+
+    async def getsize(self, key: str) -> int:
+        """Number of bytes of a key's value, found without reading it."""
+        target = resolve(key, self._session)
+        size = None if target is None else self._size(*target)
+        if size is None:
+            raise StoreKeyNotFoundError(f"the store has no value under {key!r}", key)
+        return size
+
+    def _size(self, path: str, coords: tuple[int, ...] | None) -> int | None:
+        if coords is None:
+            document = self._session.document(path)
+            return None if document is None else len(document)
+        try:
+            return self._session.chunk_size(path, coords)
+        except NodeNotFoundError:
+            return None
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Number of bytes of all values below a node or in a folder of chunks."""
+        path = folder_path(prefix)
+        if self._session.get_node(path) is not None or path == ROOT:
+            return size_below(self._session, path)
+        folders = list(chunk_folders(self._session, path))
+        if not folders:
+            raise _bad_prefix(prefix)
+        return sum(size_in(self._session, array_path, start) for array_path, _, start in folders)
+
+    # Writing
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Give a key a value: a node's document, or a chunk of an existing array."""
+        self._check_writable()
+        path, coords, data = self._to_write(key, value)
+        if coords is None:
+            self._session.set_document(path, data)
+        else:
+            await self._session.set_chunk_async(path, coords, data)
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """Like `set`, for callers without an event loop."""
+        self._check_writable()
+        path, coords, data = self._to_write(key, value)
+        if coords is None:
+            self._session.set_document(path, data)
+        else:
+            self._session.set_chunk(path, coords, data)
+
+    def _to_write(self, key: str, value: Buffer) -> tuple[str, tuple[int, ...] | None, bytes]:
+        if not isinstance(value, Buffer):
+            raise TypeError(
+                f"{type(self).__name__}.set(): `value` must be a Buffer instance. "
+                f"Got an instance of {type(value)} instead."
+            )
+        target = resolve(key, self._session)
+        if target is None:
+            raise InvalidInputError(
+                f"cannot set {key!r}: metadata of Zarr 2 cannot be stored; use zarr_format=3"
+            )
+        path, coords = target
+        if coords is None:
+            check_canonical(path)
+            return path, None, value.to_bytes()
+        # Not a copy but a view: a chunk's bytes are written or copied before `set` returns.
+        return path, coords, cast("bytes", value.as_numpy_array().data.cast("B"))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Give a key a value unless it has one; the value is not even looked at then."""
+        self._check_writable()
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, BytesLike]]
+    ) -> None:
+        """Not possible: a chunk is always written whole."""
+        raise NotImplementedError("IcefloeStore does not support partial writes")
+
+    # Deleting
+
+    async def delete(self, key: str) -> None:
+        """Remove a chunk, or with a node's document the whole node and all below it."""
+        self.delete_sync(key)
+
+    def delete_sync(self, key: str) -> None:
+        """Like `delete`, for callers without an event loop."""
+        self._check_writable()
+        target = resolve(key, self._session)
+        if target is None:
+            return
+        path, coords = target
+        if coords is None:
+            self._session.delete_node(path)
+        elif not self._is_without_chunks(path):
+            self._session.delete_chunk(path, coords)
+
+    def _is_without_chunks(self, path: str) -> bool:
+        """Whether the grid of an array is empty: then there is no wrong index to complain of."""
+        node = self._session.get_node(path)
+        return node is not None and node.array is not None and node.array.num_chunks == 0
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
+        self._check_writable()
+        path = folder_path(prefix)
+        folders = list(chunk_folders(self._session, path))
+        self._session.delete_node(path)
+        for array_path, _, coords in folders:
+            if coords:
+                for row in chunks_in(self._session, array_path, coords).tolist():
+                    self._session.delete_chunk(array_path, tuple(row))
+            else:
+                self._session.delete_chunks(array_path)
+
+    async def clear(self) -> None:
+        """Remove all nodes of the session; the repository's history stays."""
+        self.sync_clear()
+
+    def sync_clear(self) -> None:
+        """Like `clear`, for callers without an event loop."""
+        self._check_writable()
+        self._session.delete_node(ROOT)
+
+    # Listing
+
+    def list(self) -> KeyListing:
+        """All keys."""
+        return KeyListing(keys_below(self._session, ROOT))
+
+    def list_prefix(self, prefix: str) -> KeyListing:
+        """All keys of a node and of what is below it.
+
+        Raises InvalidInputError, at once, if there is no such node.
+        """
+        path = folder_path(prefix)
+        if path != ROOT and self._session.get_node(path) is None:
+            raise _bad_prefix(prefix)
+        return KeyListing(keys_below(self._session, path))
+
+    def list_dir(self, prefix: str) -> KeyListing:
+        """Names of the immediate members of a node or of a folder of chunks."""
+        return KeyListing(names_in(self._session, folder_path(prefix)))
+
+    async def is_empty(self, prefix: str) -> bool:
+        """Whether no key lies in a folder."""
+        path = folder_path(prefix)
+        session = self._session
+        if session.get_node(path) is not None or session.node_paths(path):
+            return False
+        return not any(
+            len(chunks_in(session, array_path, coords))
+            for array_path, _, coords in chunk_folders(session, path)
+        )
+
+    # Virtual chunks
+
+    def set_virtual_ref(
+        self,
+        key: str,
+        location: str,
+        *,
+        offset: int,
+        length: int,
+        checksum: str | datetime | None = None,
+        validate_container: bool = True,
+    ) -> None:
+        """Let a chunk be a range of an object outside of the repository.
+
+        Args:
+            key: the chunk's key, e.g. `array/c/0/0`.
+            location: URL of the object.
+            offset: where the chunk begins in the object, in bytes.
+            length: its number of bytes.
+            checksum: the object's etag, or a time since which it must not have changed.
+            validate_container: refuse a location in no virtual chunk container of the
+                repository's configuration.
+        """
+        self._check_writable()
+        target = resolve(key, self._session)
+        path, coords = (None, None) if target is None else target
+        if path is None or coords is None:
+            raise InvalidInputError(f"invalid zarr key format {key!r}: expected a chunk's key")
+        reference = virtual_ref(location, offset, length, checksum)
+        self._session.set_virtual_ref(
+            path, coords, reference, validate_container=validate_container
+        )
+
+    async def set_virtual_ref_async(
+        self,
+        key: str,
+        location: str,
+        *,
+        offset: int,
+        length: int,
+        checksum: str | datetime | None = None,
+        validate_container: bool = True,
+    ) -> None:
+        """Like `set_virtual_ref`."""
+        self.set_virtual_ref(
+            key,
+            location,
+            offset=offset,
+            length=length,
+            checksum=checksum,
+            validate_container=validate_container,
+        )
+
+    def set_virtual_refs(
+        self,
+        array_path: str,
+        chunks: Sequence[VirtualChunkSpec],
+        *,
+        validate_containers: bool = True,
+    ) -> Sequence[tuple[int, ...]] | None:
+        """Set many virtual references of one array.
+
+        Returns the coordinates of those that are in no virtual chunk container and were left
+        out; None if there are none.
+        """
+        self._check_writable()
+        path = canonical(array_path)
+        refused = []
+        for chunk in chunks:
+            coords = tuple(chunk.index)
+            try:
+                self._session.set_virtual_ref(
+                    path, coords, chunk.to_ref(), validate_container=validate_containers
+                )
+            except InvalidInputError as error:
+                if not error.message.startswith("invalid chunk location"):
+                    raise
+                refused.append(coords)
+        return refused or None
+
+    async def set_virtual_refs_async(
+        self,
+        array_path: str,
+        chunks: Sequence[VirtualChunkSpec],
+        *,
+        validate_containers: bool = True,
+    ) -> Sequence[tuple[int, ...]] | None:
+        """Like `set_virtual_refs`."""
+        return self.set_virtual_refs(array_path, chunks, validate_containers=validate_containers)
+
+
+IcechunkStore = IcefloeStore
+
+
+def _byte_range(request: ByteRequest | None) -> ByteRange:
+    match request:
+        case None:
+            return WHOLE
+        case RangeByteRequest(start, end) if start >= 0:
+            return ByteRange(start, max(0, end - start))
+        case OffsetByteRequest(offset) if offset >= 0:
+            return ByteRange(offset)
+        case SuffixByteRequest(suffix) if suffix >= 0:
+            # "The last 0 bytes" is an empty part, but -0 would be the whole.
+            return ByteRange(-suffix) if suffix else ByteRange(0, 0)
+    raise InvalidInputError(f"Unexpected byte_range, got {request!r}")
+
+
+def _bad_prefix(prefix: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"bad key prefix {prefix!r}: only prefixes that are the path of an array or group are "
+        "allowed"
+    )
+
+
+def _cut(document: bytes | None, part: ByteRange) -> bytes | None:
+    if document is None or part is WHOLE:
+        return document
+    start, length = part.resolve(len(document))
+    return document[start : start + length]
+
+
+def _buffer(value: bytes | None, prototype: BufferPrototype) -> Buffer | None:
+    return None if value is None else prototype.buffer.from_bytes(value)

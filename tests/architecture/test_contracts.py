@@ -1,0 +1,55 @@
+"""The architecture holds: layers, no cycles, a core free of heavy libraries, telling names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "icefloe"
+
+NAMES_THAT_HIDE_A_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+@pytest.mark.parametrize("contract", ["layers", "light-core", "acyclic"])
+def test_import_contract_is_kept(contract: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            "--no-cache",
+            "--no-logo",
+            "--contract",
+            contract,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_module_names_say_what_is_inside() -> None:
+    unclear = [
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*.py")
+        if path.stem in NAMES_THAT_HIDE_A_CONCEPT
+    ]
+    assert unclear == []
+
+
+def test_every_package_folder_is_importable() -> None:
+    """A folder without `__init__.py` would be left out by tools that walk packages."""
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    missing = sorted(
+        str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()
+    )
+    assert missing == []

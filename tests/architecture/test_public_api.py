@@ -1,0 +1,144 @@
+"""The public interface: what we promised before, and what the official package has."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icefloe
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+list_api = runpy.run_path(str(ROOT / "scripts" / "list_api.py"))
+list_package, parameters = list_api["list_package"], list_api["parameters"]
+
+Listing = dict[str, list[str] | None]
+
+OURS: Listing = list_package("icefloe")
+PROMISED: Listing = json.loads((HERE / "public_api.json").read_text())
+OFFICIAL: Listing = json.loads((HERE / "official_api.json").read_text())
+
+NEVER_CONSTRUCTED = {
+    "ConflictError",
+    "ForkSession",
+    "IcechunkStore",
+    "RebaseFailedError",
+    "Repository",
+    "Session",
+}
+"""Classes that users get but do not call: their constructors are private."""
+
+RUST_VARIANT = "an inner class of the official's enum; its static methods make the same values"
+FORK = "a fork refuses it, whatever the arguments"
+DASK_INTERNAL = "a helper inside the official module"
+
+DIFFERENT_ON_PURPOSE = {
+    "ForkSession.commit": FORK,
+    "ForkSession.commit_async": FORK,
+    "ForkSession.flush": FORK,
+    "ForkSession.flush_async": FORK,
+    "ManifestPreloadCondition.And": RUST_VARIANT,
+    "ManifestPreloadCondition.False": RUST_VARIANT,
+    "ManifestPreloadCondition.NameMatches": RUST_VARIANT,
+    "ManifestPreloadCondition.NumRefs": RUST_VARIANT,
+    "ManifestPreloadCondition.Or": RUST_VARIANT,
+    "ManifestPreloadCondition.PathMatches": RUST_VARIANT,
+    "ManifestPreloadCondition.True": RUST_VARIANT,
+    "ManifestSplitCondition.And": RUST_VARIANT,
+    "ManifestSplitCondition.NameMatches": RUST_VARIANT,
+    "ManifestSplitCondition.Or": RUST_VARIANT,
+    "ManifestSplitCondition.PathMatches": RUST_VARIANT,
+    "ManifestSplittingConfig.to_dict": "its only official parameter is the object itself",
+    "dask.computing_meta": DASK_INTERNAL,
+    "dask.merge_sessions_array_kwargs": DASK_INTERNAL,
+}
+"""Official names that are absent or take other arguments here, and why."""
+
+NOT_YET = {
+    "GCSummary",
+    "GCSummary.attributes_deleted",
+    "GCSummary.bytes_deleted",
+    "GCSummary.chunks_deleted",
+    "GCSummary.manifests_deleted",
+    "GCSummary.snapshots_deleted",
+    "GCSummary.transaction_logs_deleted",
+    "Repository.chunk_storage_stats",
+    "Repository.chunk_storage_stats_async",
+    "Repository.expire_snapshots",
+    "Repository.expire_snapshots_async",
+    "Repository.garbage_collect",
+    "Repository.garbage_collect_async",
+    "Repository.rewrite_manifests",
+    "Repository.rewrite_manifests_async",
+    "Repository.total_chunks_storage",
+    "Repository.total_chunks_storage_async",
+}
+"""Maintenance of repositories, which is planned. A name that appears must leave this list."""
+
+
+def test_public_interface_is_the_listed_one() -> None:
+    """After a deliberate change: `python scripts/list_api.py icefloe` writes the new listing."""
+    assert OURS == PROMISED
+
+
+def wanted_positional(parameters: list[str]) -> list[str]:
+    before_star = parameters[: parameters.index("*")] if "*" in parameters else parameters
+    return [name.rstrip("=") for name in before_star if not name.startswith("*")]
+
+
+def keyword_names(parameters: list[str]) -> set[str]:
+    return {name.rstrip("=") for name in parameters if name != "*"}
+
+
+def resolve(dotted: str) -> Any:
+    """The thing of that name, or None for an attribute that only instances have."""
+    first, *rest = dotted.split(".")
+    if first in ("xarray", "dask", "distributed"):
+        value: Any = importlib.import_module(f"icefloe.{first}")
+    else:
+        value = getattr(icefloe, first)
+    for name in rest:
+        if not hasattr(value, name) and sets_attribute(value, name):
+            return None
+        value = getattr(value, name)
+    return value
+
+
+def sets_attribute(cls: type, name: str) -> bool:
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("icefloe")]
+    return any(re.search(rf"self\.{name}\b.* = ", inspect.getsource(base)) for base in ours)
+
+
+@pytest.mark.parametrize("name", sorted(set(OFFICIAL) - set(DIFFERENT_ON_PURPOSE) - NOT_YET))
+def test_official_name_is_offered_with_its_arguments(name: str) -> None:
+    value = resolve(name)
+    official = OFFICIAL[name]
+    if value is None or not official or name in NEVER_CONSTRUCTED:
+        return
+    ours = parameters(value)
+    assert ours is not None
+    if all(parameter.startswith("_") for parameter in official):
+        assert len(ours) >= len(official)
+        return
+    positional = wanted_positional(official)
+    assert wanted_positional(ours)[: len(positional)] == positional
+    if not any(parameter.startswith("**") for parameter in ours):
+        assert keyword_names(official) <= keyword_names(ours)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_YET))
+def test_what_is_called_missing_is_missing(name: str) -> None:
+    with pytest.raises(AttributeError):
+        resolve(name)
+
+
+def test_exceptions_name_official_things() -> None:
+    assert set(DIFFERENT_ON_PURPOSE) | NOT_YET | NEVER_CONSTRUCTED <= set(OFFICIAL)

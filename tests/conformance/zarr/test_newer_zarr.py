@@ -1,0 +1,76 @@
+"""What only newer versions of zarr have: rectilinear grids and the synchronous pipeline.
+
+`make test-newest` runs these tests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+
+HAS_RECTILINEAR_GRIDS = "rectilinear_chunks" in zarr.config.get("array")
+HAS_SYNCHRONOUS_PIPELINE = hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline")
+RANDOM = np.random.default_rng(7)
+
+
+@pytest.fixture(params=["memory", "local"])
+def repository(request, tmp_path):
+    if request.param == "memory":
+        return icefloe.Repository.create(icefloe.in_memory_storage())
+    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+
+
+def committed(session, repository):
+    """A read-only store on what the session has written."""
+    session.commit("written")
+    return repository.readonly_session("main").store
+
+
+def assert_same(left, right):
+    np.testing.assert_array_equal(left, right, strict=True)
+
+
+@pytest.mark.skipif(not HAS_RECTILINEAR_GRIDS, reason="this zarr has no rectilinear grids")
+def test_rectilinear_grids(repository):
+    data = np.arange(1, 101, dtype="i4").reshape(10, 10)
+    session = repository.writable_session("main")
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        array = zarr.create_array(
+            session.store, name="a", shape=(10, 10), chunks=[[1, 2, 3, 4], [5, 5]], dtype="i4"
+        )
+        array[...] = data
+        assert array.nchunks_initialized == 8
+        store = committed(session, repository)
+        again = zarr.open_array(store, path="a", mode="r")
+        assert_same(again[...], data)
+        assert len([key for key in store.list() if "/c/" in key]) == 8
+        session = repository.writable_session("main")
+        array = zarr.open_array(session.store, path="a")
+        array.resize((5, 10))
+        assert_same(array[...], data[:5])
+        assert array.nchunks_initialized == 6
+        array.resize((12, 10))
+        assert_same(array[:5], data[:5])
+        array[...] = 1
+        again = zarr.open_array(committed(session, repository), path="a", mode="r")
+        assert_same(again[...], np.ones((12, 10), dtype="i4"))
+
+
+@pytest.mark.skipif(not HAS_SYNCHRONOUS_PIPELINE, reason="this zarr has no synchronous pipeline")
+@pytest.mark.parametrize("shards", [None, (20, 20)])
+def test_the_synchronous_pipeline(repository, shards):
+    data = RANDOM.integers(0, 1000, (50, 40)).astype("i4")
+    path = "zarr.core.codec_pipeline.FusedCodecPipeline"
+    with zarr.config.set({"codec_pipeline.path": path}):
+        session = repository.writable_session("main")
+        array = zarr.create_array(
+            session.store, name="a", shape=data.shape, chunks=(10, 5), shards=shards, dtype="i4"
+        )
+        array[...] = data
+        array[3:17, 11:] = data[3:17, 11:] = 0
+        again = zarr.open_array(committed(session, repository), path="a", mode="r")
+        assert_same(again[...], data)
+        assert_same(again[12:31, 7:9], data[12:31, 7:9])

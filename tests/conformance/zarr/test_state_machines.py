@@ -1,0 +1,220 @@
+"""Zarr's own state machines on IcefloeStore: random edits, compared with a model."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import hypothesis.strategies as st
+import pytest
+import zarr
+from hypothesis import assume, note, settings
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from zarr.core.buffer import cpu
+from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
+
+import icefloe
+
+# The machines draw data types that Zarr warns about because their names are not final.
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+
+GROUP = b'{"zarr_format": 3, "node_type": "group"}'
+ENCODINGS = {"a": ("default", "/"), "b": ("default", "."), "c": ("v2", "/"), "d": ("v2", ".")}
+
+
+@pytest.fixture(params=["memory", "local"])
+def make_repository(request, tmp_path_factory):
+    """Makes a new repository; each example of a machine needs one."""
+
+    def make():
+        if request.param == "memory":
+            storage = icefloe.in_memory_storage()
+        else:
+            storage = icefloe.local_filesystem_storage(str(tmp_path_factory.mktemp("repository")))
+        # Half of the chunks that the machines write are inline, half in files.
+        config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=40)
+        return icefloe.Repository.create(storage, config)
+
+    return make
+
+
+def quicker():
+    """A machine costs many times what other property tests do."""
+    return settings(max_examples=max(1, settings.default.max_examples // 5))
+
+
+class HierarchyMachine(ZarrHierarchyStateMachine):
+    """Arrays and groups, compared with Zarr's memory store; sometimes committed in between."""
+
+    def __init__(self, repository):
+        self.repository = repository
+        super().__init__(repository.writable_session("main").store)
+
+    # An array's folder always has `c` (api-facts 28); the model's only with chunks.
+    @precondition(lambda self: bool(self.all_groups))
+    @rule(data=st.data())
+    def check_list_dir(self, data):
+        path = self.draw_directory(data)
+        expected = set(self._sync_iter(self.model.list_dir(path)))
+        if path in self.all_arrays:
+            expected.add("c")
+        assert set(self._sync_iter(self.store.list_dir(path))) == expected
+
+    @precondition(lambda self: self.store.session.has_uncommitted_changes)
+    @rule()
+    def commit_and_go_on(self):
+        note("committing")
+        self.store.session.commit("in between")
+        self.store = self.repository.writable_session("main").store
+
+
+class StoreMachine(ZarrStoreStateMachine):
+    """Keys and values, compared with a dictionary.
+
+    The machine of zarr uses any keys and any values. Here the keys are documents and chunks of
+    arrays of all chunk key encodings that a session knows, and documents are valid.
+    """
+
+    def __init__(self, repository):
+        self.repository = repository
+        super().__init__(repository.writable_session("main").store)
+
+    @initialize()
+    def init_store(self):
+        self.store.clear()
+        self.make_arrays()
+
+    def make_arrays(self):
+        for name, (encoding, separator) in ENCODINGS.items():
+            self.put(f"{name}/zarr.json", array_document(encoding, separator, ""))
+
+    def put(self, key, data):
+        self.store.set(key, cpu.Buffer.from_bytes(data))
+        self.model[key] = cpu.Buffer.from_bytes(data)
+
+    def has_array(self, key):
+        return f"{key[0]}/zarr.json" in self.model
+
+    @rule(data=st.data())
+    def set(self, data):
+        key = data.draw(CHUNK_KEYS)
+        assume(self.has_array(key))
+        self.put(key, data.draw(VALUES))
+
+    @rule(name=st.sampled_from(sorted(ENCODINGS)), text=st.text(max_size=50))
+    def set_document(self, name, text):
+        self.put(f"{name}/zarr.json", array_document(*ENCODINGS[name], text))
+
+    @rule(key=st.sampled_from(["zarr.json", "g/zarr.json", "a/g/zarr.json"]))
+    def set_group(self, key):
+        self.put(key, GROUP)
+
+    @rule(data=st.data())
+    def get_invalid_zarr_keys(self, data):
+        key = data.draw(CHUNK_KEYS)
+        assume(key not in self.model and self.has_array(key))
+        assert self.store.get(key, self.prototype) is None
+
+    @precondition(lambda self: len(self.model) > 0)
+    @rule(data=st.data())
+    def delete(self, data):
+        key = data.draw(st.sampled_from(sorted(self.model)))
+        self.store.delete(key)
+        # With a node's document goes all that is below it (api-facts 29).
+        below = key.removesuffix("zarr.json") if key.endswith("zarr.json") else None
+        for other in list(self.model):
+            if other == key or (below is not None and other.startswith(below)):
+                del self.model[other]
+
+    @rule(data=st.data())
+    def exists(self, data):
+        key = data.draw(CHUNK_KEYS)
+        # Without an array, only chunk keys of the default encoding are keys at all.
+        assume(self.has_array(key) or key[0] == "a")
+        assert self.store.exists(key) == (key in self.model)
+
+    @rule(where=st.sampled_from(["a", "b", "c", "d", "a/c", "a/c/0", "c/1", "a/g"]))
+    def delete_dir(self, where):
+        self.store._sync(self.store.store.delete_dir(where))
+        for key in list(self.model):
+            if key.startswith(where + "/"):
+                del self.model[key]
+
+    @rule(where=st.sampled_from(["a", "b", "c", "d", "a/c", "a/c/0", "c/1", "a/g", "", "g"]))
+    def is_empty_dir(self, where):
+        inside = any(key.startswith(where + "/") or not where for key in self.model)
+        assert self.store.is_empty(where) != inside
+
+    @precondition(lambda self: len(self.model) > 0)
+    @rule(data=st.data())
+    def getsize_prefix(self, data):
+        key = data.draw(st.sampled_from(sorted(self.model)))
+        node = key.split("/")[0]
+        # A prefix is a node or a folder of chunks.
+        assume(f"{node}/zarr.json" in self.model)
+        expected = sum(len(v) for k, v in self.model.items() if k.startswith(node + "/"))
+        assert self.store._sync(self.store.store.getsize_prefix(node)) == expected
+
+    @precondition(lambda self: self.store.store.session.has_uncommitted_changes)
+    @rule()
+    def commit_and_go_on(self):
+        self.store.store.session.commit("in between")
+        self.store.store = self.repository.writable_session("main").store
+
+    @precondition(lambda self: not self.store.store.session.has_uncommitted_changes)
+    @rule()
+    def fork_and_merge(self):
+        session = self.store.store.session
+        fork = session.fork()
+        if self.repository.storage.capabilities.survives_pickle:
+            fork = pickle.loads(pickle.dumps(fork))
+        self.store.store = fork.store
+        self.set_document("a", "by a fork")
+        self.put("a/c/0/0", b"by a fork")
+        self.store.store = session.store
+        session.merge(fork)
+
+
+def array_document(encoding, separator, text):
+    return json.dumps(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [3, 2],
+            "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 1]}},
+            "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
+            "fill_value": 0,
+            "codecs": [{"name": "bytes"}],
+            "attributes": {"text": text},
+        }
+    ).encode()
+
+
+CHUNK_KEYS = st.builds(
+    lambda name, i, j: (
+        f"{name}/"
+        + f"{'c' if name in 'ab' else ''}|{i}|{j}".strip("|").replace("|", ENCODINGS[name][1])
+    ),
+    st.sampled_from(sorted(ENCODINGS)),
+    st.integers(0, 2),
+    st.integers(0, 1),
+)
+VALUES = st.binary(max_size=100)
+
+
+@pytest.fixture
+def all_grids():
+    """Newer versions of zarr draw rectilinear grids too if they are allowed."""
+    name = "array.rectilinear_chunks"
+    with zarr.config.set({name: True} if zarr.config.get(name, None) is not None else {}):
+        yield
+
+
+@pytest.mark.usefixtures("all_grids")
+def test_hierarchy(make_repository):
+    run_state_machine_as_test(lambda: HierarchyMachine(make_repository()), settings=quicker())
+
+
+def test_store(make_repository):
+    run_state_machine_as_test(lambda: StoreMachine(make_repository()), settings=quicker())

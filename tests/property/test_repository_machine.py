@@ -1,0 +1,800 @@
+"""A repository against a plain-dict model: random edits, commits, references and time travel."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import zarr
+import zarr.errors
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import icefloe
+from icefloe import (
+    BasicConflictSolver,
+    ConflictDetector,
+    ConflictError,
+    RebaseFailedError,
+    Repository,
+    RepositoryConfig,
+    VersionSelection,
+)
+from icefloe.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NodeNotFoundError,
+    RefNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from tests.property import hierarchy
+from tests.property.hierarchy import (
+    Coords,
+    ModelNode,
+    Tree,
+    below,
+    check_shows,
+    copied,
+    expected_keys,
+    name_of,
+    parent_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from icefloe.storage.port import Storage
+    from icefloe.versioning.session import Session
+    from tests.endpoints.fixtures import S3Endpoint
+
+# Small enough that inline and native chunks, inline and spilled attributes all occur.
+CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
+
+# `c` and `0` are what folders of chunks are called.
+NODE_NAMES = ("a", "b", "c", "0", "ü x")
+BRANCH_NAMES = ("dev", "Dev", "my branch!")
+TAG_NAMES = ("v1", "it works!")
+CHUNK_SHAPES: tuple[Coords, ...] = ((2,), (8,), (1, 2), (2, 3))
+MAX_DEPTH = 3
+
+numbers = st.integers(0, 2**16)
+values = st.integers(1, 255)
+attribute_sets = st.one_of(
+    st.dictionaries(
+        st.sampled_from(["k", "l", "ö"]),
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=5)),
+        max_size=3,
+    ),
+    st.integers(200, 400).map(lambda size: {"long": "x" * size}),
+)
+
+
+@dataclass
+class ModelSnapshot:
+    parent: str | None
+    tree: Tree
+    message: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ModelBranch:
+    tip: str | None
+    """None when the branch is deleted."""
+    sequence: int = 0
+
+
+@dataclass
+class Draft:
+    """A writable session and what it should show."""
+
+    session: Session
+    branch: str
+    base: str
+    sequence: int
+    tree: Tree
+    written: set[tuple[str, Coords]] = field(default_factory=set)
+    """Chunks that were set or deleted."""
+    touched: set[str] = field(default_factory=set)
+    """Nodes that were created, changed, moved or deleted, other than by writing chunks."""
+    theirs: list[Callable[[Tree], None]] = field(default_factory=list)
+    """What rivals committed since, as changes that do not meet ours."""
+    clashes: dict[tuple[str, Coords], bytes] = field(default_factory=dict)
+    """Chunks that both sides wrote, with the rivals' bytes."""
+    is_cut_off: bool = False
+    """The branch was moved other than by commits."""
+
+    def touch(self, path: str) -> None:
+        self.touched.update(below(self.tree, path))
+
+    def forget(self) -> None:
+        self.written.clear()
+        self.touched.clear()
+
+    def merged(self, chunks_of: VersionSelection = VersionSelection.UseOurs) -> Tree:
+        tree = copied(self.tree)
+        for change in self.theirs:
+            change(tree)
+        if chunks_of is VersionSelection.UseTheirs:
+            for (path, coords), data in self.clashes.items():
+                tree[path].chunks[coords] = data
+        return tree
+
+
+def pick(options: Sequence[Any], number: int) -> Any:
+    return options[number % len(options)]
+
+
+class RepositoryMachine(RuleBasedStateMachine):
+    make_storage: ClassVar[Callable[[], Storage]]
+    spec_version: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storage = type(self).make_storage()
+        self.repo = Repository.create(self.storage, CONFIG, spec_version=self.spec_version)
+        self.identities = 0
+        self.rivals = 0
+        self.messages = 0
+        first = self.repo.lookup_branch("main")
+        self.snapshots = {first: ModelSnapshot(None, {}, "Repository initialized")}
+        self.branches = {"main": ModelBranch(first)}
+        self.tags: dict[str, str] = {}
+        self.draft: Draft | None = None
+
+    @initialize(chunk_shape=st.sampled_from(CHUNK_SHAPES))
+    def begin(self, chunk_shape: Coords) -> None:
+        draft = self.open("main")
+        hierarchy.create_group(draft.session, "/", {})
+        draft.tree["/"] = self.group()
+        node = ModelNode({}, tuple(2 * c for c in chunk_shape), chunk_shape)
+        self.identities += 1
+        node.identity = self.identities
+        hierarchy.create_array(draft.session, "/a", node)
+        draft.tree["/a"] = node
+        self.publish(draft, draft.session.commit("beginning"), "beginning")
+        self.draft = self.open("main")
+
+    # --- helpers
+
+    def group(self, attributes: dict[str, Any] | None = None) -> ModelNode:
+        self.identities += 1
+        return ModelNode(attributes or {}, identity=self.identities)
+
+    def open(self, branch: str) -> Draft:
+        at = self.branches[branch]
+        assert at.tip is not None
+        session = self.repo.writable_session(branch)
+        assert (session.branch, session.snapshot_id) == (branch, at.tip)
+        return Draft(session, branch, at.tip, at.sequence, copied(self.snapshots[at.tip].tree))
+
+    def living(self) -> list[str]:
+        return sorted(name for name, branch in self.branches.items() if branch.tip is not None)
+
+    def history(self, snapshot_id: str) -> list[str]:
+        """A snapshot and its ancestors, newest first."""
+        chain = [snapshot_id]
+        while (parent := self.snapshots[chain[-1]].parent) is not None:
+            chain.append(parent)
+        return chain
+
+    def message(self) -> str:
+        self.messages += 1
+        return f"commit {self.messages}"
+
+    def publish(
+        self, draft: Draft, snapshot_id: str, message: str, *, parent: str | None = None
+    ) -> None:
+        """Record a commit of what the draft now shows."""
+        assert snapshot_id not in self.snapshots
+        branch = self.branches[draft.branch]
+        parent = parent or branch.tip
+        self.snapshots[snapshot_id] = ModelSnapshot(parent, copied(draft.tree), message)
+        branch.tip = snapshot_id
+        branch.sequence += 1
+
+    def has_moved(self, draft: Draft) -> bool:
+        return self.branches[draft.branch].sequence != draft.sequence
+
+    def check_committed(self, draft: Draft, snapshot_id: str) -> None:
+        assert draft.session.read_only
+        assert draft.session.snapshot_id == snapshot_id
+        assert not draft.session.has_uncommitted_changes
+        check_shows(draft.session, self.snapshots[snapshot_id].tree)
+
+    def arrays(self, tree: Tree) -> list[str]:
+        return sorted(path for path, node in tree.items() if node.is_array)
+
+    def groups(self, tree: Tree) -> list[str]:
+        return sorted(path for path, node in tree.items() if not node.is_array)
+
+    # --- editing
+
+    @precondition(lambda self: self.draft is None)
+    @rule(number=numbers)
+    def start(self, number: int) -> None:
+        self.draft = self.open(pick(self.living(), number))
+
+    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
+    @rule(number=numbers, chunk=numbers, value=values, raw=st.booleans())
+    def write_chunk(self, number: int, chunk: int, value: int, raw: bool) -> None:
+        path, node = self.some_array(number)
+        if not node.coords():
+            return
+        coords = pick(node.coords(), chunk)
+        data = node.chunk_of(value)
+        if raw:
+            hierarchy.set_raw(self.draft.session, path, coords, data)
+            node.chunks[coords] = data
+        else:
+            hierarchy.open_array(self.draft.session, path)[node.region(coords)] = value
+            self.overwrite_visible(node, coords, value)
+        self.draft.written.add((path, coords))
+
+    def overwrite_visible(self, node: ModelNode, coords: Coords, value: int) -> None:
+        """Zarr rewrites a chunk at the edge with what lay outside of the array as it was."""
+        inside = all(
+            (i + 1) * c <= s
+            for i, c, s in zip(coords, node.chunk_shape, node.shape or (), strict=True)
+        )
+        if inside:
+            node.chunks[coords] = node.chunk_of(value)
+            return
+        stored = hierarchy.chunk_key
+        assert self.draft is not None
+        path = next(p for p, n in self.draft.tree.items() if n is node)
+        found = self.draft.session.store.get_sync(stored(path, coords))
+        assert found is not None
+        node.chunks[coords] = found.to_bytes()
+        visible = node.dense()[node.region(coords)]
+        assert (visible == value).all()
+
+    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
+    @rule(number=numbers, value=values)
+    def write_all_chunks(self, number: int, value: int) -> None:
+        path, node = self.some_array(number)
+        for coords in node.coords():
+            hierarchy.set_raw(self.draft.session, path, coords, node.chunk_of(value))
+            node.chunks[coords] = node.chunk_of(value)
+            self.draft.written.add((path, coords))
+
+    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
+    @rule(number=numbers, chunk=numbers)
+    def delete_chunk(self, number: int, chunk: int) -> None:
+        path, node = self.some_array(number)
+        if not node.coords():
+            return
+        coords = pick(node.coords(), chunk)
+        self.draft.session.store.delete_sync(hierarchy.chunk_key(path, coords))
+        node.chunks.pop(coords, None)
+        self.draft.written.add((path, coords))
+
+    @precondition(lambda self: self.draft)
+    @rule(number=numbers, name=st.sampled_from(NODE_NAMES), attributes=attribute_sets)
+    def create_group(self, number: int, name: str, attributes: dict[str, Any]) -> None:
+        path = self.free_path(number, name)
+        if path is None:
+            return
+        hierarchy.create_group(self.draft.session, path, attributes)
+        self.draft.tree[path] = self.group(attributes)
+        self.draft.touch(path)
+
+    @precondition(lambda self: self.draft)
+    @rule(
+        number=numbers,
+        name=st.sampled_from(NODE_NAMES),
+        attributes=attribute_sets,
+        chunk_shape=st.sampled_from(CHUNK_SHAPES),
+        chunks=st.integers(0, 3),
+    )
+    def create_array(
+        self, number: int, name: str, attributes: dict[str, Any], chunk_shape: Coords, chunks: int
+    ) -> None:
+        path = self.free_path(number, name)
+        if path in (None, "/"):
+            return
+        node = self.group(attributes)
+        node.shape = tuple(chunks * c - (chunks > 1) for c in chunk_shape)
+        node.chunk_shape = chunk_shape
+        hierarchy.create_array(self.draft.session, path, node)
+        self.draft.tree[path] = node
+        self.draft.touch(path)
+
+    @precondition(lambda self: self.draft and len(self.draft.tree) > 1)
+    @rule(number=numbers)
+    def delete_node(self, number: int) -> None:
+        path = self.some_node(number)
+        self.draft.touch(path)
+        hierarchy.delete_node(self.draft.session, path)
+        for gone in below(self.draft.tree, path):
+            del self.draft.tree[gone]
+
+    @precondition(lambda self: self.draft and len(self.draft.tree) > 1)
+    @rule(number=numbers, group=numbers, name=st.sampled_from(NODE_NAMES))
+    def move(self, number: int, group: int, name: str) -> None:
+        tree = self.draft.tree
+        source = self.some_node(number)
+        parent = pick([p for p in sorted(tree) if p.count("/") < MAX_DEPTH], group)
+        target = f"{parent.rstrip('/')}/{name}"
+        node_id = self.draft.session.get_node_id(source)
+        is_inside = target == source or target.startswith(f"{source}/")
+        if is_inside or target in tree or tree[parent].is_array:
+            with pytest.raises((AlreadyExistsError, InvalidInputError)):
+                self.draft.session.move(source, target)
+            return
+        self.draft.touch(source)
+        self.draft.session.move(source, target)
+        for old in below(tree, source):
+            tree[target + old[len(source) :]] = tree.pop(old)
+        self.draft.touch(target)
+        assert self.draft.session.get_node_id(target) == node_id
+        with pytest.raises(NodeNotFoundError):
+            self.draft.session.get_node_id(source)
+
+    @precondition(lambda self: self.draft and self.draft.tree)
+    @rule(number=numbers, attributes=attribute_sets)
+    def set_attributes(self, number: int, attributes: dict[str, Any]) -> None:
+        path = pick(sorted(self.draft.tree), number)
+        hierarchy.set_attributes(self.draft.session, path, attributes)
+        self.draft.tree[path].attributes = attributes
+        self.draft.touched.add(path)
+
+    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
+    @rule(number=numbers, sizes=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+    def resize(self, number: int, sizes: tuple[int, int]) -> None:
+        path, node = self.some_array(number)
+        shape = sizes[: len(node.chunk_shape)]
+        hierarchy.open_array(self.draft.session, path).resize(shape)
+        node.resize(shape)
+        self.draft.touched.add(path)
+
+    def some_array(self, number: int) -> tuple[str, ModelNode]:
+        assert self.draft is not None
+        path = pick(self.arrays(self.draft.tree), number)
+        return path, self.draft.tree[path]
+
+    def some_node(self, number: int) -> str:
+        assert self.draft is not None
+        return pick(sorted(self.draft.tree)[1:], number)
+
+    def free_path(self, number: int, name: str) -> str | None:
+        """A path where a node can be created; None if it is taken, which zarr must refuse."""
+        draft = self.draft
+        assert draft is not None
+        if not draft.tree:
+            return "/"
+        groups = [p for p in self.groups(draft.tree) if p.count("/") < MAX_DEPTH]
+        path = f"{pick(groups, number).rstrip('/')}/{name}"
+        if path not in draft.tree:
+            return path
+        with pytest.raises((zarr.errors.ContainsArrayError, zarr.errors.ContainsGroupError)):
+            zarr.create_group(draft.session.store, path=path.strip("/"))
+        return None
+
+    # --- ending a session
+
+    @precondition(lambda self: self.draft)
+    @rule()
+    def discard(self) -> None:
+        self.draft.session.discard_changes()
+        assert not self.draft.session.has_uncommitted_changes
+        self.draft.tree = copied(self.snapshots[self.draft.base].tree)
+        self.draft.forget()
+        self.draft.clashes.clear()
+
+    @precondition(lambda self: self.draft)
+    @rule(solve=st.sampled_from([None, *VersionSelection]), properties=st.booleans())
+    def commit(self, solve: VersionSelection | None, properties: bool) -> None:
+        draft, message = self.draft, self.message()
+        metadata = {"number": self.messages, "nested": {"ü": [1, None]}} if properties else {}
+        allow_empty = not draft.session.has_uncommitted_changes
+        if allow_empty:
+            assert draft.tree == self.snapshots[draft.base].tree
+            with pytest.raises(SessionStateError):
+                draft.session.commit(message)
+        if self.has_moved(draft) and not self.overtake(draft, solve):
+            return
+        snapshot_id = draft.session.commit(message, metadata, allow_empty=allow_empty)
+        self.publish(draft, snapshot_id, message)
+        self.snapshots[snapshot_id].metadata = metadata
+        self.check_committed(draft, snapshot_id)
+        self.draft = None
+
+    def overtake(self, draft: Draft, solve: VersionSelection | None) -> bool:
+        """Rebase a session whose branch moved; False if that cannot be or is not wanted."""
+        with pytest.raises(ConflictError):
+            draft.session.commit("too late", allow_empty=True)
+        if solve is None:
+            self.draft = None
+            return False
+        tip = self.branches[draft.branch].tip
+        if tip is None or draft.base not in self.history(tip):
+            with pytest.raises(ConflictError) as caught:
+                draft.session.rebase(BasicConflictSolver())
+            assert not isinstance(caught.value, RebaseFailedError)
+            self.draft = None
+            return False
+        if draft.is_cut_off and tip != draft.base:
+            self.draft = None  # other changes than the model of rivals knows
+            return False
+        if draft.clashes:
+            with pytest.raises(RebaseFailedError) as failed:
+                draft.session.rebase(ConflictDetector())
+            paths = {conflict.path for conflict in failed.value.conflicts}
+            assert paths == {path for path, _ in draft.clashes}
+            check_shows(draft.session, draft.tree)
+            if solve is VersionSelection.Fail:
+                self.draft = None
+                return False
+        draft.session.rebase(BasicConflictSolver(on_chunk_conflict=solve))
+        draft.tree = draft.merged(solve)
+        draft.base, draft.sequence = tip, self.branches[draft.branch].sequence
+        draft.theirs.clear()
+        draft.clashes.clear()
+        draft.is_cut_off = False
+        check_shows(draft.session, draft.tree)
+        return True
+
+    @precondition(lambda self: self.draft)
+    @rule()
+    def amend(self) -> None:
+        draft, message = self.draft, self.message()
+        if not draft.session.has_uncommitted_changes:
+            with pytest.raises(SessionStateError):
+                draft.session.amend(message)
+        parent = self.snapshots[draft.base].parent
+        if parent is None:
+            with pytest.raises(SessionStateError):
+                draft.session.amend(message, allow_empty=True)
+            return
+        if self.has_moved(draft):
+            with pytest.raises(ConflictError):
+                draft.session.amend(message, allow_empty=True)
+            return
+        snapshot_id = draft.session.amend(message, allow_empty=True)
+        self.publish(draft, snapshot_id, message, parent=parent)
+        self.check_committed(draft, snapshot_id)
+        self.draft = None
+
+    @precondition(lambda self: self.draft)
+    @rule()
+    def flush(self) -> None:
+        draft, message = self.draft, self.message()
+        if not draft.session.has_uncommitted_changes:
+            with pytest.raises(SessionStateError):
+                draft.session.flush(message)
+            return
+        snapshot_id = draft.session.flush(message)
+        self.snapshots[snapshot_id] = ModelSnapshot(draft.base, copied(draft.tree), message)
+        self.check_committed(draft, snapshot_id)
+        self.draft = None
+
+    # --- rivals, who commit to the draft's branch meanwhile
+
+    @precondition(lambda self: self.draft and self.branches[self.draft.branch].tip)
+    @rule(number=numbers, chunk=numbers, value=values, with_chunk=st.booleans())
+    def rival_commits_elsewhere(
+        self, number: int, chunk: int, value: int, with_chunk: bool
+    ) -> None:
+        mine = self.draft
+        rival, message = self.open(mine.branch), self.message()
+        self.rivals += 1
+        path = f"/rival {self.rivals}" if rival.tree else "/"
+        if path == "/" and "/" in mine.tree:
+            return  # both would create the root
+        node = self.group({"by": self.rivals})
+        hierarchy.create_group(rival.session, path, node.attributes)
+        changes: list[Callable[[Tree], None]] = [lambda tree: tree.update({path: node})]
+        rival.tree[path] = node
+        if with_chunk:
+            changes += self.rival_chunk(rival, number, chunk, value)
+        snapshot_id = rival.session.commit(message)
+        self.publish(rival, snapshot_id, message)
+        mine.theirs += changes
+
+    def rival_chunk(
+        self, rival: Draft, number: int, chunk: int, value: int
+    ) -> list[Callable[[Tree], None]]:
+        mine = self.draft
+        assert mine is not None
+        base = self.snapshots[mine.base].tree
+        written = {path for path, _ in mine.written}
+        quiet = [
+            path
+            for path in self.arrays(rival.tree)
+            if path in base
+            and path not in mine.touched | written
+            and base[path].identity == rival.tree[path].identity
+            and rival.tree[path].coords()
+        ]
+        if not quiet:
+            return []
+        path = pick(quiet, number)
+        coords = pick(rival.tree[path].coords(), chunk)
+        data = rival.tree[path].chunk_of(value)
+        hierarchy.set_raw(rival.session, path, coords, data)
+        rival.tree[path].chunks[coords] = data
+        return [lambda tree: tree[path].chunks.update({coords: data})]
+
+    @precondition(lambda self: self.draft and self.clashable())
+    @rule(number=numbers, value=values)
+    def rival_writes_the_same_chunk(self, number: int, value: int) -> None:
+        path, coords = pick(self.clashable(), number)
+        rival, message = self.open(self.draft.branch), self.message()
+        data = rival.tree[path].chunk_of(value)
+        hierarchy.set_raw(rival.session, path, coords, data)
+        rival.tree[path].chunks[coords] = data
+        self.publish(rival, rival.session.commit(message), message)
+        self.draft.clashes[path, coords] = data
+
+    def clashable(self) -> list[tuple[str, Coords]]:
+        """Chunks that the draft wrote in arrays which it shares with the branch."""
+        draft = self.draft
+        tip = self.branches[draft.branch].tip
+        if tip is None or draft.is_cut_off:
+            return []
+        tree = self.snapshots[tip].tree
+        return sorted(
+            (path, coords)
+            for path, coords in draft.written
+            if path in tree
+            and path in draft.tree
+            and path not in draft.touched
+            and tree[path].identity == draft.tree[path].identity
+            and coords in tree[path].coords()
+        )
+
+    # --- references
+
+    @rule(name=st.sampled_from(BRANCH_NAMES), number=numbers)
+    def create_branch(self, name: str, number: int) -> None:
+        target = pick(list(self.snapshots), number)
+        current = self.branches.get(name)
+        twins = [b for b in self.branches if b != name and b.casefold() == name.casefold()]
+        if (current and current.tip) or (not current and twins):
+            with pytest.raises(AlreadyExistsError):
+                self.repo.create_branch(name, target)
+            return
+        self.repo.create_branch(name, target)
+        self.move_branch(name, target)
+
+    @precondition(lambda self: len(self.living()) > 1)
+    @rule(number=numbers)
+    def delete_branch(self, number: int) -> None:
+        name = pick([name for name in self.living() if name != "main"], number)
+        self.repo.delete_branch(name)
+        self.move_branch(name, None)
+        with pytest.raises(RefNotFoundError):
+            self.repo.lookup_branch(name)
+        with pytest.raises(RefNotFoundError):
+            self.repo.writable_session(name)
+        with pytest.raises(RefNotFoundError):
+            self.repo.delete_branch(name)
+
+    @rule()
+    def delete_main(self) -> None:
+        with pytest.raises(InvalidInputError):
+            self.repo.delete_branch("main")
+
+    @rule(branch=numbers, number=numbers, expected=st.sampled_from([None, True, False]))
+    def reset_branch(self, branch: int, number: int, expected: bool | None) -> None:
+        name = pick(self.living(), branch)
+        target = pick(list(self.snapshots), number)
+        tip = self.branches[name].tip
+        if expected is False:
+            others = [s for s in self.snapshots if s != tip]
+            with pytest.raises(ConflictError):
+                self.repo.reset_branch(name, target, from_snapshot_id=pick(others, number))
+            return
+        self.repo.reset_branch(name, target, from_snapshot_id=tip if expected else None)
+        self.move_branch(name, target)
+
+    def move_branch(self, name: str, target: str | None) -> None:
+        branch = self.branches.setdefault(name, ModelBranch(None, -1))
+        branch.tip = target
+        branch.sequence += 1
+        if self.draft is not None and self.draft.branch == name:
+            self.draft.is_cut_off = True
+
+    @rule(name=st.sampled_from(TAG_NAMES), number=numbers)
+    def create_tag(self, name: str, number: int) -> None:
+        target = pick(list(self.snapshots), number)
+        if name in self.tags:
+            with pytest.raises(AlreadyExistsError):
+                self.repo.create_tag(name, target)
+            with pytest.raises(InvalidInputError):
+                self.repo.delete_tag(name)
+            return
+        with pytest.raises(RefNotFoundError):
+            self.repo.lookup_tag(name)
+        self.repo.create_tag(name, target)
+        self.tags[name] = target
+
+    # --- looking back
+
+    @rule(number=numbers)
+    def travel_by_id(self, number: int) -> None:
+        snapshot_id = pick(list(self.snapshots), number)
+        session = self.repo.readonly_session(snapshot_id=snapshot_id)
+        assert session.snapshot_id == snapshot_id
+        check_shows(session, self.snapshots[snapshot_id].tree)
+
+    @precondition(lambda self: self.tags)
+    @rule(number=numbers)
+    def travel_by_tag(self, number: int) -> None:
+        name = pick(sorted(self.tags), number)
+        session = self.repo.readonly_session(tag=name)
+        assert session.snapshot_id == self.tags[name] == self.repo.lookup_tag(name)
+        check_shows(session, self.snapshots[self.tags[name]].tree)
+
+    @rule(branch=numbers, back=numbers)
+    def travel_back(self, branch: int, back: int) -> None:
+        name = pick(self.living(), branch)
+        chain = self.history(self.branches[name].tip)
+        steps = back % len(chain)
+        assert self.repo.readonly_session(f"{name}~{steps}").snapshot_id == chain[steps]
+        moment = self.repo.lookup_snapshot(chain[steps]).written_at
+        assert self.repo.readonly_session(name, as_of=moment).snapshot_id == chain[steps]
+        by_moment = f"{name}@{{{moment.isoformat()}}}"
+        assert self.repo.readonly_session(by_moment).snapshot_id == chain[steps]
+        with pytest.raises(SnapshotNotFoundError):
+            self.repo.readonly_session(f"{name}~{len(chain)}")
+        beginning = self.repo.lookup_snapshot(chain[-1]).written_at
+        with pytest.raises(SnapshotNotFoundError):
+            self.repo.readonly_session(name, as_of=beginning - timedelta(microseconds=1))
+
+    @rule(branch=numbers)
+    def read_history(self, branch: int) -> None:
+        name = pick(self.living(), branch)
+        self.check_history(self.repo, name)
+
+    def check_history(self, repo: Repository, name: str) -> None:
+        tip = self.branches[name].tip
+        assert tip is not None
+        assert repo.lookup_branch(name) == tip
+        found = list(repo.ancestry(branch=name))
+        chain = self.history(tip)
+        assert [info.id for info in found] == chain
+        for info in found:
+            known = self.snapshots[info.id]
+            assert (info.parent_id, info.message) == (known.parent, known.message)
+            if known.parent is not None:
+                assert info.metadata == known.metadata
+        moments = [info.written_at for info in found]
+        assert moments == sorted(set(moments), reverse=True)
+
+    @rule(number=numbers, back=numbers)
+    def diff(self, number: int, back: int) -> None:
+        newer = pick(list(self.snapshots), number)
+        ancestors = self.history(newer)[1:]
+        if not ancestors:
+            return
+        older = pick(ancestors, back)
+        diff = self.repo.diff(from_snapshot_id=older, to_snapshot_id=newer)
+        before, after = self.snapshots[older].tree, self.snapshots[newer].tree
+        was = {node.identity: path for path, node in before.items()}
+        now = {node.identity: path for path, node in after.items()}
+        new = {now[i] for i in now.keys() - was.keys()}
+        gone = {was[i] for i in was.keys() - now.keys()}
+        assert diff.new_arrays == {p for p in new if after[p].is_array}
+        assert diff.new_groups == {p for p in new if not after[p].is_array}
+        assert diff.deleted_arrays == {p for p in gone if before[p].is_array}
+        assert diff.deleted_groups == {p for p in gone if not before[p].is_array}
+        moved = {(was[i], now[i]) for i in was.keys() & now.keys() if was[i] != now[i]}
+        assert set(diff.moved_nodes) <= moved
+        self.check_diff_of_kept_nodes(diff, before, after, was, now)
+
+    def check_diff_of_kept_nodes(
+        self, diff: Any, before: Tree, after: Tree, was: dict[int, str], now: dict[int, str]
+    ) -> None:
+        """A log may name what was changed and changed back; it must name all that differs."""
+        chunks = {path: {tuple(c) for c in found} for path, found in diff.updated_chunks.items()}
+        for identity in was.keys() & now.keys():
+            old, new, path = before[was[identity]], after[now[identity]], now[identity]
+            if (old.attributes, old.shape) != (new.attributes, new.shape):
+                assert path in diff.updated_arrays | diff.updated_groups
+            differing = {
+                coords
+                for coords in old.chunks.keys() | new.chunks.keys()
+                if old.chunks.get(coords) != new.chunks.get(coords)
+            }
+            assert differing <= chunks.get(path, set())
+            if was[identity] != path:
+                carried = {target for _, target in diff.moved_nodes}
+                assert any(path == t or path.startswith(f"{t}/") for t in carried)
+
+    # --- other clients
+
+    @rule()
+    def reopen(self) -> None:
+        self.repo = Repository.open(self.storage)
+        assert self.repo.spec_version == self.spec_version
+        assert self.repo.config.inline_attributes_threshold_bytes == 200
+
+    @rule()
+    def pickle(self) -> None:
+        self.repo = pickle.loads(pickle.dumps(self.repo))
+
+    @precondition(lambda self: self.draft)
+    @rule()
+    def pickle_a_reader(self) -> None:
+        session = self.repo.readonly_session(snapshot_id=self.draft.base)
+        copy = pickle.loads(pickle.dumps(session))
+        assert copy.read_only
+        check_shows(copy, self.snapshots[self.draft.base].tree)
+
+    # --- always
+
+    @invariant()
+    def draft_shows_the_model(self) -> None:
+        if self.draft is None:
+            return
+        listed = list(self.draft.session.store.list())
+        assert set(listed) == expected_keys(self.draft.tree)
+        assert len(listed) == len(set(listed))
+        if self.draft.tree != self.snapshots[self.draft.base].tree:
+            assert self.draft.session.has_uncommitted_changes
+
+    @invariant()
+    def references_are_as_the_model(self) -> None:
+        assert self.repo.list_branches() == set(self.living())
+        assert self.repo.list_tags() == set(self.tags)
+
+    def teardown(self) -> None:
+        if self.draft is not None:
+            check_shows(self.draft.session, self.draft.tree)
+        repo = Repository.open(self.storage)
+        for name in self.living():
+            self.check_history(repo, name)
+        for snapshot_id, snapshot in self.snapshots.items():
+            check_shows(repo.readonly_session(snapshot_id=snapshot_id), snapshot.tree)
+        for name, target in self.tags.items():
+            assert repo.lookup_tag(name) == target
+
+
+def run(
+    make_storage: Callable[[], Storage], *, spec_version: int = 2, share: float = 1.0
+) -> None:
+    """Run the machine with a share of the profile's examples."""
+    machine = type(
+        "Machine",
+        (RepositoryMachine,),
+        {"make_storage": staticmethod(make_storage), "spec_version": spec_version},
+    )
+    examples = max(2, int(settings().max_examples * share))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples))
+
+
+@pytest.mark.parametrize("spec_version", [2, 1])
+def test_in_memory(spec_version: int) -> None:
+    run(icefloe.in_memory_storage, spec_version=spec_version)
+
+
+def test_on_local_files(tmp_path: Path) -> None:
+    counter = iter(range(10**9))
+    run(
+        lambda: icefloe.local_filesystem_storage(str(tmp_path / str(next(counter)))),
+        share=0.4,
+    )
+
+
+@pytest.mark.endpoint
+def test_on_s3(s3_endpoint: S3Endpoint) -> None:
+    run(s3_endpoint.storage, share=0.1)
+
+
+def test_names_of_paths() -> None:
+    assert (parent_of("/a/b"), parent_of("/a"), name_of("/a/b")) == ("/a", "/", "b")

@@ -1,0 +1,212 @@
+import json
+import pickle
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
+from icefloe.model import paths
+from icefloe.model.ids import NodeId
+from icefloe.model.nodes import NodeTable, make_node
+
+
+def group(label: str = "") -> bytes:
+    attributes = {"label": label}
+    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}).encode()
+
+
+def array(size: int = 4) -> bytes:
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [size],
+        "data_type": "int8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}],
+    }
+    return json.dumps(document).encode()
+
+
+def table(**documents: bytes) -> NodeTable:
+    named = {"/" + path.replace("__", "/"): doc for path, doc in documents.items()}
+    nodes = [make_node(NodeId.random(), "/", group())]
+    return NodeTable.of([*nodes, *(make_node(NodeId.random(), p, d) for p, d in named.items())])
+
+
+def test_create_and_delete_leaves_nothing() -> None:
+    changes = ChangeSet(table())
+    changes.set_document("/a", group())
+    changes.set_document("/a/b", array())
+    assert not changes.is_empty
+    changes.delete("/a")
+    assert changes.is_empty
+    assert changes.get("/a") is None
+
+
+def test_a_node_keeps_its_kind_and_rank() -> None:
+    changes = ChangeSet(table(a=array(), g=group()))
+    with pytest.raises(AlreadyExistsError, match="node already exists"):
+        changes.set_document("/a", group())
+    with pytest.raises(AlreadyExistsError, match="node already exists"):
+        changes.set_document("/g", array())
+    changes.delete("/a")
+    changes.set_document("/a", group())
+    log = changes.log({})
+    assert len(log.deleted_arrays) == len(log.new_groups) == 1
+
+
+def test_move_keeps_ids_and_takes_children_along() -> None:  # R3-09
+    base = table(g=group(), g__a=array(), g__h=group(), g__h__b=array())
+    changes = ChangeSet(base)
+    ids = {node.path: node.id for node in base}
+    changes.move("/g", "/x")
+    assert list(changes.paths_below("/")) == ["/x", "/x/a", "/x/h", "/x/h/b"]
+    moved = changes.get("/x/h/b")
+    assert moved is not None
+    assert moved.id == ids["/g/h/b"]
+    log = changes.log({})
+    assert [(m.source, m.target) for m in log.moves] == [("/g", "/x")]
+    changes.move("/x/h", "/x/k")
+    assert sorted((m.source, m.target) for m in changes.log({}).moves) == [
+        ("/g", "/x"),
+        ("/g/h", "/x/k"),
+    ]
+    changes.move("/x/k", "/x/h")
+    changes.move("/x", "/g")
+    assert changes.is_empty
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error"),
+    [
+        ("/nope", "/x", NodeNotFoundError),
+        ("/g", "/a", AlreadyExistsError),
+        ("/g", "/g/inside", InvalidInputError),
+        ("/", "/x", InvalidInputError),
+        ("/g", "/a/below-an-array", InvalidInputError),
+        ("/g", "/missing/parent", InvalidInputError),
+    ],
+)
+def test_moves_that_make_no_sense(source: str, target: str, error: type[Exception]) -> None:
+    changes = ChangeSet(table(g=group(), a=array()))
+    with pytest.raises(error):
+        changes.move(source, target)
+    assert changes.is_empty
+
+
+def test_changes_lie_over_another_base_by_id() -> None:
+    base = table(g=group(), g__a=array(), b=array())
+    changes = ChangeSet(base)
+    changes.set_document("/b", array(9))
+    changes.set_document("/new", group("mine"))
+    changes.delete("/g/a")
+    loaded = pickle.loads(pickle.dumps(changes))
+    # Meanwhile somebody moved /b, added /c and gave /g/a more attributes.
+    b = base.get("/b")
+    assert b is not None
+    others = [n for n in base if n.path != "/b"]
+    c = make_node(NodeId.random(), "/c", group())
+    loaded.rebase(NodeTable.of([*others, b.evolve(path="/elsewhere"), c]))
+    assert list(loaded.paths_below("/")) == ["/c", "/elsewhere", "/g", "/new"]
+    elsewhere = loaded.get("/elsewhere")
+    assert elsewhere is not None
+    assert elsewhere.array is not None
+    assert elsewhere.array.shape == (9,)
+
+
+def test_absorbing_two_creators_of_one_path_is_refused() -> None:
+    base = table()
+    one, two = ChangeSet(base), ChangeSet(base)
+    one.set_document("/a", group())
+    two.set_document("/a", group())
+    with pytest.raises(AlreadyExistsError, match="both sessions created /a"):
+        one.absorb(two)
+
+
+names = st.sampled_from(["a", "b", "c"])
+node_paths = st.lists(names, min_size=1, max_size=3).map(lambda s: "/" + "/".join(s))
+
+
+class ChangeSetMachine(RuleBasedStateMachine):
+    """A change set over a random base against a dictionary of documents."""
+
+    @initialize(initial=st.sets(node_paths, max_size=6))
+    def start(self, initial: set[str]) -> None:
+        closed = {"/"}
+        for path in initial:
+            while path != "/":
+                closed.add(path)
+                path = paths.parent(path) or "/"
+        self.base = NodeTable.of(make_node(NodeId.random(), p, group()) for p in closed)
+        self.changes = ChangeSet(self.base)
+        self.model = {node.path: (node.id, group()) for node in self.base}
+
+    @rule(path=node_paths, label=names)
+    def write(self, path: str, label: str) -> None:
+        parent = paths.parent(path)
+        if parent not in self.model:
+            return
+        self.changes.set_document(path, group(label))
+        node = self.changes.get(path)
+        assert node is not None
+        if path in self.model:
+            assert node.id == self.model[path][0]
+        self.model[path] = (node.id, group(label))
+
+    @rule(path=node_paths)
+    def delete(self, path: str) -> None:
+        self.changes.delete(path)
+        self.model = {p: v for p, v in self.model.items() if not paths.is_within(p, path)}
+
+    @precondition(lambda self: len(self.model) > 1)
+    @rule(data=st.data(), to=node_paths)
+    def move(self, data: st.DataObject, to: str) -> None:
+        source = data.draw(st.sampled_from(sorted(self.model)))
+        try:
+            self.changes.move(source, to)
+        except (AlreadyExistsError, InvalidInputError):
+            return
+        self.model = {
+            to + p[len(source) :] if paths.is_within(p, source) else p: v
+            for p, v in self.model.items()
+        }
+
+    @rule()
+    def travel(self) -> None:
+        self.changes = pickle.loads(pickle.dumps(self.changes))
+        self.changes.rebase(self.base)
+
+    @rule()
+    def merge_into_a_fresh_one(self) -> None:
+        fresh = ChangeSet(self.base)
+        fresh.absorb(self.changes)
+        self.changes = fresh
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        nodes = {n.path: (n.id, n.document) for n in self.changes.all_nodes()}
+        assert nodes == self.model
+
+    @invariant()
+    def log_leads_from_the_base_to_here(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        log = self.changes.log({})
+        ids_before = set(self.base.node_ids())
+        ids_now = {node_id for node_id, _ in self.model.values()}
+        assert log.new_groups == ids_now - ids_before
+        assert log.deleted_groups == ids_before - ids_now
+        places = {node_id: path for path, (node_id, _) in self.model.items()}
+        for move in log.moves:
+            assert places[move.node_id] == move.target
+
+
+TestChangeSet = ChangeSetMachine.TestCase
+TestChangeSet.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)

@@ -1,0 +1,28 @@
+import pytest
+
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [("", "/"), ("/", "/"), ("a", "/a"), ("/a/b/", "/a/b"), ("a/b", "/a/b"), ("ä b", "/ä b")],
+)
+def test_canonical(given: str, canonical: str) -> None:
+    assert paths.canonical(given) == canonical
+
+
+@pytest.mark.parametrize("path", ["a/../b", "a//b", "./a", "a/.", "a\0b", "x" * 70_000])
+def test_paths_that_no_node_can_have(path: str) -> None:  # R2-35
+    with pytest.raises(InvalidInputError, match="node path"):
+        paths.canonical(path)
+
+
+def test_relations() -> None:
+    assert paths.parent("/a/b") == "/a"
+    assert paths.parent("/a") == "/"
+    assert paths.parent("/") is None
+    assert paths.name("/a/b") == "b"
+    assert paths.is_within("/a/b", "/a")
+    assert not paths.is_within("/ab", "/a")
+    assert paths.is_within("/x", "/")
