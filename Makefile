@@ -13,7 +13,7 @@ NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-newest check format bench docs pin clean
+.PHONY: help demo test test-deep test-newest check format bench docs pin api clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -60,6 +60,11 @@ docs: .venv-docs/.ready  ## build the documentation site into build/site
 pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upgrade: newest versions)
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
 	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
+
+api: .venv/.ready  ## renew the listing of public names after a deliberate change
+	@mkdir -p build
+	.venv/bin/python scripts/list_api.py icefloe > build/public_api.json
+	mv build/public_api.json tests/architecture/public_api.json
 
 clean:  ## remove everything that these targets made
 	rm -rf .venv .venv-newest .venv-bench .venv-docs build .hypothesis

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
-from icefloe.formats.container import MAGIC, Compression, FileType, compress
+from icefloe.formats.container import MAGIC, Compression, FileType
 from icefloe.formats.registry import format_for
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
@@ -59,7 +60,8 @@ def array_document(**changes: Any) -> dict[str, Any]:
 
 
 def snapshot() -> Snapshot:
-    group = b'{\n  "attributes": {"z": 1, "a": [true, null, 1e3]},\n  "zarr_format": 3,\n  "node_type": "group"\n}'
+    group = b'{\n "attributes": {"z": 1, "a": [true, null, 1e3]},\n "zarr_format": 3,\n'
+    group += b' "node_type": "group"\n}'
     cut = b'{"zarr_format": 3, "attributes": , "node_type": "group"}'
     position = cut.index(b', "node_type"')
     nodes = [
@@ -202,6 +204,11 @@ OLD_LINE: dict[tuple[int, ...], ChunkRef] = {(number,): InlineRef(b"T") for numb
 OLD_MESSAGE = "written long ago"
 
 
+def _old_frame(body: bytes) -> bytes:
+    """A zstd frame as of old: it states neither the size of its content nor a checksum."""
+    return zstandard.ZstdCompressor(level=1, write_content_size=False).compress(body)
+
+
 class OldEncoder:
     """Writes files as the reference implementation did while they were MessagePack."""
 
@@ -222,8 +229,8 @@ class OldEncoder:
         body = msgspec.msgpack.encode(value)
         if self.layout.header:
             client = b"ic-0.1.0-alpha.9".ljust(24)
-            return MAGIC + client + bytes((1, kind, Compression.ZSTD)) + compress(body)
-        return compress(body) if compressed else body
+            return MAGIC + client + bytes((1, kind, Compression.ZSTD)) + _old_frame(body)
+        return _old_frame(body) if compressed else body
 
     def snapshot(self) -> bytes:
         layout = self.layout

@@ -50,6 +50,7 @@ def store_dask(
     lock = store_kwargs.pop("lock", False)
     written: list[Any] = list(targets)
     filled: Any = None if regions is None else list(regions)
+    # One array for one source, else several.
     stored = da.store(
         list(sources),
         written,
@@ -59,7 +60,7 @@ def store_dask(
         return_stored=True,
         load_stored=False,
     )
-    return session_merge_reduction(list(stored), split_every=split_every, **store_kwargs)
+    return session_merge_reduction(stored, split_every=split_every, **store_kwargs)
 
 
 def session_merge_reduction(

@@ -85,7 +85,7 @@ NOT_YET = {
 
 
 def test_public_interface_is_the_listed_one() -> None:
-    """After a deliberate change: `python scripts/list_api.py icefloe` writes the new listing."""
+    """After a deliberate change, `make api` renews the listing."""
     assert OURS == PROMISED
 
 

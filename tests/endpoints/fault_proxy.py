@@ -65,14 +65,14 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._plans: list[tuple[str, str, Trouble, int]] = []
         self.requests: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
         self.struck = 0
         proxy = self
 
         class Handler(_Handler):
             owner = proxy
 
-        self.server = ThreadingHTTPServer((HOST, 0), Handler)
-        self.server.daemon_threads = True
+        self.server = _Server((HOST, 0), Handler)
         self.url = f"http://{HOST}:{self.server.server_port}"
 
     def plan(self, trouble: Trouble, *, method: str, path: str, times: int = 1) -> None:
@@ -103,6 +103,14 @@ class FaultProxy:
             connection.close()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing: a client that hung up is what these tests are about."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -114,6 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = dict(self.headers.items())
+        self.owner.headers.append(headers)
         trouble = self.owner.next_trouble(self.command, self.path)
         request = (self.command, self.path, headers, body)
         if trouble in _BEFORE:

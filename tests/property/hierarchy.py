@@ -94,7 +94,7 @@ def expected_keys(tree: Tree) -> set[str]:
     for path, node in tree.items():
         prefix = path.strip("/") + "/" if path != "/" else ""
         keys.add(f"{prefix}zarr.json")
-        keys.update(f"{prefix}c/{'/'.join(map(str, coords))}" for coords in node.chunks)
+        keys.update(chunk_key(path, coords) for coords in node.chunks)
     return keys
 
 
@@ -115,6 +115,8 @@ def observe(session: Session) -> Tree:
         head, slash, last = key.rpartition("/")
         if last == "zarr.json":
             tree[f"/{head}" if slash else "/"] = ModelNode()
+        elif last == "c":
+            chunk_keys.append((f"/{head}", ()))
         else:
             array, _, text = f"/{key}".rpartition("/c/")
             chunk_keys.append((array, tuple(map(int, text.split("/")))))
@@ -125,7 +127,7 @@ def observe(session: Session) -> Tree:
             node.shape, node.chunk_shape = found.shape, found.chunks
     prototype = default_buffer_prototype()
     for path, coords in chunk_keys:
-        key = f"{path.strip('/')}/c/{'/'.join(map(str, coords))}"
+        key = chunk_key(path, coords)
         data = store.get_sync(key, prototype=prototype)
         assert data is not None, f"{key} is listed, but has no value"
         tree[path].chunks[coords] = data.to_bytes()
@@ -174,7 +176,7 @@ def create_array(session: Session, path: str, node: ModelNode) -> None:
 
 
 def chunk_key(path: str, coords: Coords) -> str:
-    return f"{path.strip('/')}/c/{'/'.join(map(str, coords))}"
+    return "/".join([path.strip("/"), "c", *map(str, coords)])
 
 
 def set_raw(session: Session, path: str, coords: Coords, data: bytes) -> None:

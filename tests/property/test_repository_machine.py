@@ -67,7 +67,7 @@ CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_thre
 NODE_NAMES = ("a", "b", "c", "0", "ü x")
 BRANCH_NAMES = ("dev", "Dev", "my branch!")
 TAG_NAMES = ("v1", "it works!")
-CHUNK_SHAPES: tuple[Coords, ...] = ((2,), (8,), (1, 2), (2, 3))
+CHUNK_SHAPES: tuple[Coords, ...] = ((2,), (8,), (1, 2), (2, 3), ())
 MAX_DEPTH = 3
 
 numbers = st.integers(0, 2**16)
@@ -110,10 +110,10 @@ class Draft:
     """Chunks that were set or deleted."""
     touched: set[str] = field(default_factory=set)
     """Nodes that were created, changed, moved or deleted, other than by writing chunks."""
-    theirs: list[Callable[[Tree], None]] = field(default_factory=list)
-    """What rivals committed since, as changes that do not meet ours."""
-    clashes: dict[tuple[str, Coords], bytes] = field(default_factory=dict)
-    """Chunks that both sides wrote, with the rivals' bytes."""
+    their_groups: Tree = field(default_factory=dict)
+    """Groups that rivals created since, under names that nobody else uses."""
+    their_chunks: dict[tuple[str, Coords], bytes] = field(default_factory=dict)
+    """Chunks that rivals wrote since, in arrays of the base."""
     is_cut_off: bool = False
     """The branch was moved other than by commits."""
 
@@ -124,12 +124,18 @@ class Draft:
         self.written.clear()
         self.touched.clear()
 
-    def merged(self, chunks_of: VersionSelection = VersionSelection.UseOurs) -> Tree:
-        tree = copied(self.tree)
-        for change in self.theirs:
-            change(tree)
-        if chunks_of is VersionSelection.UseTheirs:
-            for (path, coords), data in self.clashes.items():
+    def is_murky(self) -> bool:
+        """Whether rivals wrote to arrays that we changed otherwise: not for this model."""
+        return any(path in self.touched for path, _ in self.their_chunks)
+
+    def clashes(self) -> set[tuple[str, Coords]]:
+        """Chunks that both sides wrote."""
+        return self.their_chunks.keys() & self.written
+
+    def merged(self, chunks_of: VersionSelection) -> Tree:
+        tree = copied({**self.tree, **self.their_groups})
+        for (path, coords), data in self.their_chunks.items():
+            if chunks_of is VersionSelection.UseTheirs or (path, coords) not in self.written:
                 tree[path].chunks[coords] = data
         return tree
 
@@ -361,6 +367,20 @@ class RepositoryMachine(RuleBasedStateMachine):
         node.resize(shape)
         self.draft.touched.add(path)
 
+    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
+    @rule(number=numbers, offsets=st.tuples(st.integers(-2, 2), st.integers(-2, 2)))
+    def shift(self, number: int, offsets: tuple[int, int]) -> None:
+        path, node = self.some_array(number)
+        offset = offsets[: len(node.chunk_shape)]
+        self.draft.session.shift_array(path, offset)
+        moved = {
+            tuple(i + o for i, o in zip(coords, offset, strict=True)): data
+            for coords, data in node.chunks.items()
+        }
+        inside = set(node.coords())
+        node.chunks = {coords: data for coords, data in moved.items() if coords in inside}
+        self.draft.touched.add(path)
+
     def some_array(self, number: int) -> tuple[str, ModelNode]:
         assert self.draft is not None
         path = pick(self.arrays(self.draft.tree), number)
@@ -393,7 +413,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert not self.draft.session.has_uncommitted_changes
         self.draft.tree = copied(self.snapshots[self.draft.base].tree)
         self.draft.forget()
-        self.draft.clashes.clear()
 
     @precondition(lambda self: self.draft)
     @rule(solve=st.sampled_from([None, *VersionSelection]), properties=st.booleans())
@@ -427,14 +446,14 @@ class RepositoryMachine(RuleBasedStateMachine):
             assert not isinstance(caught.value, RebaseFailedError)
             self.draft = None
             return False
-        if draft.is_cut_off and tip != draft.base:
-            self.draft = None  # other changes than the model of rivals knows
+        if draft.is_cut_off or draft.is_murky():
+            self.draft = None
             return False
-        if draft.clashes:
+        if draft.clashes():
             with pytest.raises(RebaseFailedError) as failed:
                 draft.session.rebase(ConflictDetector())
             paths = {conflict.path for conflict in failed.value.conflicts}
-            assert paths == {path for path, _ in draft.clashes}
+            assert paths == {path for path, _ in draft.clashes()}
             check_shows(draft.session, draft.tree)
             if solve is VersionSelection.Fail:
                 self.draft = None
@@ -442,9 +461,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         draft.session.rebase(BasicConflictSolver(on_chunk_conflict=solve))
         draft.tree = draft.merged(solve)
         draft.base, draft.sequence = tip, self.branches[draft.branch].sequence
-        draft.theirs.clear()
-        draft.clashes.clear()
-        draft.is_cut_off = False
+        draft.their_groups.clear()
+        draft.their_chunks.clear()
         check_shows(draft.session, draft.tree)
         return True
 
@@ -485,77 +503,38 @@ class RepositoryMachine(RuleBasedStateMachine):
     # --- rivals, who commit to the draft's branch meanwhile
 
     @precondition(lambda self: self.draft and self.branches[self.draft.branch].tip)
-    @rule(number=numbers, chunk=numbers, value=values, with_chunk=st.booleans())
-    def rival_commits_elsewhere(
-        self, number: int, chunk: int, value: int, with_chunk: bool
-    ) -> None:
+    @rule()
+    def rival_creates_a_group(self) -> None:
         mine = self.draft
         rival, message = self.open(mine.branch), self.message()
+        if "/" not in rival.tree or "/" not in mine.tree:
+            return
         self.rivals += 1
-        path = f"/rival {self.rivals}" if rival.tree else "/"
-        if path == "/" and "/" in mine.tree:
-            return  # both would create the root
-        node = self.group({"by": self.rivals})
+        path, node = f"/rival {self.rivals}", self.group({"by": self.rivals})
         hierarchy.create_group(rival.session, path, node.attributes)
-        changes: list[Callable[[Tree], None]] = [lambda tree: tree.update({path: node})]
-        rival.tree[path] = node
-        if with_chunk:
-            changes += self.rival_chunk(rival, number, chunk, value)
-        snapshot_id = rival.session.commit(message)
-        self.publish(rival, snapshot_id, message)
-        mine.theirs += changes
-
-    def rival_chunk(
-        self, rival: Draft, number: int, chunk: int, value: int
-    ) -> list[Callable[[Tree], None]]:
-        mine = self.draft
-        assert mine is not None
-        base = self.snapshots[mine.base].tree
-        written = {path for path, _ in mine.written}
-        quiet = [
-            path
-            for path in self.arrays(rival.tree)
-            if path in base
-            and path not in mine.touched | written
-            and base[path].identity == rival.tree[path].identity
-            and rival.tree[path].coords()
-        ]
-        if not quiet:
-            return []
-        path = pick(quiet, number)
-        coords = pick(rival.tree[path].coords(), chunk)
-        data = rival.tree[path].chunk_of(value)
-        hierarchy.set_raw(rival.session, path, coords, data)
-        rival.tree[path].chunks[coords] = data
-        return [lambda tree: tree[path].chunks.update({coords: data})]
-
-    @precondition(lambda self: self.draft and self.clashable())
-    @rule(number=numbers, value=values)
-    def rival_writes_the_same_chunk(self, number: int, value: int) -> None:
-        path, coords = pick(self.clashable(), number)
-        rival, message = self.open(self.draft.branch), self.message()
-        data = rival.tree[path].chunk_of(value)
-        hierarchy.set_raw(rival.session, path, coords, data)
-        rival.tree[path].chunks[coords] = data
+        rival.tree[path] = mine.their_groups[path] = node
         self.publish(rival, rival.session.commit(message), message)
-        self.draft.clashes[path, coords] = data
 
-    def clashable(self) -> list[tuple[str, Coords]]:
-        """Chunks that the draft wrote in arrays which it shares with the branch."""
-        draft = self.draft
-        tip = self.branches[draft.branch].tip
-        if tip is None or draft.is_cut_off:
-            return []
-        tree = self.snapshots[tip].tree
-        return sorted(
+    @precondition(lambda self: self.draft and self.branches[self.draft.branch].tip)
+    @rule(number=numbers, value=values, meets_ours=st.booleans())
+    def rival_writes_a_chunk(self, number: int, value: int, meets_ours: bool) -> None:
+        mine = self.draft
+        rival, message = self.open(mine.branch), self.message()
+        base = self.snapshots[mine.base].tree
+        chunks = [
             (path, coords)
-            for path, coords in draft.written
-            if path in tree
-            and path in draft.tree
-            and path not in draft.touched
-            and tree[path].identity == draft.tree[path].identity
-            and coords in tree[path].coords()
-        )
+            for path in self.arrays(rival.tree)
+            if path in base and base[path].identity == rival.tree[path].identity
+            for coords in rival.tree[path].coords()
+            if not meets_ours or (path, coords) in mine.written
+        ]
+        if not chunks:
+            return
+        path, coords = pick(chunks, number)
+        data = rival.tree[path].chunk_of(value)
+        hierarchy.set_raw(rival.session, path, coords, data)
+        rival.tree[path].chunks[coords] = mine.their_chunks[path, coords] = data
+        self.publish(rival, rival.session.commit(message), message)
 
     # --- references
 

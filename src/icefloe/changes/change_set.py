@@ -5,7 +5,7 @@ Changes refer to nodes by id, so that they can be laid over another base when a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
@@ -15,12 +15,13 @@ from icefloe.model.nodes import Node, NodeTable, make_node
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.manifest import ArrayChunks
 
 
+_T = TypeVar("_T")
 _NOT_EDITED: Any = object()
 
 
@@ -202,23 +203,21 @@ class ChangeSet:
         of no use any more.
         """
         self.deleted.update(other.deleted)
-        self.documents.update(other.documents)
-        self.places.update(other.places)
+        # What one session changed and another deleted is gone.
+        gone = self.deleted.keys()
+        self.documents = _without(gone, {**self.documents, **other.documents})
+        self.places = _without(gone, {**self.places, **other.places})
+        self.rebase(self.base)
         known_as = {node.id: self._adopt(node) for node in other.new.values()}
         for node_id, edits in other.chunks.items():
             mine = self.chunks.setdefault(known_as.get(node_id, node_id), ChunkEdits(edits.rank))
-            if mine is not edits:
-                mine.absorb(edits)
-        # What one session changed and another deleted is gone.
-        for changed in (self.documents, self.places, self.chunks):
-            for node_id in changed.keys() & self.deleted.keys():
-                del changed[node_id]
-        self.rebase(self.base)
+            mine.absorb(edits)
+        self.chunks = _without(gone, self.chunks)
 
     def _adopt(self, node: Node) -> NodeId:
         """Take over a node that another session created; returns the id that it has here."""
         mine = self.get(node.path)
-        if mine is None or mine.id == node.id or mine.id in self.deleted:
+        if mine is None or mine.id == node.id:
             self.new[node.id] = self._overlay[node.path] = node
             return node.id
         same_group = not mine.is_array and not node.is_array
@@ -305,3 +304,7 @@ class ChangeSet:
             updated_chunks=dict(touched),
             moves=tuple(self.net_moves()),
         )
+
+
+def _without(gone: KeysView[NodeId], changed: dict[NodeId, _T]) -> dict[NodeId, _T]:
+    return {node_id: value for node_id, value in changed.items() if node_id not in gone}

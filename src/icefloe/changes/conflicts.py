@@ -30,10 +30,24 @@ class Conflict(Record, frozen=True):
     path: str
     conflicted_chunks: list[list[int]] | None = None
 
+    @property
+    def ours_can_win(self) -> bool:
+        """Whether our change can be laid over theirs: the node is there, and there once."""
+        return self.conflict_type in _OURS_CAN_WIN
+
     def __str__(self) -> str:
         chunks = self.conflicted_chunks
         where = "" if chunks is None else f", chunks {chunks[:10]}{'…' if len(chunks) > 10 else ''}"
         return f"{self.path}: {self.conflict_type.name}{where}"
+
+
+_OURS_CAN_WIN = {
+    ConflictType.ZarrMetadataDoubleUpdate,
+    ConflictType.ChunkDoubleUpdate,
+    ConflictType.ChunksUpdatedInUpdatedArray,
+    ConflictType.DeleteOfUpdatedArray,
+    ConflictType.DeleteOfUpdatedGroup,
+}
 
 
 class VersionSelection(Enum):
@@ -48,7 +62,11 @@ class ConflictSolver:
     """Decides what becomes of each conflict. Subclass it to write your own rules."""
 
     def solve(self, conflict: Conflict) -> VersionSelection:
-        """Whether our change is kept, dropped in favour of theirs, or the rebase fails."""
+        """Whether our change is kept, dropped in favour of theirs, or the rebase fails.
+
+        What cannot be done fails too: to keep our change of a node that they deleted, to have two
+        nodes at one path, or to drop anything but chunks.
+        """
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
 

@@ -13,9 +13,6 @@ from icefloe.model.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
-    import numpy.typing as npt
-
     from icefloe.changes.change_set import ChangeSet
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.transaction_log import TransactionLog
@@ -41,24 +38,35 @@ def detect(
     `touched` says which chunks we set or deleted in each array.
     """
     found = [
-        *_new_nodes(ours, theirs, head),
+        *_new_nodes(ours, head),
         *_documents(ours, theirs),
         *_chunks(ours, theirs, touched),
         *_deletes(ours, theirs),
-        *_moves(ours, theirs, head),
+        *_our_moves(ours, theirs, head),
+        *_their_moves(ours, theirs),
     ]
-    order = {kind: place for place, kind in enumerate(_REPORT_ORDER)}
-    return sorted(
-        found, key=lambda f: (order.get(f.conflict.conflict_type, len(order)), f.conflict.path)
+    return sorted(found, key=lambda f: (_REPORT_ORDER[f.conflict.conflict_type], f.conflict.path))
+
+
+_REPORT_ORDER = {
+    kind: place
+    for place, kind in enumerate(
+        (
+            ConflictType.NewNodeConflictsWithExistingNode,
+            ConflictType.NewNodeInInvalidGroup,
+            ConflictType.ZarrMetadataDoubleUpdate,
+            ConflictType.ZarrMetadataUpdateOfDeletedArray,
+            ConflictType.ZarrMetadataUpdateOfDeletedGroup,
+            ConflictType.ChunksUpdatedInDeletedArray,
+            ConflictType.ChunksUpdatedInUpdatedArray,
+            ConflictType.ChunkDoubleUpdate,
+            ConflictType.DeleteOfUpdatedArray,
+            ConflictType.DeleteOfUpdatedGroup,
+            ConflictType.MoveOfChangedNode,
+        )
     )
-
-
-# The order in which the official package reports conflicts of one node.
-_REPORT_ORDER = (
-    ConflictType.ZarrMetadataDoubleUpdate,
-    ConflictType.ChunksUpdatedInUpdatedArray,
-    ConflictType.ChunkDoubleUpdate,
-)
+}
+"""The order in which the official package reports kinds of conflicts; by path within a kind."""
 
 
 def _base_path(ours: ChangeSet, node_id: NodeId) -> str:
@@ -66,19 +74,31 @@ def _base_path(ours: ChangeSet, node_id: NodeId) -> str:
     return "/" if node is None else node.path
 
 
-def _new_nodes(ours: ChangeSet, theirs: TransactionLog, head: NodeTable) -> Iterator[Found]:
-    their_arrays = {node.path for i in theirs.new_arrays if (node := head.by_id(i)) is not None}
+def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[Found]:
     for node_id, node in ours.new.items():
         existing = head.get(node.path)
-        if existing is not None and existing.id not in ours.deleted:
+        if existing is not None and not _leaves(ours, existing):
             kind = ConflictType.NewNodeConflictsWithExistingNode
             yield Found(Conflict(kind, node.path), node_id)
         parent = paths.parent(node.path)
         while parent is not None:
-            if parent in their_arrays:
+            if _became_array(parent, ours, head):
                 yield Found(Conflict(ConflictType.NewNodeInInvalidGroup, parent), node_id)
                 break
             parent = paths.parent(parent)
+
+
+def _leaves(ours: ChangeSet, node: Node) -> bool:
+    """Whether we make room where a node of their head is."""
+    return node.id in ours.deleted or node.id in ours.places
+
+
+def _became_array(path: str, ours: ChangeSet, head: NodeTable) -> bool:
+    """Whether they put an array where our base has none; ours may have had nodes below it."""
+    theirs, before = head.get(path), ours.base.get(path)
+    if theirs is None or not theirs.is_array or _leaves(ours, theirs):
+        return False
+    return before is None or not before.is_array
 
 
 def _documents(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
@@ -101,9 +121,7 @@ def _chunks(
             continue
         path = _base_path(ours, node_id)
         if node_id in theirs.deleted_arrays:
-            coords = _as_lists(index.coords())
-            kind = ConflictType.ChunksUpdatedInDeletedArray
-            yield Found(Conflict(kind, path, coords), node_id)
+            yield Found(Conflict(ConflictType.ChunksUpdatedInDeletedArray, path), node_id)
             continue
         if node_id in theirs.updated_arrays:
             yield Found(Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path), node_id)
@@ -111,50 +129,52 @@ def _chunks(
         common = None if their_index is None else index.intersection(their_index)
         if common is not None and len(common):
             kind = ConflictType.ChunkDoubleUpdate
-            yield Found(Conflict(kind, path, _as_lists(common)), node_id, common)
+            yield Found(Conflict(kind, path, common.tolist()), node_id, common)
 
 
 def _deletes(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
-    arrays = theirs.updated_arrays | theirs.updated_chunks.keys()
+    arrays = (theirs.updated_arrays | theirs.updated_chunks.keys()) - theirs.deleted_arrays
     for node_id, node in ours.deleted.items():
-        if node.is_array and node_id in arrays:
+        if node_id in arrays:
             yield Found(Conflict(ConflictType.DeleteOfUpdatedArray, node.path), node_id)
-        if not node.is_array and node_id in theirs.updated_groups:
+        elif node_id in theirs.updated_groups - theirs.deleted_groups:
             yield Found(Conflict(ConflictType.DeleteOfUpdatedGroup, node.path), node_id)
 
 
-def _moves(ours: ChangeSet, theirs: TransactionLog, head: NodeTable) -> Iterator[Found]:
+def _our_moves(ours: ChangeSet, theirs: TransactionLog, head: NodeTable) -> Iterator[Found]:
     """Moves commute with edits of chunks and documents, which go by id; not with other nodes."""
     kind = ConflictType.MoveOfChangedNode
     moved = {move.node_id for move in theirs.moves}
-    gone = theirs.deleted_arrays | theirs.deleted_groups
-    created = list(_created_by(theirs, head))
+    groups = {node.path for node in ours.new.values() if not node.is_array}
+    groups.update(ours.places.values())
     for node_id, place in ours.places.items():
-        source = _base_path(ours, node_id)
-        taken = head.get(place)
-        if node_id in moved or node_id in gone or (taken is not None and taken.id != node_id):
-            yield Found(Conflict(kind, source), node_id)
-        for node in created:
-            if paths.is_within(node.path, source) and node.path != place:
-                yield Found(Conflict(kind, node.path), node_id)
+        node, taken = head.by_id(node_id), head.get(place)
+        if node is None or node_id in moved or (taken is not None and not _leaves(ours, taken)):
+            yield Found(Conflict(kind, _base_path(ours, node_id)), node_id)
+    for move in ours.net_moves():
+        parent = paths.parent(move.target) or paths.ROOT
+        if parent not in groups and not _stays_group(parent, ours, head):
+            yield Found(Conflict(kind, move.source), move.node_id)
+        node = head.by_id(move.node_id)
+        for newcomer in () if node is None else head.below(node.path):
+            # They put a node into what we move; it would stay behind.
+            if not _leaves(ours, newcomer):
+                yield Found(Conflict(kind, newcomer.path), newcomer.id)
+
+
+def _their_moves(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
+    kind = ConflictType.MoveOfChangedNode
     for move in theirs.moves:
         if move.node_id in ours.deleted:
             yield Found(Conflict(kind, move.source), move.node_id)
-        for node_id, node in ours.new.items():
-            if paths.is_within(node.path, move.source):
-                yield Found(Conflict(kind, node.path), node_id)
+        for node_id, created in ours.new.items():
+            if paths.is_within(created.path, move.source):
+                yield Found(Conflict(kind, created.path), node_id)
 
 
-def _created_by(theirs: TransactionLog, head: NodeTable) -> Iterator[Node]:
-    for node_id in theirs.new_arrays | theirs.new_groups:
-        node = head.by_id(node_id)
-        if node is not None:
-            yield node
-
-
-def _as_lists(coords: npt.NDArray[np.uint64]) -> list[list[int]]:
-    lists: list[list[int]] = coords.tolist()
-    return lists
+def _stays_group(path: str, ours: ChangeSet, head: NodeTable) -> bool:
+    node = head.get(path)
+    return node is not None and not node.is_array and not _leaves(ours, node)
 
 
 def give_up_chunks(ours: ChangeSet, found: Found) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def combine(logs: Sequence[TransactionLog]) -> TransactionLog:
     """The log of consecutive commits, oldest first, as if they were one.
 
-    A node that was created and deleted in between vanishes, as in the official package; chunks
-    that were set and deleted again stay.
+    As in the official package, a node that was created and deleted in between vanishes; chunks
+    that were set and deleted again stay, also those of an array that was deleted later.
     """
     if len(logs) == 1:
         return logs[0]
@@ -49,6 +49,6 @@ def combine(logs: Sequence[TransactionLog]) -> TransactionLog:
         deleted_arrays=frozenset(deleted_arrays - passing),
         updated_groups=frozenset(updated_groups - gone),
         updated_arrays=frozenset(updated_arrays - gone),
-        updated_chunks={i: index for i, index in chunks.items() if i not in gone},
+        updated_chunks={i: index for i, index in chunks.items() if i not in passing},
         moves=tuple(move for move in moves if move.node_id not in gone),
     )

@@ -7,7 +7,14 @@ from icefloe.config.conditions import (
 )
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.files import from_json, from_yaml, to_json
-from icefloe.config.manifests import ManifestConfig, ManifestPreloadConfig, ManifestSplittingConfig
+from icefloe.config.manifest_sets import ChunkManifests, ManifestRule, ManifestSet
+from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
+from icefloe.config.preloading import (
+    ManifestPreload,
+    ManifestPreloadConfig,
+    PreloadArrays,
+    PreloadRule,
+)
 from icefloe.config.repository import (
     CachingConfig,
     CompressionAlgorithm,
@@ -19,14 +26,20 @@ from icefloe.config.settings import Settings
 
 __all__ = [
     "CachingConfig",
+    "ChunkManifests",
     "CompressionAlgorithm",
     "CompressionConfig",
     "ManifestConfig",
+    "ManifestPreload",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
+    "ManifestRule",
+    "ManifestSet",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
+    "PreloadArrays",
+    "PreloadRule",
     "RepoUpdateRetryConfig",
     "RepositoryConfig",
     "Settings",

@@ -7,12 +7,11 @@ must not keep anyone from opening a repository.
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
+from icefloe.config.patterns import found
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -213,20 +212,6 @@ class AnyDimensionCondition(ManifestSplitDimCondition, frozen=True):
 ManifestSplitDimCondition.Axis = AxisCondition
 ManifestSplitDimCondition.DimensionName = DimensionNameCondition
 ManifestSplitDimCondition.Any = AnyDimensionCondition
-
-
-def found(regex: str, text: str) -> bool:
-    """Whether the regex occurs in the text; never, if it is no regex."""
-    compiled = _compiled(regex)
-    return compiled is not None and compiled.search(text) is not None
-
-
-@cache
-def _compiled(regex: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(regex)
-    except (re.error, OverflowError, RecursionError):
-        return None
 
 
 def _text(regex: object) -> str:

@@ -7,7 +7,7 @@ The spellings of the reference implementation's files are read too: CamelCase na
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.config.conditions import (
     MAX_NESTING,
@@ -18,6 +18,7 @@ from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
+from icefloe.config.plain_reading import refuse
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -26,17 +27,6 @@ if TYPE_CHECKING:
 ConditionT = TypeVar("ConditionT", ManifestPreloadCondition, ManifestSplitCondition)
 
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def refuse(path: str, expected: str, found: object) -> NoReturn:
-    """Raise the error that says what was expected at a path and what was found."""
-    shown = repr(found)
-    if len(shown) > 200:
-        shown = f"{shown[:200]}…"
-    msg = (
-        f"the configuration is not valid at `{path or '(top)'}`: expected {expected}, found {shown}"
-    )
-    raise InvalidInputError(msg)
 
 
 def choice(plain: Any, path: str, names: Sequence[str]) -> tuple[str, Any]:

@@ -3,41 +3,64 @@
 from __future__ import annotations
 
 import logging
-import re
-from functools import cache
-from typing import Annotated
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.errors import InvalidInputError
+from icefloe.config.patterns import matches_whole, pattern_error
+from icefloe.config.plain_reading import refuse
+from icefloe.config.section import CheckedValue, Count, PositiveCount
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_logger = logging.getLogger(__name__)
 
 DEFAULT_SET = "default"
 DEFAULT_SET_SIZE = 1_000_000
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-ChunkRange = tuple[NotNegative | None, NotNegative | None]
+MAX_SETS = 1_000
+MAX_RULES = 1_000
+"""More than anyone writes: the work of a commit must not follow the whims of a file."""
+
+ChunkRange = tuple[Count | None, Count | None]
 """A closed range of numbers of chunks; None leaves a side open."""
 
+_AS_USUAL: Any = msgspec.UNSET
+"""Not given, where None says something of its own."""
 
-class ManifestSet(msgspec.Struct, frozen=True, kw_only=True):
+_EVERY_PATH = {None, ".*", "/.*"}
+
+
+class ManifestSet(CheckedValue, frozen=True, kw_only=True):
     """A group of manifests that are packed alike.
 
-    Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is given.
+    Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is given. The set
+    named `default` takes what finds no place elsewhere: it has no limit of manifests, overflows
+    nowhere, and has a size of its own if none is given (R4-29 to R4-32).
     """
 
     name: str
-    max_manifest_size: Positive | None = None
-    arrays_per_manifest: Positive | None = None
-    overflow_to: str | None = DEFAULT_SET
-    """Where arrays go that find no place here."""
-    cardinality: Positive | None = 1
-    """How many manifests the set may have; None is no limit."""
+    max_manifest_size: PositiveCount | None = None
+    arrays_per_manifest: PositiveCount | None = None
+    overflow_to: str | None = _AS_USUAL
+    """Where arrays go that find no place here: `default`, if not given."""
+    cardinality: PositiveCount | None = _AS_USUAL
+    """How many manifests the set may have; None is no limit, and 1 holds if not given."""
+
+    def __post_init__(self) -> None:
+        last = self.name == DEFAULT_SET
+        if self.overflow_to is _AS_USUAL:
+            msgspec.structs.force_setattr(self, "overflow_to", None if last else DEFAULT_SET)
+        if self.cardinality is _AS_USUAL:
+            msgspec.structs.force_setattr(self, "cardinality", None if last else 1)
+        if last and self.max_manifest_size is None and self.arrays_per_manifest is None:
+            msgspec.structs.force_setattr(self, "max_manifest_size", DEFAULT_SET_SIZE)
+        super().__post_init__()
 
 
-class ManifestRule(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestRule(CheckedValue, frozen=True, kw_only=True):
     """Sends arrays for which all given conditions hold to a set; the first rule that fits wins."""
 
     target: str
@@ -51,160 +74,169 @@ class ManifestRule(msgspec.Struct, frozen=True, kw_only=True):
     def matches(self, path: str, metadata_chunks: int, initialized_chunks: int) -> bool:
         """Whether the rule is for an array."""
         return (
-            (self.path is None or _pattern(self.path).fullmatch(path) is not None)
-            and _in_range(self.metadata_chunks, metadata_chunks)
+            _in_range(self.metadata_chunks, metadata_chunks)
             and _in_range(self.initialized_chunks, initialized_chunks)
+            and (self.path is None or matches_whole(self.path, path))
+        )
+
+    def covers(self, other: ManifestRule) -> bool:
+        """Whether it is plain that this rule takes every array that the other one would."""
+        return (
+            (self.path in _EVERY_PATH or self.path == other.path)
+            and _covers(self.metadata_chunks, other.metadata_chunks)
+            and _covers(self.initialized_chunks, other.initialized_chunks)
+        )
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether the rule takes every array."""
+        return (
+            self.path is None and self.metadata_chunks is None and self.initialized_chunks is None
         )
 
 
-class PreloadArrays(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrays whose manifests are fetched in advance."""
+DEFAULT_MANIFEST_SET = ManifestSet(name=DEFAULT_SET)
 
-    path: str
-    """A regular expression for the whole path."""
+DEFAULT_SETS = (ManifestSet(name="coordinates", max_manifest_size=50_000), DEFAULT_MANIFEST_SET)
 
-    def matches(self, path: str) -> bool:
-        """Whether an array is meant."""
-        return _pattern(self.path).fullmatch(path) is not None
-
-
-class ManifestPreload(msgspec.Struct, frozen=True, kw_only=True):
-    """Which manifests are fetched in the background when a session starts."""
-
-    max_manifest_size: NotNegative = 50_000
-    """In references; larger ones are left alone."""
-    max_manifests: NotNegative = 1
-    arrays: tuple[PreloadArrays, ...] = (
-        PreloadArrays(path=".*/time"),
-        PreloadArrays(path=".*/latitude"),
-        PreloadArrays(path=".*/longitude"),
-    )
-
-
-DEFAULT_MANIFEST_SET = ManifestSet(
-    name=DEFAULT_SET, max_manifest_size=DEFAULT_SET_SIZE, overflow_to=None, cardinality=None
-)
+DEFAULT_RULES = (ManifestRule(metadata_chunks=(0, 5_000), path=".*", target="coordinates"),)
 
 
 class ChunkManifests(msgspec.Struct, frozen=True, kw_only=True):
     """How references are packed into manifests. The defaults are those of the seed (R4-42)."""
 
-    sets: tuple[ManifestSet, ...] = (
-        ManifestSet(name="coordinates", max_manifest_size=50_000),
-        DEFAULT_MANIFEST_SET,
-    )
-    rules: tuple[ManifestRule, ...] = (
-        ManifestRule(metadata_chunks=(0, 5_000), path=".*", target="coordinates"),
-    )
-    preload: ManifestPreload = ManifestPreload()
+    sets: tuple[ManifestSet, ...] = DEFAULT_SETS
+    rules: tuple[ManifestRule, ...] = DEFAULT_RULES
 
     def complete(self) -> ChunkManifests:
-        """The same with the `default` set, which always exists (R4-29); raises if it is wrong."""
+        """The same with the `default` set, which always exists (R4-29).
+
+        Raises InvalidInputError naming the key that is wrong (R4-44 to R4-50), and logs a warning
+        for rules that can never be reached.
+        """
         sets = self.sets
         if all(each.name != DEFAULT_SET for each in sets):
             sets = (*sets, DEFAULT_MANIFEST_SET)
         whole = msgspec.structs.replace(self, sets=sets)
         whole.validate()
+        _warn_of_unreachable(self.rules)
         return whole
 
     def validate(self) -> None:
         """Raise InvalidInputError naming the key that is wrong (R4-44 to R4-50)."""
+        check_sets(self.sets)
+        check_rules(self.rules)
         names = [each.name for each in self.sets]
-        for place, each in enumerate(self.sets):
-            key = f"chunk-manifests.sets[{place}] ({each.name})"
-            _check_set(each, names, key)
-        self._check_overflow()
         for place, rule in enumerate(self.rules):
-            self._check_rule(rule, place, names)
-        for place, entry in enumerate(self.preload.arrays):
-            _check_pattern(entry.path, f"chunk-manifests.preload.arrays[{place}].path")
+            if rule.target not in names:
+                refuse(f"manifest.rules[{place}].target", _one_of(names), rule.target)
 
     def set_named(self, name: str) -> ManifestSet:
         """The set of a name."""
         return next(each for each in self.sets if each.name == name)
 
-    def _check_overflow(self) -> None:
-        overflow = {each.name: each.overflow_to for each in self.sets}
-        for start in overflow:
-            seen = [start]
-            while (following := overflow.get(seen[-1])) is not None:
-                if following in seen:
-                    loop = " -> ".join([*seen, following])
-                    raise InvalidInputError(
-                        f"chunk-manifests.sets: overflow-to must end in {DEFAULT_SET!r}, "
-                        f"found the loop {loop}"
-                    )
-                seen.append(following)
-            if seen[-1] != DEFAULT_SET:
-                raise InvalidInputError(
-                    f"chunk-manifests.sets: overflow of {start!r} ends in {seen[-1]!r}; only "
-                    f"{DEFAULT_SET!r} may have overflow-to null"
-                )
 
-    def _check_rule(self, rule: ManifestRule, place: int, names: list[str]) -> None:
-        key = f"chunk-manifests.rules[{place}]"
-        if rule.target not in names:
-            raise InvalidInputError(
-                f"{key}.target: there is no set {rule.target!r}; expected one of {names}"
-            )
+def check_sets(sets: Sequence[ManifestSet]) -> None:
+    """Raise InvalidInputError naming the key that is wrong in a list of sets.
+
+    The `default` set may be left out, as in what users write.
+    """
+    if len(sets) > MAX_SETS:
+        refuse("manifest.sets", f"at most {MAX_SETS} sets", len(sets))
+    names = Counter(each.name for each in sets)
+    for place, each in enumerate(sets):
+        key = f"manifest.sets[{place}]"
+        if not each.name:
+            refuse(key, "a set with a name", each.name)
+        key = f"{key}.{each.name}"
+        if names[each.name] > 1:
+            refuse(key, "a name that no other set has", each.name)
+        _check_set(each, {*names, DEFAULT_SET}, key)
+    _check_overflow(sets)
+
+
+def check_rules(rules: Sequence[ManifestRule]) -> None:
+    """Raise InvalidInputError naming the key that is wrong in a list of rules.
+
+    Whether the targets exist is for `ChunkManifests.validate`: sets and rules may come from
+    different configurations.
+    """
+    if len(rules) > MAX_RULES:
+        refuse("manifest.rules", f"at most {MAX_RULES} rules", len(rules))
+    for place, rule in enumerate(rules):
+        key = f"manifest.rules[{place}]"
         if rule.path is not None:
-            _check_pattern(rule.path, f"{key}.path")
-        for name in ("metadata_chunks", "initialized_chunks"):
-            _check_range(getattr(rule, name), f"{key}.{name.replace('_', '-')}")
-        conditions = (rule.path, rule.metadata_chunks, rule.initialized_chunks)
-        if all(condition is None for condition in conditions) and place + 1 < len(self.rules):
-            raise InvalidInputError(
-                f"{key}: a rule without conditions takes every array, so it must be the last one"
-            )
+            check_pattern(rule.path, f"{key}.path")
+        _check_range(rule.metadata_chunks, f"{key}.metadata_chunks")
+        _check_range(rule.initialized_chunks, f"{key}.initialized_chunks")
+        if rule.is_unconditional and place + 1 < len(rules):
+            refuse(key, "conditions, since only the last rule may take every array", rule)
 
 
-def _check_set(each: ManifestSet, names: list[str], key: str) -> None:
-    if not each.name or names.count(each.name) > 1:
-        raise InvalidInputError(f"{key}: names of sets are not empty and differ, found {names}")
+def check_pattern(pattern: str, key: str) -> None:
+    """Raise InvalidInputError naming the key if a text is not a regular expression."""
+    if (error := pattern_error(pattern)) is not None:
+        refuse(key, f"a regular expression ({error})", pattern)
+
+
+def _check_set(each: ManifestSet, names: Collection[str], key: str) -> None:
     if (each.max_manifest_size is None) == (each.arrays_per_manifest is None):
-        raise InvalidInputError(
-            f"{key}: exactly one of max-manifest-size and arrays-per-manifest is given, "
-            f"found {each.max_manifest_size} and {each.arrays_per_manifest}"
-        )
+        sizes = (each.max_manifest_size, each.arrays_per_manifest)
+        refuse(key, "exactly one of max_manifest_size and arrays_per_manifest", sizes)
     if each.name == DEFAULT_SET:
         if each.cardinality is not None:
-            raise InvalidInputError(
-                f"{key}.cardinality: {DEFAULT_SET!r} has no limit, found {each.cardinality}"
-            )
+            refuse(f"{key}.cardinality", "null, since it takes all the rest", each.cardinality)
         if each.overflow_to is not None:
-            raise InvalidInputError(
-                f"{key}.overflow-to: {DEFAULT_SET!r} takes all, found {each.overflow_to!r}"
-            )
-    elif each.overflow_to is not None and each.overflow_to not in names:
-        raise InvalidInputError(
-            f"{key}.overflow-to: there is no set {each.overflow_to!r}; expected one of {names}"
-        )
+            refuse(f"{key}.overflow_to", "null, since it takes all the rest", each.overflow_to)
+    elif each.overflow_to not in names:
+        refuse(f"{key}.overflow_to", _one_of(names), each.overflow_to)
 
 
-def _check_pattern(pattern: str, key: str) -> None:
-    try:
-        _pattern(pattern)
-    except re.error as error:
-        raise InvalidInputError(
-            f"{key}: {pattern!r} is not a regular expression: {error}"
-        ) from None
+def _check_overflow(sets: Sequence[ManifestSet]) -> None:
+    """Refuse loops. Every other way ends in `default`, the one set that overflows nowhere."""
+    following = {each.name: each.overflow_to for each in sets}
+    ends = {DEFAULT_SET}
+    for place, each in enumerate(sets):
+        way = [each.name]
+        while way[-1] not in ends:
+            after = following[way[-1]]
+            assert after is not None
+            if after in way:
+                loop = " -> ".join([*way[way.index(after) :], after])
+                key = f"manifest.sets[{place}].{each.name}.overflow_to"
+                refuse(key, f"a way that ends in {DEFAULT_SET}", loop)
+            way.append(after)
+        ends.update(way)
 
 
 def _check_range(chunks: ChunkRange | None, key: str) -> None:
-    if chunks is None:
-        return
-    low, high = chunks
+    low, high = chunks or (None, None)
     if low is not None and high is not None and low > high:
-        raise InvalidInputError(f"{key}: a range is [low, high], found [{low}, {high}]")
+        refuse(key, "a range [low, high]", [low, high])
 
 
-@cache
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+def _warn_of_unreachable(rules: Sequence[ManifestRule]) -> None:
+    for place, rule in enumerate(rules):
+        before = next((at for at in range(place) if rules[at].covers(rule)), None)
+        if before is not None:
+            _logger.warning(
+                "manifest.rules[%s] is never reached: manifest.rules[%s] takes all its arrays",
+                place,
+                before,
+            )
+
+
+def _one_of(names: Collection[str]) -> str:
+    return f"the name of a set, one of {', '.join(sorted(names))}"
 
 
 def _in_range(chunks: ChunkRange | None, count: int) -> bool:
-    if chunks is None:
-        return True
-    low, high = chunks
+    low, high = chunks or (None, None)
     return (low is None or count >= low) and (high is None or count <= high)
+
+
+def _covers(outer: ChunkRange | None, inner: ChunkRange | None) -> bool:
+    (outer_low, outer_high), (low, high) = outer or (None, None), inner or (None, None)
+    return (not outer_low or (low is not None and outer_low <= low)) and (
+        outer_high is None or (high is not None and high <= outer_high)
+    )

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icefloe.config.conditions import (
-    ManifestPreloadCondition,
-    ManifestSplitCondition,
-    ManifestSplitDimCondition,
+from icefloe.config.conditions import ManifestSplitCondition, ManifestSplitDimCondition
+from icefloe.config.manifest_sets import (
+    DEFAULT_RULES,
+    DEFAULT_SET,
+    DEFAULT_SETS,
+    ChunkManifests,
+    ManifestRule,
+    ManifestSet,
+    check_rules,
+    check_sets,
 )
-from icefloe.config.section import (
-    Concurrency,
-    Count,
-    Section,
+from icefloe.config.preloading import (  # noqa: TC001 (msgspec reads annotations)
+    ManifestPreload,
+    ManifestPreloadConfig,
 )
+from icefloe.config.section import Concurrency, Section
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,14 +27,6 @@ if TYPE_CHECKING:
 
 DimensionSizes = tuple[tuple[ManifestSplitDimCondition, int], ...]
 SplitSizes = tuple[tuple[ManifestSplitCondition, DimensionSizes], ...]
-
-
-class ManifestPreloadConfig(Section):
-    """Which manifests are read in the background as soon as a session starts."""
-
-    max_total_refs: Count | None = None
-    preload_if: ManifestPreloadCondition | None = None
-    max_arrays_to_scan: Count | None = None
 
 
 class ManifestSplittingConfig(Section):
@@ -70,9 +68,36 @@ class ManifestSplittingConfig(Section):
 class ManifestConfig(Section):
     """How manifests are laid out and read."""
 
-    preload: ManifestPreloadConfig | None = None
+    preload: ManifestPreloadConfig | ManifestPreload | None = None
+    """What is fetched in advance; laid over one of the other kind, it replaces it."""
     splitting: ManifestSplittingConfig | None = None
     max_concurrent_manifest_fetches_during_commit: Concurrency | None = None
+    sets: list[ManifestSet] | None = None
+    """Which manifests there are. The set `default` is there even if it is not listed."""
+    rules: list[ManifestRule] | None = None
+    """Which arrays go to which set: the first rule that fits decides, else it is `default`.
+
+    Not given, the usual rules hold as far as the sets that they name are there.
+    """
+
+    def chunk_manifests(self) -> ChunkManifests:
+        """The sets and rules that hold; raises InvalidInputError naming the key that is wrong."""
+        sets = DEFAULT_SETS if self.sets is None else tuple(self.sets)
+        if self.rules is None:
+            names = {DEFAULT_SET, *(each.name for each in sets)}
+            rules = tuple(rule for rule in DEFAULT_RULES if rule.target in names)
+        else:
+            rules = tuple(self.rules)
+        return ChunkManifests(sets=sets, rules=rules).complete()
+
+    @classmethod
+    def _checked(cls, name: str, value: Any, expected: Any) -> Any:
+        checked = super()._checked(name, value, expected)
+        if name == "sets":
+            check_sets(checked)
+        elif name == "rules":
+            check_rules(checked)
+        return checked
 
 
 def _size_for(sizes: DimensionSizes, axis: int, name: str | None) -> int | None:

@@ -3,12 +3,15 @@
 This is the form that files hold. Keys are snake_case (kebab-case is read too); choices are written
 as the reference implementation does: a bare name, or a dict of one key that names the choice.
 Only what was given is written. Reading names the path of whatever it does not accept.
+
+The section `chunk-manifests` of seed 004 is read as what it is here: the keys `sets`, `rules` and
+`preload` of the section `manifest`, where they are written.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,17 +21,21 @@ from icefloe.config.conditions_form import (
     condition_to_plain,
     dimension_from_plain,
     dimension_to_plain,
-    preload_condition_from_plain,
-    refuse,
     split_condition_from_plain,
 )
 from icefloe.config.containers import VirtualChunkContainer, check_containers
-from icefloe.config.manifests import (
-    ManifestConfig,
-    ManifestPreloadConfig,
-    ManifestSplittingConfig,
-    SplitSizes,
+from icefloe.config.manifest_sets import ManifestSet
+from icefloe.config.manifest_sets_form import (
+    chunk_manifests_from_plain,
+    preload_from_plain,
+    preload_to_plain,
+    rules_from_plain,
+    set_to_plain,
+    sets_from_plain,
 )
+from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig, SplitSizes
+from icefloe.config.plain_reading import items, mapping, refuse, section, value_of
+from icefloe.config.preloading import ManifestPreload
 from icefloe.config.repository import (
     CachingConfig,
     CompressionAlgorithm,
@@ -37,7 +44,6 @@ from icefloe.config.repository import (
     RepoUpdateRetryConfig,
 )
 from icefloe.config.section import PositiveCount
-from icefloe.errors import InvalidInputError
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
@@ -46,35 +52,53 @@ from icefloe.storage.settings import (
 )
 from icefloe.storage.stores import AnyObjectStoreConfig, ObjectStoreConfig, S3Options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Reader = Callable[[Any, str], Any]
-
 
 def to_plain(config: RepositoryConfig) -> dict[str, Any]:
     """What was given, as a plain tree.
 
-    Raises InvalidInputError for what must not be kept: containers that make no sense, secrets.
+    Raises InvalidInputError for what must not be kept: what makes no sense, secrets.
     """
-    check_containers(config.virtual_chunk_containers or {})
+    config.effective()
     plain: dict[str, Any] = _written(config)
     return plain
 
 
 def from_plain(plain: Any) -> RepositoryConfig:
     """A configuration out of a plain tree. Raises InvalidInputError naming what is wrong in it."""
-    if plain is None:
-        refuse("", "a mapping", plain)
-    config: RepositoryConfig = _read_repository(plain, "")
+    tree = dict(mapping(plain, ""))
+    spellings = [key for key in tree if key.replace("-", "_") == "chunk_manifests"]
+    if len(spellings) > 1:
+        refuse(spellings[1], "each key once", "chunk_manifests in two spellings")
+    seeds = {key: tree.pop(key) for key in spellings}
+    config: RepositoryConfig = _read_repository(tree, "")
+    for key, part in seeds.items():
+        _add_chunk_manifests(config, chunk_manifests_from_plain(part, key), key)
     check_containers(config.virtual_chunk_containers or {})
     return config
+
+
+def _add_chunk_manifests(config: RepositoryConfig, part: ManifestConfig | None, key: str) -> None:
+    """Put what the seed's section gives where it belongs: into the section `manifest`."""
+    if part is None:
+        return
+    manifest = config.manifest or ManifestConfig()
+    for name in ("sets", "rules", "preload"):
+        if (given := getattr(part, name)) is None:
+            continue
+        if getattr(manifest, name) is not None:
+            refuse(f"{key}.{name}", f"it once, either here or as manifest.{name}", given)
+        setattr(manifest, name, given)
+    config.manifest = manifest
 
 
 def _written(value: Any) -> Any:
     match value:
         case ManifestSplittingConfig():
             return {"split_sizes": _written_rules(value.split_sizes or ())}
+        case ManifestSet():
+            return set_to_plain(value)
+        case ManifestPreload():
+            return preload_to_plain(value)
         case VirtualChunkContainer():
             named = {} if value.name is None else {"name": value.name}
             return {**named, "url_prefix": value.url_prefix, "store": _written_store(value.store)}
@@ -86,6 +110,8 @@ def _written(value: Any) -> Any:
             return _written_fields(value)
         case dict():
             return {name: _written(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_written(inner) for inner in value]
         case _:
             return value
 
@@ -124,66 +150,22 @@ def _written_store(store: AnyObjectStoreConfig) -> Any:
             return kind if store.opts is None else {kind: dict(store.opts)}
 
 
-def _section(section: type[Any], **readers: Reader) -> Reader:
-    """A reader of one section; fields without a reader of their own hold plain values."""
-    types = {field.name: field.type for field in msgspec.structs.fields(section)}
-
-    def read(plain: Any, path: str) -> Any:
-        if plain is None:
-            return None
-        given: dict[str, Any] = {}
-        for key, value in _mapping(plain, path).items():
-            name, here = key.replace("-", "_"), f"{path}.{key}".lstrip(".")
-            if name not in types:
-                refuse(here, f"one of the keys {', '.join(types)}", key)
-            if name in given:
-                refuse(here, "each key once", f"{name} in two spellings")
-            reader = readers.get(name, _value_of(types[name]))
-            given[name] = None if value is None else reader(value, here)
-        return section(**{name: value for name, value in given.items() if value is not None})
-
-    return read
-
-
-def _value_of(expected: Any) -> Reader:
-    def read(plain: Any, path: str) -> Any:
-        try:
-            return msgspec.convert(plain, expected)
-        except msgspec.ValidationError as error:
-            msg = f"the configuration is not valid at `{path}`: {error}, found {plain!r}"
-            raise InvalidInputError(msg) from None
-
-    return read
-
-
-def _mapping(plain: Any, path: str) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        refuse(path, "a mapping", plain)
-    return plain
-
-
-def _list(plain: Any, path: str) -> list[Any]:
-    if not isinstance(plain, list):
-        refuse(path, "a list", plain)
-    return plain
-
-
 def _algorithm(plain: Any, path: str) -> CompressionAlgorithm:
     choice(plain, path, ("zstd",))
     return CompressionAlgorithm.Zstd
 
 
 def _rules(plain: Any, path: str) -> SplitSizes:
-    return tuple(_rule(rule, f"{path}[{index}]") for index, rule in enumerate(_list(plain, path)))
+    return tuple(_rule(rule, here) for rule, here in items(plain, path))
 
 
 def _rule(plain: Any, path: str) -> Any:
-    if len(_list(plain, path)) != 2:
+    if len(list(items(plain, path))) != 2:
         refuse(path, "a list of two: a condition on arrays, and a list of sizes", plain)
     array, sizes = plain
     path, sizes_path = f"{path}[0]", f"{path}[1]"
     return split_condition_from_plain(array, path), tuple(
-        _size(size, f"{sizes_path}[{index}]") for index, size in enumerate(_list(sizes, sizes_path))
+        _size(size, here) for size, here in items(sizes, sizes_path)
     )
 
 
@@ -195,7 +177,7 @@ class _Size(msgspec.Struct):
 
 
 def _size(plain: Any, path: str) -> Any:
-    size = _section(_Size, condition=dimension_from_plain)(plain, path)
+    size = section(_Size, condition=dimension_from_plain)(plain, path)
     if size is None or size.condition is None or size.num_chunks is None:
         refuse(path, "a mapping with the keys condition and num_chunks", plain)
     return size.condition, size.num_chunks
@@ -211,7 +193,7 @@ class _Container(msgspec.Struct):
 
 def _containers(plain: Any, path: str) -> dict[str, VirtualChunkContainer]:
     containers = {}
-    for prefix, container in _mapping(plain, path).items():
+    for prefix, container in mapping(plain, path).items():
         here = f"{path}[{prefix}]"
         given = _read_container(container, here)
         if given is None or given.store is None:
@@ -229,11 +211,11 @@ def _store(plain: Any, path: str) -> AnyObjectStoreConfig:
     if store is ObjectStoreConfig.InMemory:
         return ObjectStoreConfig.InMemory()
     if store is ObjectStoreConfig.LocalFileSystem:
-        return ObjectStoreConfig.LocalFileSystem(_value_of(str)(argument, path))
+        return ObjectStoreConfig.LocalFileSystem(value_of(str)(argument, path))
     if store in {ObjectStoreConfig.S3, ObjectStoreConfig.S3Compatible, ObjectStoreConfig.Tigris}:
         read: AnyObjectStoreConfig = store(_read_s3_options(argument or {}, path))
         return read
-    options: AnyObjectStoreConfig = store(_value_of(dict[str, str] | None)(argument, path))
+    options: AnyObjectStoreConfig = store(value_of(dict[str, str] | None)(argument, path))
     return options
 
 
@@ -248,25 +230,27 @@ _KINDS_OF_STORES: dict[type[Any], str] = {
     ObjectStoreConfig.Http: "http",
 }
 
-_read_s3_options = _section(S3Options)
-_read_container = _section(_Container, store=_store)
-_read_retries = _section(StorageRetriesSettings)
+_read_s3_options = section(S3Options)
+_read_container = section(_Container, store=_store)
+_read_retries = section(StorageRetriesSettings)
 
-_read_repository = _section(
+_read_repository = section(
     RepositoryConfig,
-    compression=_section(CompressionConfig, algorithm=_algorithm),
-    caching=_section(CachingConfig),
-    storage=_section(
+    compression=section(CompressionConfig, algorithm=_algorithm),
+    caching=section(CachingConfig),
+    storage=section(
         StorageSettings,
-        concurrency=_section(StorageConcurrencySettings),
+        concurrency=section(StorageConcurrencySettings),
         retries=_read_retries,
-        timeouts=_section(StorageTimeoutSettings),
+        timeouts=section(StorageTimeoutSettings),
     ),
     virtual_chunk_containers=_containers,
-    manifest=_section(
+    manifest=section(
         ManifestConfig,
-        preload=_section(ManifestPreloadConfig, preload_if=preload_condition_from_plain),
-        splitting=_section(ManifestSplittingConfig, split_sizes=_rules),
+        preload=preload_from_plain,
+        sets=sets_from_plain,
+        rules=rules_from_plain,
+        splitting=section(ManifestSplittingConfig, split_sizes=_rules),
     ),
-    repo_update_retries=_section(RepoUpdateRetryConfig, default=_read_retries),
+    repo_update_retries=section(RepoUpdateRetryConfig, default=_read_retries),
 )

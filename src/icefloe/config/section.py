@@ -52,21 +52,18 @@ class Section(msgspec.Struct, forbid_unknown_fields=True):
         """The value as the field takes it; raises InvalidInputError if it does not."""
         if isinstance(value, Enum) and type(value) in get_args(expected):
             return value  # msgspec only knows members by their values
-        try:
-            return msgspec.convert(value, expected)
-        except msgspec.ValidationError as error:
-            msg = f"{cls.__name__}.{name} cannot be {value!r}: {error}"
-            raise InvalidInputError(msg) from None
+        return _converted(cls, name, value, expected)
 
     def merge(self, other: Self) -> Self:
         """A new value: what `other` gives wins, what it leaves at None stays as it is here.
 
-        Merging goes into sections; everything else is replaced as a whole.
+        Merging goes into sections; everything else is replaced as a whole, and so is a section
+        by one of another kind.
         """
         merged = {}
         for name in self.__struct_fields__:
             ours, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(ours, Mergeable) and theirs is not None:
+            if isinstance(ours, Mergeable) and type(ours) is type(theirs):
                 merged[name] = ours.merge(theirs)
             else:
                 merged[name] = ours if theirs is None else theirs
@@ -77,6 +74,23 @@ class Section(msgspec.Struct, forbid_unknown_fields=True):
         return copy.deepcopy(self)
 
 
+class CheckedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the configuration that is replaced as a whole, checked when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, expected in _field_types(type(self)).items():
+            checked = _converted(type(self), name, getattr(self, name), expected)
+            msgspec.structs.force_setattr(self, name, checked)
+
+
+def _converted(owner: type, name: str, value: Any, expected: Any) -> Any:
+    try:
+        return msgspec.convert(value, expected)
+    except msgspec.ValidationError as error:
+        msg = f"{owner.__name__}.{name} cannot be {value!r}: {error}"
+        raise InvalidInputError(msg) from None
+
+
 @cache
-def _field_types(section: type[Section]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(section)}
+def _field_types(owner: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(owner)}

@@ -6,26 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.config.conditions import ManifestPreloadCondition
 from icefloe.config.containers import VirtualChunkContainer, check_containers
-from icefloe.config.manifests import ManifestConfig, ManifestPreloadConfig, ManifestSplittingConfig
+from icefloe.config.manifest_sets import ChunkManifests
+from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
+from icefloe.config.preloading import PreloadRule
 from icefloe.storage.settings import StorageRetriesSettings, StorageSettings
 
 if TYPE_CHECKING:
     from icefloe.config.repository import RepositoryConfig
-
-COORDINATE_NAMES = (
-    r"^(bnds|bounds|crs|spatial_ref|band|channel|member|number|realization|step|valid_time)$",
-    r"^(time|date|datetime|t)(_(bnds|bounds))?$",
-    r"^(lat|latitude|lon|longitude|x|y|z|xc|yc|rlat|rlon)(_(bnds|bounds))?$",
-    r"^(height|altitude|elevation|depth|level|lev|plev|pressure|isobaric)(_(bnds|bounds))?$",
-)
-"""Names that coordinate arrays of the field usually have."""
-
-DEFAULT_PRELOAD_CONDITION = ManifestPreloadCondition.or_conditions(
-    [ManifestPreloadCondition.name_matches(regex) for regex in COORDINATE_NAMES]
-) & ManifestPreloadCondition.num_refs(None, 1_001)
-"""Small manifests of coordinates: nearly every reader needs them at once."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -43,9 +31,9 @@ class Settings(msgspec.Struct, frozen=True):
     cached_attribute_bytes: int = 0
     cached_chunk_bytes: int = 0
 
-    preload_max_total_refs: int = 10_000
-    preload_if: ManifestPreloadCondition = DEFAULT_PRELOAD_CONDITION
-    preload_max_arrays_to_scan: int = 50
+    chunk_manifests: ChunkManifests = ChunkManifests()
+    """Complete and checked."""
+    preload: PreloadRule = PreloadRule()
     splitting: ManifestSplittingConfig = msgspec.field(default_factory=ManifestSplittingConfig)
     manifest_fetches_during_commit: int = 16
 
@@ -61,7 +49,8 @@ class Settings(msgspec.Struct, frozen=True):
     def from_config(cls, config: RepositoryConfig) -> Settings:
         """The values that hold under a configuration, checked.
 
-        Raises InvalidInputError if a virtual chunk container makes no sense.
+        Raises InvalidInputError for virtual chunk containers, manifest sets or rules that make no
+        sense.
         """
         check_containers(config.virtual_chunk_containers or {})
         config = config.copy()  # settings must not follow later changes
@@ -95,11 +84,9 @@ def _caching(config: RepositoryConfig) -> dict[str, int | None]:
 
 def _manifest(config: RepositoryConfig) -> dict[str, object]:
     manifest = config.manifest or ManifestConfig()
-    preload = manifest.preload or ManifestPreloadConfig()
     return {
-        "preload_max_total_refs": preload.max_total_refs,
-        "preload_if": preload.preload_if,
-        "preload_max_arrays_to_scan": preload.max_arrays_to_scan,
+        "chunk_manifests": manifest.chunk_manifests(),
+        "preload": PreloadRule.from_config(manifest.preload),
         "splitting": manifest.splitting,
         "manifest_fetches_during_commit": manifest.max_concurrent_manifest_fetches_during_commit,
     }

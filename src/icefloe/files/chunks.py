@@ -82,6 +82,8 @@ class ChunkFiles:
                 return self.read(ref, byte_range)
             case NativeRef():
                 start, length = byte_range.resolve(ref.length)
+                if length == 0:
+                    return b""
                 if self.storage.capabilities.reads_are_immediate:
                     if length <= MAX_IMMEDIATE_BYTES:
                         return self.read(ref, byte_range)

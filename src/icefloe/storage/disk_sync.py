@@ -74,15 +74,23 @@ class Unsynced:
             self._files.discard(key)
             self._lost.discard(key)
 
-    def made_folders(self, parents: Iterable[str]) -> None:
-        """Note that folders outside the root (absolute paths) got new entries."""
-        with self._lock:
-            self._folders.update(parents)
+    def made_folder(self, folder: str, root_parents: Iterable[str]) -> None:
+        """Note that a folder, or some on the way to it, was made: their names are not on disk yet.
 
-    def distrust_folders(self) -> None:
-        """Note that a folder was made, and so that its name is not on disk."""
+        Args:
+            folder: The folder below the root.
+            root_parents: Absolute paths of what got a new entry, if the root itself was made.
+        """
         with self._lock:
-            self._trusted_folders.clear()
+            parents = set(root_parents)
+            self._folders |= parents
+            self._trusted_folders = {
+                trusted
+                for trusted in self._trusted_folders
+                if not parents
+                and not f"{folder}/".startswith(f"{trusted}/")
+                and not trusted.startswith(f"{folder}/")
+            }
 
     def settle(self, sync: Callable[[set[str], set[str]], set[str]]) -> None:
         """Return when all that was noted before the call is on disk.

@@ -92,6 +92,7 @@ class LocalStorage:
 
     def __setstate__(self, state: tuple[str, Durability]) -> None:
         self._root, self._durability = state
+        self._location = Path(self._root).as_uri()
         self._unsynced = Unsynced.below(self._root)
 
     @property
@@ -112,7 +113,7 @@ class LocalStorage:
     @property
     def location(self) -> str:
         """URL of the root."""
-        return Path(self._root).as_uri()
+        return self._location
 
     def with_settings(self, settings: StorageSettings) -> LocalStorage:  # noqa: ARG002
         """Return this storage: the settings are about requests, and it makes none."""
@@ -185,8 +186,8 @@ class LocalStorage:
     ) -> None:
         """Write an object under a fresh name."""
         with self._translated(key, writing=True), self._parent(key, make=True) as (folder, name):
-            with self._temporary(data) as (source, temporary):
-                os.rename(temporary, name, src_dir_fd=source, dst_dir_fd=folder)
+            with self._temporary(data) as temporary:
+                temporary.move(folder, name)
             if self._durability == "fsync":
                 self._unsynced.add_file(key)
                 self._unsynced.add_folder(key.rpartition("/")[0], got_entry=True)
@@ -205,13 +206,11 @@ class LocalStorage:
         with (
             self._translated(key, writing=True),
             self._parent(key, make=True) as (folder, name),
-            self._temporary(data) as (source, temporary),
+            self._temporary(data) as temporary,
         ):
             self._sync(key, temporary)
             try:
-                os.link(
-                    temporary, name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False
-                )
+                temporary.link(folder, name)
             except FileExistsError:
                 # Ours after all, if a network filesystem lost the answer to a first attempt.
                 if not self._holds(key, data):
@@ -231,12 +230,12 @@ class LocalStorage:
         with (
             self._translated(key, writing=True),
             self._parent(key, make=True) as (folder, name),
-            self._temporary(data) as (source, temporary),
+            self._temporary(data) as temporary,
         ):
             self._sync(key, temporary)
-            with _locked(source):
+            with _locked(temporary.folder):
                 self._require_version(key, expected)
-                os.rename(temporary, name, src_dir_fd=source, dst_dir_fd=folder)
+                temporary.move(folder, name)
                 if self._durability == "fsync":
                     os.fsync(folder)
             return _version_of(data)
@@ -273,8 +272,9 @@ class LocalStorage:
             self._translated(RESERVED_SEGMENT, absent_is_fine=True),
             self._folder(RESERVED_SEGMENT) as folder,
         ):
-            with self._temporary(b"") as (_, probe):
-                cutoff = os.stat(probe, dir_fd=folder).st_mtime - older_than.total_seconds()
+            with self._temporary(b"") as probe:
+                now = os.stat(probe.name, dir_fd=folder).st_mtime
+            cutoff = now - older_than.total_seconds()
             with os.scandir(folder) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):
@@ -387,22 +387,15 @@ class LocalStorage:
             self._unsynced.forget(key)
 
     @contextmanager
-    def _temporary(self, data: BytesLike) -> Iterator[tuple[int, str]]:
-        """Write a temporary file; give its folder and name; remove it unless it was moved."""
+    def _temporary(self, data: BytesLike) -> Iterator[_Temporary]:
+        """Write a temporary file, and remove it afterwards unless it was moved."""
         with self._folder(RESERVED_SEGMENT, make=True) as folder:
-            name = secrets.token_hex(12)
-            file = os.open(name, _WRITE_NEW, 0o666, dir_fd=folder)
+            temporary = _Temporary(folder)
             try:
-                try:
-                    view = memoryview(data).cast("B")
-                    while view:
-                        view = view[os.write(file, view) :]
-                finally:
-                    os.close(file)
-                yield folder, name
+                temporary.write(data)
+                yield temporary
             finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=folder)
+                temporary.remove()
 
     @contextmanager
     def _parent(
@@ -416,36 +409,36 @@ class LocalStorage:
     def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
         # The first segment is opened together with the root, whose own path is free of links.
         first, _, rest = folder.partition("/")
-        descriptor = self._enter(f"{self._root}/{first}", None, make=make)
+        descriptor = self._enter(f"{self._root}/{first}", None, folder, make=make)
         try:
             while rest:
                 name, _, rest = rest.partition("/")
-                inner = self._enter(name, descriptor, make=make)
+                inner = self._enter(name, descriptor, folder, make=make)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _enter(self, name: str, outer: int | None, *, make: bool) -> int:
+    def _enter(self, name: str, outer: int | None, folder: str, *, make: bool) -> int:
+        """Open one folder on the way to `folder`, or make it."""
         try:
             return os.open(name, _FOLDER, dir_fd=outer)
         except FileNotFoundError:
             if not make:
                 raise
-        if outer is None:
-            self._unsynced.made_folders(_make_folders(self.root))
-        self._unsynced.distrust_folders()
+        root_parents = _make_folders(self.root) if outer is None else []
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=outer)
+        self._unsynced.made_folder(folder, root_parents)
         return os.open(name, _FOLDER, dir_fd=outer)
 
     # Durability
 
-    def _sync(self, key: str, temporary: str) -> None:
+    def _sync(self, key: str, temporary: _Temporary) -> None:
         """Make durable all that is not yet, and a temporary file that is to become `key`."""
         if self._durability == "fsync":
-            self._unsynced.add_file(f"{RESERVED_SEGMENT}/{temporary}")
+            self._unsynced.add_file(f"{RESERVED_SEGMENT}/{temporary.name}")
             self._unsynced.add_folder(key.rpartition("/")[0], got_entry=False)
             self._unsynced.settle(self._sync_now)
 
@@ -499,12 +492,12 @@ class LocalStorage:
                 raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
 
     def _refuse_links(self, key: str) -> None:
-        path = Path(self._root)
+        path = self._root
         for name in key.split("/"):
-            path /= name
-            if path.is_symlink():
+            path = f"{path}/{name}"
+            if _is_link(path):
                 raise StorageError(
-                    f"{key!r} in {self.location} leads through a symbolic link, {path}; links "
+                    f"{key!r} in {self.location} leads through a symbolic link, {path!r}; links "
                     "below the root are never followed, because they could lead out of it"
                 )
 
@@ -516,6 +509,39 @@ class LocalStorage:
             case errno.ENAMETOOLONG | errno.EISDIR:
                 raise InvalidInputError(f"cannot be an object: {text}") from error
         raise StorageError(text) from error
+
+
+class _Temporary:
+    """A file that has no key yet."""
+
+    def __init__(self, folder: int) -> None:
+        self.folder = folder
+        self.name = secrets.token_hex(12)
+        self._exists = False
+
+    def write(self, data: BytesLike) -> None:
+        file = os.open(self.name, _WRITE_NEW, 0o666, dir_fd=self.folder)
+        self._exists = True
+        try:
+            view = memoryview(data).cast("B")
+            while view:
+                view = view[os.write(file, view) :]
+        finally:
+            os.close(file)
+
+    def move(self, folder: int, name: str) -> None:
+        """Give it a name, taking it from what has it now."""
+        os.rename(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+        self._exists = False
+
+    def link(self, folder: int, name: str) -> None:
+        """Give it a name that nothing has now."""
+        os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
+
+    def remove(self) -> None:
+        if self._exists:
+            with suppress(FileNotFoundError):  # swept away
+                os.unlink(self.name, dir_fd=self.folder)
 
 
 def _version_of(data: BytesLike) -> Version:
@@ -595,6 +621,13 @@ def _locked(folder: int) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
     finally:
         os.close(file)
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return False  # absent, too long for the filesystem, or below what we may not look into
 
 
 def _make_folders(path: Path) -> list[str]:

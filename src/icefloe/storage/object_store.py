@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from icefloe.errors import (
     AlreadyExistsError,
@@ -35,15 +35,15 @@ from icefloe.storage.settings import (
 from icefloe.storage.settling import attempts, settle_create, settle_replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
     from icefloe.storage.places import Place
 
-_DELETE_BATCH = 1000
-_DELETE_ROUNDS = 3
+# All at first; what a failed request leaves in doubt is then deleted one by one, twice.
+_DELETE_BATCHES = (1000, 1, 1)
 _LIST_PAGE = 1000
 
 # obstore's own exceptions carry addresses; what in an address can be a secret is cut out.
@@ -52,6 +52,12 @@ _SECRET_IN_TEXT = re.compile(
     r"|(?<=[?&])(?:sig|X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature)=[^&\s\"')]*",
     re.IGNORECASE,
 )
+
+# Listings report these as errors of no kind.
+_REFUSED_IN_TEXT = re.compile(r"status code: 40[13]\b")
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # The process in which obstore was first used: its threads do not survive a fork, and a call in the
 # child would wait for them for ever, through a new client too.
@@ -165,16 +171,12 @@ class ObjectStorage:
             if length is None:
                 return store.get(path).bytes().to_bytes()
             parts = divide(start, length, self._settings.request_bytes)
-            if len(parts) == 1:
-                data = store.get_range(path, start=start, length=length).to_bytes()
-            else:
-                workers = min(len(parts), self._settings.max_requests_for_object)
-                with ThreadPoolExecutor(workers) as threads:
-                    data = b"".join(
-                        threads.map(
-                            lambda part: store.get_range(path, start=part[0], length=part[1]), parts
-                        )
-                    )
+            data = b"".join(
+                self._at_once(
+                    lambda part: store.get_range(path, start=part[0], length=part[1]).to_bytes(),
+                    parts,
+                )
+            )
             return self._complete(key, data, start, length)
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -222,12 +224,7 @@ class ObjectStorage:
             check_range(key, start, length)
         # Not obstore's get_ranges, which panics when a range starts behind the end of the object.
         spans = coalesce(ranges, max_bytes=self._settings.request_bytes)
-        if len(spans) == 1:
-            bodies = [self.get(key, spans[0].start, spans[0].length)]
-        else:
-            workers = max(1, min(len(spans), self._settings.max_requests_for_object))
-            with ThreadPoolExecutor(workers) as threads:
-                bodies = [*threads.map(lambda span: self.get(key, span.start, span.length), spans)]
+        bodies = self._at_once(lambda span: self.get(key, span.start, span.length), spans)
         parts = [b""] * len(ranges)
         for span, body in zip(spans, bodies, strict=True):
             for index, part in pick(body, span, ranges):
@@ -263,7 +260,7 @@ class ObjectStorage:
         An attribute `Storage-Class` sets the class of this object.
         """
         path = self._path(key, write=True)
-        with self._translated(key) as store:
+        with self._translated(key, writing=True) as store:
             store.put(path, data, **self._put_options(data, attributes))
 
     async def put_async(
@@ -271,7 +268,7 @@ class ObjectStorage:
     ) -> None:
         """Like `put`, without blocking the event loop."""
         path = self._path(key, write=True)
-        with self._translated(key) as store:
+        with self._translated(key, writing=True) as store:
             await store.put_async(path, data, **self._put_options(data, attributes))
 
     def create(self, key: str, data: BytesLike) -> None:
@@ -279,7 +276,7 @@ class ObjectStorage:
         path = self._path(key, write=True)
 
         def put() -> None:
-            with self._translated(key, one_shot=True) as store:
+            with self._translated(key, writing=True, one_shot=True) as store:
                 store.put(path, data, mode=self._create_mode(path), use_multipart=False)
 
         settle_create(
@@ -296,7 +293,7 @@ class ObjectStorage:
 
         def put() -> Version:
             mode = self._create_mode(path) if expected is None else self._update_mode(expected)
-            with self._translated(key, one_shot=True) as store:
+            with self._translated(key, writing=expected is None, one_shot=True) as store:
                 return _version_of(store.put(path, data, mode=mode, use_multipart=False))
 
         return settle_replace(
@@ -314,20 +311,25 @@ class ObjectStorage:
         for key in left:
             self._path(key, write=True)
         problem: StorageError | None = None
-        for _ in range(_DELETE_ROUNDS):
-            failed: list[str] = []
-            for first in range(0, len(left), _DELETE_BATCH):
-                batch = left[first : first + _DELETE_BATCH]
-                try:
-                    self._delete(batch)
-                except ObjectNotFoundError:
-                    failed += batch  # one was absent; the others may be there still
-                except StorageError as error:
-                    failed += batch
-                    problem = error
-            left = self._survivors(failed)
+        for batch_size in _DELETE_BATCHES:
+            batches = [
+                left[first : first + batch_size] for first in range(0, len(left), batch_size)
+            ]
+            errors = self._at_once(self._try_delete, batches)
+            failed = [
+                key
+                for batch, error in zip(batches, errors, strict=True)
+                if error is not None
+                for key in batch
+            ]
+            left = [
+                key
+                for key, is_alive in zip(failed, self._at_once(self._survives, failed), strict=True)
+                if is_alive
+            ]
             if not left:
                 return
+            problem = next((e for e in errors if isinstance(e, StorageError)), problem)
         raise StorageError(
             f"{len(left)} objects in {self.location} could not be deleted, among them {left[:5]}"
             + (f": {problem}" if problem is not None else "")
@@ -419,25 +421,31 @@ class ObjectStorage:
             if value is not None
         }
 
-    def _delete(self, keys: Sequence[str]) -> None:
-        with self._translated(keys[0]) as store:
-            store.delete([self._root + key for key in keys])
+    def _try_delete(self, keys: Sequence[str]) -> IcefloeError | None:
+        try:
+            with self._translated(keys[0]) as store:
+                store.delete([self._root + key for key in keys])
+        except (ObjectNotFoundError, StorageError) as error:
+            # One was absent or failed, and what became of the others is not said.
+            return error
+        return None
 
-    def _survivors(self, keys: Sequence[str]) -> list[str]:
-        def survives(key: str) -> bool:
-            try:
-                self.head(key)
-            except ObjectNotFoundError:
-                return False
-            except StorageError:
-                return True  # cannot be known: tried again, and reported if it comes to that
-            return True
+    def _survives(self, key: str) -> bool:
+        try:
+            self.head(key)
+        except ObjectNotFoundError:
+            return False
+        except StorageError:
+            return True  # cannot be known: tried again, and reported if it comes to that
+        return True
 
-        if not keys:
-            return []
-        with ThreadPoolExecutor(min(len(keys), self._settings.max_requests_for_object)) as threads:
-            alive = threads.map(survives, keys)
-            return [key for key, is_alive in zip(keys, alive, strict=True) if is_alive]
+    def _at_once(self, act: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """Do something for all items, as many at a time as one object may have requests."""
+        if len(items) <= 1:
+            return [act(item) for item in items]
+        workers = min(len(items), self._settings.max_requests_for_object)
+        with ThreadPoolExecutor(workers) as threads:
+            return [*threads.map(act, items)]
 
     def _info(self, meta: ObjectMeta) -> ObjectInfo:
         key = meta["path"] if self._place.kind == "http" else meta["path"][len(self._root) :]
@@ -459,7 +467,9 @@ class ObjectStorage:
         return clients
 
     @contextmanager
-    def _translated(self, key: str, *, one_shot: bool = False) -> Iterator[ObjectStore]:
+    def _translated(
+        self, key: str, *, writing: bool = False, one_shot: bool = False
+    ) -> Iterator[ObjectStore]:
         """Give the client, and raise our errors for its."""
         from obstore import exceptions
 
@@ -469,6 +479,10 @@ class ObjectStorage:
         except IcefloeError:
             raise
         except FileNotFoundError as error:
+            if writing:  # not the object is missing
+                raise StoragePermissionError(
+                    f"{self.location} has no bucket or container that can be written to"
+                ) from error
             raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
         except exceptions.AlreadyExistsError as error:
             raise AlreadyExistsError(f"{key!r} exists already in {self.location}") from error
@@ -477,7 +491,10 @@ class ObjectStorage:
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise StoragePermissionError(self._text(key, error)) from error
         except (exceptions.BaseError, NotImplementedError, OSError) as error:
-            raise StorageError(self._text(key, error)) from error
+            text = self._text(key, error)
+            if _REFUSED_IN_TEXT.search(text):
+                raise StoragePermissionError(text) from error
+            raise StorageError(text) from error
         except ValueError as error:
             raise InvalidInputError(self._text(key, error)) from error
 
@@ -521,7 +538,10 @@ class ObjectStorage:
     def _list_unchecked(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         # The client lists whole folders; the rest of the prefix is compared here.
         folder, _, rest = (self._root + prefix).rpartition("/")
-        offset = self._root + after if after >= prefix else _before(self._root + prefix, rest)
+        if after and after >= prefix:
+            offset = self._root + after
+        else:
+            offset = _before(self._root + prefix, rest)
         stream = None
         while True:
             with self._translated(prefix) as store:

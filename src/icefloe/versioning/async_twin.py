@@ -21,7 +21,7 @@ def async_twin(
     name = method.__name__
 
     @functools.wraps(method)
-    async def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         bound: Callable[P, R] = getattr(self, name)
         return await asyncio.to_thread(bound, *args, **kwargs)
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+MAX_HISTORY = 1000
+"""Ancestors that a snapshot in memory remembers; files keep as many as their layout allows."""
+
+
 class CommitMessage(Record, frozen=True):
     """What the committer says about a commit."""
 
@@ -72,7 +76,7 @@ def write_commit(
         message=said.message,
         metadata=said.metadata,
         total_parents=parent.total_parents + 1,
-        history=(parent.stub(), *parent.history),
+        history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
         manifests=_listed_manifests(base, nodes, changes, tables, manifests),
         attribute_files=attribute_files,
         nodes=nodes,

@@ -9,6 +9,7 @@ from icefloe.files.chunks import ChunkFiles
 from icefloe.files.metadata import CacheBudget, MetadataFiles
 from icefloe.files.virtual import VirtualChunkResolver
 from icefloe.formats.registry import format_for
+from icefloe.model.record import Record
 from icefloe.versioning.history import History
 
 if TYPE_CHECKING:
@@ -22,6 +23,24 @@ _BYTES_PER_NODE = 600
 _BYTES_PER_REF = 33
 
 
+class VirtualAccess(Record, frozen=True):
+    """What whoever opened a repository allows it to read outside of itself."""
+
+    authorizations: dict[str, Any]
+    """Credentials, or None, by URL prefix of a virtual chunk container."""
+    confirmed_prefixes: frozenset[str] = frozenset()
+    """Containers that the opener gave. The repository's own may not choose the server that the
+    opener's credentials are sent to."""
+
+    @classmethod
+    def given(
+        cls, authorizations: Mapping[str, Any] | None, config: RepositoryConfig | None
+    ) -> VirtualAccess:
+        """What the arguments of an opener allow."""
+        containers = None if config is None else config.virtual_chunk_containers
+        return cls(dict(authorizations or {}), frozenset(containers or ()))
+
+
 class Context:
     """The parts of an open repository; sessions of one repository share its caches."""
 
@@ -30,17 +49,20 @@ class Context:
         storage: Storage,
         fmt: Format,
         config: RepositoryConfig,
-        authorizations: Mapping[str, Any],
+        access: VirtualAccess,
     ) -> None:
         """Put the layers together."""
-        self.storage = storage
         self.format = fmt
         self.config = config
         self.settings = Settings.from_config(config)
-        self.authorizations = dict(authorizations)
+        wanted = self.settings.storage
+        self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
+        self.access = access
         self.refs = fmt.make_refs(storage)
         self.virtual = VirtualChunkResolver(
-            self.settings.virtual_chunk_containers, self.authorizations
+            self.settings.virtual_chunk_containers,
+            access.authorizations,
+            confirmed_prefixes=access.confirmed_prefixes,
         )
         self.files = MetadataFiles(storage, fmt, self._budget())
         self.chunk_files = ChunkFiles(
@@ -57,10 +79,10 @@ class Context:
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         name, version = self.format.name, self.format.spec_version
-        return _restore, (self.storage, name, version, self.config, self.authorizations)
+        return _restore, (self.storage, name, version, self.config, self.access)
 
 
 def _restore(
-    storage: Storage, name: str, version: int, config: RepositoryConfig, grants: dict[str, Any]
+    storage: Storage, name: str, version: int, config: RepositoryConfig, access: VirtualAccess
 ) -> Context:
-    return Context(storage, format_for(name, version), config, grants)
+    return Context(storage, format_for(name, version), config, access)

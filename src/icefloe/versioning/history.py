@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from icefloe.changes.compare import compare_nodes
 from icefloe.changes.logs import combine
 from icefloe.errors import (
+    FormatError,
     InvalidInputError,
     RefNotFoundError,
     SnapshotNotFoundError,
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
     Lookup = Callable[[str], SnapshotId | None]
 
-MAX_HISTORY = 2**40
-"""More ancestors than any repository has; a longer chain is a cycle made by damaged files."""
+MAX_READ_AHEAD = 16
+"""How many ancestors are read at the same time by who walks through them."""
 
-_STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d*|@\{[^}]*\})+)", re.DOTALL)
+_STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d{0,12}|@\{[^}]*\})+)", re.DOTALL)
 _STEP = re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
 
 
@@ -66,8 +67,10 @@ class History:
         the newest commit up to that moment. A reference that is really called so comes first.
         """
         version.check()
-        if as_of is not None and version.branch is None:
-            raise InvalidInputError("as_of goes with a branch")
+        if as_of is not None:
+            _check_moment(as_of)
+            if version.branch is None:
+                raise InvalidInputError("as_of must be given together with a branch")
         name, lookup = self._lookup_for(version)
         found = lookup(name)
         if found is None:
@@ -89,31 +92,24 @@ class History:
         return None if tip is None else tip.snapshot_id
 
     def _any(self, name: str) -> SnapshotId | None:
-        """A snapshot by its id, or by any reference where steps follow the name."""
+        """A snapshot by its id, or by the name of a branch or tag."""
         try:
             return SnapshotId.parse(name)
         except InvalidInputError:
-            if _STEPS.fullmatch(name):
-                return None
-            found = self._reference(name)
-            if found is None:
-                raise SnapshotNotFoundError(
-                    f"invalid snapshot id: `{name}`; expected 20 characters of base 32, "
-                    "or a branch or tag",
-                    name,
-                ) from None
-            return found
-
-    def _reference(self, name: str) -> SnapshotId | None:
-        if "/" in name:
-            return None
-        return self._branch(name) or self.refs.tag(name)
+            found = self._branch(name) or self.refs.tag(name)
+        if found is None and _STEPS.fullmatch(name) is None:
+            raise SnapshotNotFoundError(
+                f"invalid snapshot id: `{name}`; expected 20 characters of base 32, "
+                "or a branch or tag",
+                name,
+            )
+        return found
 
     def _resolve_steps(self, name: str, lookup: Lookup) -> SnapshotId | None:
         match = _STEPS.fullmatch(name)
         if match is None:
             return None
-        found = lookup(match["name"]) or self._reference(match["name"])
+        found = lookup(match["name"])
         if found is None:
             return None
         for step in _STEP.finditer(match["steps"]):
@@ -132,26 +128,51 @@ class History:
     def stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
         """A snapshot and its ancestors, newest first, reading as few files as possible."""
         snapshot = self.files.read_snapshot(snapshot_id)
+        seen = {snapshot.id}
         yield snapshot.stub()
-        for _ in range(MAX_HISTORY):
-            yield from snapshot.history
-            known = len(snapshot.history)
-            if known == 0 or known >= snapshot.total_parents:
+        while (parent_id := snapshot.parent_id) is not None:
+            known = snapshot.history
+            for stub in known:
+                _refuse_cycle(stub.id, seen)
+                yield stub
+            if known:
+                if len(known) >= snapshot.total_parents:
+                    return
+                snapshot = self.files.read_snapshot(known[-1].id)
+                continue
+            # A layout whose snapshots know their parent only.
+            parent = self._read_if_present(parent_id)
+            if parent is None:
                 return
-            last = snapshot.history[-1]
-            snapshot = self.files.read_snapshot(last.id)
+            _refuse_cycle(parent_id, seen)
+            yield parent.stub()
+            snapshot = parent
 
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[Snapshot]:
         """A snapshot and its ancestors, newest first."""
         snapshot = self.files.read_snapshot(snapshot_id)
+        seen = {snapshot.id}
         yield snapshot
+        read_ahead = 1
         while snapshot.parent_id is not None:
-            ids = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
-            for ancestor in self.files.in_parallel(self._read_if_present, ids):
+            known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
+            ends_here = len(known) >= snapshot.total_parents
+            ids = known[:read_ahead]
+            read_ahead = min(2 * read_ahead, MAX_READ_AHEAD)
+            for ancestor_id, ancestor in zip(
+                ids, self.files.in_parallel(self._read_if_present, ids), strict=True
+            ):
                 if ancestor is None:
-                    # Repositories of the earliest layouts remember a first snapshot that never
-                    # existed under that name.
-                    return
+                    if ends_here and ancestor_id == known[-1]:
+                        # Repositories of the earliest layouts remember a first snapshot that
+                        # never existed under that name.
+                        return
+                    raise SnapshotNotFoundError(
+                        f"snapshot {ancestor_id} is missing, although {snapshot.id} descends "
+                        "from it; the repository is damaged",
+                        str(ancestor_id),
+                    )
+                _refuse_cycle(ancestor_id, seen)
                 yield ancestor
                 snapshot = ancestor
 
@@ -172,8 +193,7 @@ class History:
 
     def as_of(self, snapshot_id: SnapshotId, moment: datetime) -> SnapshotId:
         """The newest of a snapshot and its ancestors that was written up to a moment."""
-        if moment.tzinfo is None:
-            raise TypeError("as_of needs a datetime with a timezone, found a naive one")
+        _check_moment(moment)
         oldest = None
         for stub in self.stubs(snapshot_id):
             if stub.written_at <= moment:
@@ -186,7 +206,7 @@ class History:
 
     def between(self, older: SnapshotId, newer: SnapshotId) -> list[SnapshotId] | None:
         """Snapshots after `older` up to `newer`, oldest first; None if it is no ancestor."""
-        path = []
+        path: list[SnapshotId] = []
         for stub in self.stubs(newer):
             if stub.id == older:
                 return path[::-1]
@@ -224,6 +244,20 @@ class History:
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
         return Diff(log, before.nodes, after.nodes)
+
+
+def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:
+    if snapshot_id in seen:
+        raise FormatError(
+            f"snapshot {snapshot_id} is an ancestor of itself; the repository is damaged"
+        )
+    seen.add(snapshot_id)
+
+
+def _check_moment(moment: object) -> None:
+    # Python calls a zone that gives no offset naive, too.
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise TypeError(f"as_of is a datetime with a timezone, found {moment!r}")
 
 
 def parse_moment(text: str) -> datetime:

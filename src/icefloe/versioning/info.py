@@ -59,6 +59,7 @@ class Diff:
     def __init__(self, log: TransactionLog, before: NodeTable, after: NodeTable) -> None:
         """Name the nodes of a log: deleted ones as they were before, others as they are after."""
         self._log = log
+        self._before = before
         self._after = after
         self.new_groups = _paths(log.new_groups, after)
         self.new_arrays = _paths(log.new_arrays, after)
@@ -78,7 +79,7 @@ class Diff:
         named = {
             node.path: index
             for node_id, index in self._log.updated_chunks.items()
-            if (node := self._after.by_id(node_id)) is not None
+            if (node := self._after.by_id(node_id) or self._before.by_id(node_id)) is not None
         }
         return dict(sorted(named.items()))
 
@@ -113,8 +114,8 @@ class Diff:
             lines += ["Nodes moved:", *moves, ""]
         chunks = list(self._chunk_lines())
         if chunks:
-            lines += ["Chunks updated:", *chunks, ""]
-        return "\n".join(lines)
+            lines += ["Chunks updated:", *chunks]
+        return "".join(f"{line}\n" for line in lines)
 
     def _chunk_lines(self) -> Iterator[str]:
         for path, index in self.chunk_indexes().items():

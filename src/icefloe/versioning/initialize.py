@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from icefloe.errors import AlreadyExistsError
+from icefloe.errors import AlreadyExistsError, ObjectNotFoundError
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.formats.port import Layout
+    from icefloe.storage.port import Storage
     from icefloe.versioning.context import Context
 
 ABANDONED_AFTER = timedelta(seconds=30)
 """A first snapshot without a branch that is older than this was left by a client that died."""
+
+
+def is_being_created(storage: Storage, layout: Layout) -> bool:
+    """Whether a client has begun to create a repository and not published it yet."""
+    try:
+        storage.head(layout.snapshot(FIRST_SNAPSHOT_ID))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def waits_for_creator() -> Iterator[float]:
+    """Seconds to sleep, growing, for who waits until another client has created a repository."""
+    pause = 0.005
+    deadline = time.monotonic() + 2 * ABANDONED_AFTER.total_seconds()
+    while time.monotonic() < deadline:
+        yield random.uniform(0, pause)
+        pause = min(2 * pause, 1.0)
 
 
 def write_first_snapshot(context: Context) -> SnapshotId:

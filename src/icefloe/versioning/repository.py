@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,13 +21,17 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
-from icefloe.versioning.async_twin import async_twin
-from icefloe.versioning.commit_metadata import check_commit_metadata
-from icefloe.versioning.context import Context
+from icefloe.versioning.async_twin import async_function_twin, async_twin
+from icefloe.versioning.commit_metadata import plain_metadata
+from icefloe.versioning.context import Context, VirtualAccess
 from icefloe.versioning.graph import AncestryGraph
 from icefloe.versioning.history import Version
 from icefloe.versioning.info import Diff, ManifestFileInfo, SnapshotInfo
-from icefloe.versioning.initialize import write_first_snapshot
+from icefloe.versioning.initialize import (
+    is_being_created,
+    waits_for_creator,
+    write_first_snapshot,
+)
 from icefloe.versioning.inspection import describe_snapshot
 from icefloe.versioning.session import Session
 
@@ -87,9 +92,8 @@ class Repository:
         fmt = format_for(generation, spec_version or DEFAULT_SPEC_VERSION)
         ensure_conditional_writes(place)
         _check_absent(place, fmt, check_clean_root=check_clean_root)
-        context = Context(
-            place, fmt, config or RepositoryConfig.default(), authorize_virtual_chunk_access or {}
-        )
+        access = VirtualAccess.given(authorize_virtual_chunk_access, config)
+        context = Context(place, fmt, config or RepositoryConfig.default(), access)
         first = write_first_snapshot(context)
         if config is not None:
             fmt.make_config_files(place).write(None, to_json(config))
@@ -114,7 +118,8 @@ class Repository:
             )
         kept = _read_config(fmt, place) or RepositoryConfig.default()
         merged = kept if config is None else kept.merge(config)
-        return cls(Context(place, fmt, merged, authorize_virtual_chunk_access or {}))
+        access = VirtualAccess.given(authorize_virtual_chunk_access, config)
+        return cls(Context(place, fmt, merged, access))
 
     @classmethod
     def open_or_create(
@@ -124,11 +129,17 @@ class Repository:
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
         create_version: int | None = None,
     ) -> Repository:
-        """Open a repository, or create it if there is none."""
+        """Open a repository, or create it if there is none; many clients may try at once."""
         place = storage_from_url(storage)
-        if not cls.exists(place):
-            with contextlib.suppress(AlreadyExistsError):
+        for pause in waits_for_creator():
+            if cls.exists(place):
+                break
+            try:
                 return cls.create(place, config, authorize_virtual_chunk_access, create_version)
+            except AlreadyExistsError:
+                if not is_being_created(place, format_for().layout):
+                    raise
+            time.sleep(pause)
         return cls.open(place, config, authorize_virtual_chunk_access)
 
     @staticmethod
@@ -152,8 +163,9 @@ class Repository:
     def save_config(self) -> None:
         """Keep the present configuration with the repository."""
         files = self._context.format.make_config_files(self._context.storage)
-        kept = files.read()
-        files.write(None if kept is None else kept[0], to_json(self._context.config))
+        kept, document = files.read(), to_json(self._context.config)
+        if kept is None or kept[1] != document:
+            files.write(None if kept is None else kept[0], document)
 
     def reopen(
         self,
@@ -163,12 +175,15 @@ class Repository:
         """The same repository with other settings on top of the present ones."""
         context = self._context
         merged = context.config if config is None else context.config.merge(config)
-        grants = (
-            context.authorizations
+        access = VirtualAccess.given(
+            context.access.authorizations
             if authorize_virtual_chunk_access is None
-            else authorize_virtual_chunk_access
+            else authorize_virtual_chunk_access,
+            config,
         )
-        twin = Repository(Context(context.storage, context.format, merged, grants))
+        confirmed = access.confirmed_prefixes | context.access.confirmed_prefixes
+        access = VirtualAccess(access.authorizations, confirmed)
+        twin = Repository(Context(context.storage, context.format, merged, access))
         twin._default_metadata = dict(self._default_metadata)
         return twin
 
@@ -197,16 +212,15 @@ class Repository:
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
         """URL prefixes of the virtual chunk containers that may be read."""
-        return set(self._context.authorizations)
+        return set(self._context.access.authorizations)
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Properties that every commit through this object gets, unless it says otherwise."""
-        check_commit_metadata(metadata)
-        self._default_metadata = dict(metadata)
+        self._default_metadata = plain_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
         """The properties that every commit through this object gets."""
-        return dict(self._default_metadata)
+        return plain_metadata(self._default_metadata)
 
     # --- sessions
 
@@ -280,7 +294,9 @@ class Repository:
         tip = self._context.refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
-        if from_snapshot_id is not None and str(tip.snapshot_id) != from_snapshot_id:
+        if from_snapshot_id is not None and tip.snapshot_id != self._resolve(
+            snapshot_id=from_snapshot_id
+        ):
             raise ConflictError(
                 f"branch update conflict: {branch!r} is at {tip.snapshot_id}, "
                 f"expected {from_snapshot_id}",
@@ -387,12 +403,12 @@ class Repository:
 
     # --- async forms
 
-    create_async = classmethod(async_twin(create.__func__))  # type: ignore[attr-defined]
-    open_async = classmethod(async_twin(open.__func__))  # type: ignore[attr-defined]
-    open_or_create_async = classmethod(async_twin(open_or_create.__func__))  # type: ignore[attr-defined]
-    exists_async = staticmethod(async_twin(exists))
-    fetch_config_async = staticmethod(async_twin(fetch_config))
-    fetch_spec_version_async = staticmethod(async_twin(fetch_spec_version))
+    create_async = classmethod(async_function_twin(create.__func__))  # type: ignore[attr-defined]
+    open_async = classmethod(async_function_twin(open.__func__))  # type: ignore[attr-defined]
+    open_or_create_async = classmethod(async_function_twin(open_or_create.__func__))  # type: ignore[attr-defined]
+    exists_async = staticmethod(async_function_twin(exists))
+    fetch_config_async = staticmethod(async_function_twin(fetch_config))
+    fetch_spec_version_async = staticmethod(async_function_twin(fetch_spec_version))
     save_config_async = async_twin(save_config)
     reopen_async = async_twin(reopen)
     readonly_session_async = async_twin(readonly_session)

@@ -8,7 +8,6 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import ConflictSolver, VersionSelection
 from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.errors import (
@@ -20,13 +19,14 @@ from icefloe.errors import (
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
-from icefloe.versioning.commit_metadata import check_commit_metadata
+from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.detection import Found
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
-
-MAX_BACKOFF_SECONDS = 2.0
 
 
 class Session(WorkingTree):
@@ -116,17 +114,16 @@ class Session(WorkingTree):
     def status(self) -> Diff:
         """What the session changed so far."""
         with self._lock:
-            log = self._changes.log(touched_chunks(self._changes, self._chunks))
+            log = self._changes.log(touched_chunks(self._changes, self._view.chunks))
             after = NodeTable.of(self._changes.all_nodes())
             return Diff(log, self._snapshot.nodes, after)
 
     # --- committing
 
     def discard_changes(self) -> None:
-        """Forget all uncommitted changes."""
+        """Forget all uncommitted changes, if there are any."""
         with self._lock:
-            self._check_writable()
-            self._changes = ChangeSet(self._snapshot.nodes)
+            self._show(self._snapshot)
 
     def commit(
         self,
@@ -156,8 +153,8 @@ class Session(WorkingTree):
                         raise
                 else:
                     return str(snapshot.id)
+                self._back_off(attempt)
                 attempt += 1
-                _back_off(attempt)
                 self._rebase(rebase_with)
 
     def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
@@ -216,10 +213,9 @@ class Session(WorkingTree):
             raise SessionStateError("cannot commit, no changes made to the session")
 
     def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        check_commit_metadata(metadata or {})
-        return CommitMessage(
-            message, {**self._default_metadata, **(metadata or {})}, self._started_at
-        )
+        given = {} if metadata is None else plain_metadata(metadata)
+        properties = {**self._default_metadata, **given}
+        return CommitMessage(check_message(message), properties, self._started_at)
 
     def _write(
         self,
@@ -266,14 +262,27 @@ class Session(WorkingTree):
                 str(tip.snapshot_id),
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
-        ours = self._changes.copy()
-        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._chunks))
+        ours = self._portable_changes()
+        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
         _resolve(ours, found, solver, head)
         for node_id in (theirs.deleted_arrays | theirs.deleted_groups) & ours.deleted.keys():
             del ours.deleted[node_id]
         ours.rebase(head.nodes)
         self._tip = tip
-        self._place(head, ours)
+        self._show(head, ours)
+
+    def _back_off(self, attempt: int) -> None:
+        """Wait a little, longer each time and never in step with other writers."""
+        settings = self._context.settings
+        longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
+        time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
+
+    def _portable_changes(self) -> ChangeSet:
+        """A copy of the changes that means the same on another base, and next to others."""
+        with self._lock:
+            copied = self._changes.copy()
+            copied.make_clears_explicit(self._view.chunks.table)
+            return copied
 
     # --- cooperating writers
 
@@ -303,16 +312,21 @@ class Session(WorkingTree):
                     f"only forks can be merged; Received {type(other).__name__!r}. "
                     "Use fork() to make one"
                 )
+        # Each fork is copied under its own lock before ours is taken: two sessions that merge each
+        # other do not wait for each other.
+        parts = [(other, other._portable_changes()) for other in others if other is not self]  # noqa: SLF001
         with self._lock:
             self._check_writable()
-            for other in others:
+            merged = self._portable_changes()
+            for other, changes in parts:
                 if other.snapshot_id != self.snapshot_id:
                     raise InvalidInputError(
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
-                if other._changes is not self._changes:  # noqa: SLF001
-                    self._changes.absorb(other._changes)  # noqa: SLF001
+                merged.absorb(changes)
+            if parts:
+                self._show(self._snapshot, merged)
             self._unmerged_forks = False
 
     merge_async = async_twin(merge)
@@ -332,7 +346,7 @@ class ForkSession(Session):
                 "context": self._context,
                 "snapshot_id": self._snapshot.id,
                 "tip": self._tip,
-                "changes": self._changes,
+                "changes": self._changes.copy(),
                 "metadata": self._default_metadata,
             }
 
@@ -340,8 +354,9 @@ class ForkSession(Session):
         context: Context = state["context"]
         snapshot = context.files.read_snapshot(state["snapshot_id"])
         Session.__init__(self, context, snapshot, state["tip"], state["metadata"])
-        self._changes = state["changes"]
-        self._changes.rebase(snapshot.nodes)
+        changes: ChangeSet = state["changes"]
+        changes.rebase(snapshot.nodes)
+        self._show(snapshot, changes)
 
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
@@ -361,14 +376,6 @@ class ForkSession(Session):
         """Refuse: the session that was forked amends."""
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
-    async def commit_async(self, *_: Any, **__: Any) -> str:
-        """Refuse: the session that was forked commits."""
-        return self.commit()
-
-    async def flush_async(self, *_: Any, **__: Any) -> str:
-        """Refuse: the session that was forked flushes."""
-        return self.flush()
-
 
 def _resolve(
     ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
@@ -377,13 +384,10 @@ def _resolve(
     unsolved = []
     for item in found:
         choice = solver.solve(item.conflict)
-        if choice is VersionSelection.Fail:
+        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
+            give_up_chunks(ours, item)
+        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
             unsolved.append(item.conflict)
-        elif choice is VersionSelection.UseTheirs:
-            if item.common_chunks is None:
-                unsolved.append(item.conflict)
-            else:
-                give_up_chunks(ours, item)
     if unsolved:
         listing = "\n".join(f"  {conflict}" for conflict in unsolved)
         raise RebaseFailedError(
@@ -391,9 +395,3 @@ def _resolve(
             str(head.id),
             unsolved,
         )
-
-
-def _back_off(attempt: int) -> None:
-    """Wait a little, longer each time and never in step with other writers."""
-    limit = min(MAX_BACKOFF_SECONDS, 0.002 * 2 ** min(attempt, 12))
-    time.sleep(random.uniform(0, limit))

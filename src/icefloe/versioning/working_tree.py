@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,27 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 
+class _View(NamedTuple):
+    """A snapshot with changes laid over it; they only make sense together."""
+
+    snapshot: Snapshot
+    chunks: SnapshotChunks
+    changes: ChangeSet
+
+    def array(self, path: str) -> Node:
+        """The array at a path; raises NodeNotFoundError."""
+        node = self.changes.get(path)
+        if node is None or node.array is None:
+            what = "is a group" if node is not None else "does not exist"
+            raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
+        return node
+
+
 class WorkingTree:
     """Reads and edits nodes and chunks. Threads and event loops may share it.
 
-    Edits are made under a lock. Readers take none: they see the dictionaries that hold the edits
-    before or after an edit, never in between.
+    Edits are made under a lock. Readers take none: they look at one view, which a commit or a
+    rebase replaces as a whole, and find each edit in it made or not made, never half.
     """
 
     def __init__(self, context: Context, snapshot: Snapshot) -> None:
@@ -41,15 +57,18 @@ class WorkingTree:
         self._lock = threading.RLock()
         self._show(snapshot)
 
-    def _show(self, snapshot: Snapshot) -> None:
-        """Show a snapshot, without changes."""
-        self._place(snapshot, ChangeSet(snapshot.nodes))
+    def _show(self, snapshot: Snapshot, changes: ChangeSet | None = None) -> None:
+        """Show a snapshot and the changes that are laid over it, if any."""
+        chunks = SnapshotChunks(self._context.files, snapshot)
+        self._view = _View(snapshot, chunks, changes or ChangeSet(snapshot.nodes))
 
-    def _place(self, snapshot: Snapshot, changes: ChangeSet) -> None:
-        """Show changes that are laid over a snapshot."""
-        self._snapshot = snapshot
-        self._chunks = SnapshotChunks(self._context.files, snapshot)
-        self._changes = changes
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._view.snapshot
+
+    @property
+    def _changes(self) -> ChangeSet:
+        return self._view.changes
 
     @property
     def read_only(self) -> bool:
@@ -112,13 +131,6 @@ class WorkingTree:
             raise NodeNotFoundError(f"node not found: {path} in {self!r}", path)
         return node
 
-    def _array(self, path: str) -> Node:
-        node = self._changes.get(path)
-        if node is None or node.array is None:
-            what = "is a group" if node is not None else "does not exist"
-            raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
-        return node
-
     def _check_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyError(
@@ -130,16 +142,16 @@ class WorkingTree:
 
     def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         """Where the bytes of a chunk are; None if it is not initialised or outside the grid."""
-        node = self._array(path)
-        assert node.array is not None
+        view = self._view
+        node = view.array(path)
         if not _in_grid(node, coords):
             return None
-        edits = self._changes.chunks.get(node.id)
+        edits = view.changes.chunks.get(node.id)
         if edits is not None:
             decided, ref = edits.get(coords)
             if decided:
                 return ref
-        return self._chunks.find(node, coords) if node.manifests else None
+        return view.chunks.find(node, coords) if node.manifests else None
 
     def get_chunk(
         self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
@@ -180,14 +192,15 @@ class WorkingTree:
     def chunk_table(self, path: str) -> ArrayChunks | None:
         """All chunk references of an array, as columns; None if it has none."""
         with self._lock:
-            node = self._array(path)
-            edits = self._changes.chunks.get(node.id)
-            table = self._chunks.table(node) if node.manifests else None
+            view = self._view
+            node = view.array(path)
+            edits = view.changes.chunks.get(node.id)
+            table = view.chunks.table(node) if node.manifests else None
             return table if edits is None else edits.apply(table)
 
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
-        node = self._array(path)
+        node = self._view.array(path)
         assert node.array is not None
         table = self.chunk_table(path)
         if table is None:
@@ -234,7 +247,7 @@ class WorkingTree:
         """Set many chunk references at once, as columns."""
         with self._lock:
             self._check_writable()
-            node = self._array(path)
+            node = self._view.array(path)
             assert node.array is not None
             grid = node.array.grid_shape
             box = chunks.index.box
@@ -302,7 +315,7 @@ class WorkingTree:
     ) -> None:
         with self._lock:
             self._check_writable()
-            node = self._array(path)
+            node = self._view.array(path)
             assert node.array is not None
             table = self.chunk_table(path)
             if table is None:
@@ -319,20 +332,23 @@ class WorkingTree:
             if len(rows):
                 edits.set_many(ArrayChunks.from_columns(coords[rows], table.refs.take(rows)))
 
-    def _check_chunk(self, path: str, coords: tuple[int, ...]) -> None:
+    def _check_chunk(self, path: str, coords: tuple[int, ...]) -> Node:
+        """The array of a chunk that may be written."""
         self._check_writable()
-        node = self._array(path)
+        node = self._view.array(path)
         if not _in_grid(node, coords):
             assert node.array is not None
             raise InvalidInputError(
                 f"invalid chunk index: {list(coords)} in {path}, whose chunk grid is "
                 f"{list(node.array.grid_shape or ())}"
             )
+        return node
 
     def _record(self, path: str, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
         with self._lock:
-            self._check_writable()
-            self._changes.edits(self._array(path)).set(coords, ref)
+            # Checked again: while the bytes were written, others may have committed or resized.
+            node = self._check_chunk(path, coords)
+            self._changes.edits(node).set(coords, ref)
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:

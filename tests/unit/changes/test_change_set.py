@@ -9,7 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from icefloe.changes.change_set import ChangeSet
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
+from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.ids import NodeId
+from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable, make_node
 
 
@@ -119,13 +121,116 @@ def test_changes_lie_over_another_base_by_id() -> None:
     assert elsewhere.array.shape == (9,)
 
 
-def test_absorbing_two_creators_of_one_path_is_refused() -> None:
+def test_absorbing_two_creators_of_one_group_makes_one_group() -> None:
     base = table()
     one, two = ChangeSet(base), ChangeSet(base)
-    one.set_document("/a", group())
-    two.set_document("/a", group())
-    with pytest.raises(AlreadyExistsError, match="both sessions created /a"):
+    one.set_document("/a", group("first"))
+    two.set_document("/a", group("second"))
+    one.absorb(two)
+    assert [node.document for node in one.new.values()] == [group("second")]
+    assert one.all_nodes()[1:] == list(one.new.values())
+
+
+def test_absorbing_two_creators_of_one_array_joins_their_chunks() -> None:
+    base = table()
+    one, two = ChangeSet(base), ChangeSet(base)
+    for place, changes in enumerate((one, two)):
+        changes.set_document("/a", array())
+        node = changes.get("/a")
+        assert node is not None
+        changes.edits(node).set((place,), InlineRef(b"%d" % place))
+    one.absorb(two)
+    (node,) = one.new.values()
+    edits = one.chunks[node.id]
+    assert set(one.chunks) == {node.id}
+    assert edits.get((0,)) == (True, InlineRef(b"0"))
+    assert edits.get((1,)) == (True, InlineRef(b"1"))
+
+
+@pytest.mark.parametrize("other", [array(5), group()])
+def test_absorbing_another_node_of_the_same_path_is_refused(other: bytes) -> None:
+    base = table()
+    one, two = ChangeSet(base), ChangeSet(base)
+    one.set_document("/a", array())
+    two.set_document("/a", other)
+    with pytest.raises(AlreadyExistsError, match="different nodes at /a"):
         one.absorb(two)
+
+
+def test_what_one_changed_and_another_deleted_is_gone() -> None:
+    base = table(a=array(), b=array())
+    for deleter_first in (True, False):
+        writer, deleter = ChangeSet(base), ChangeSet(base)
+        node = base.get("/a")
+        assert node is not None
+        writer.edits(node).set((0,), InlineRef(b"x"))
+        writer.set_document("/a", array(3))
+        writer.move("/a", "/moved")
+        deleter.delete("/a")
+        both = deleter if deleter_first else writer
+        both.absorb(writer if deleter_first else deleter)
+        assert set(both.deleted) == {node.id}
+        assert both.chunks == both.documents == both.places == {}
+        assert list(both.paths_below("/")) == ["/b"]
+
+
+def test_a_moved_child_survives_the_deletion_of_its_old_group() -> None:
+    base = table(g=group(), g__a=array())
+    one, two = ChangeSet(base), ChangeSet(base)
+    two.move("/g/a", "/a")
+    two.delete("/g")
+    two.set_document("/g", group("new"))
+    one.absorb(two)
+    assert list(one.paths_below("/")) == ["/a", "/g"]
+
+
+def test_two_moves_to_one_path_are_refused() -> None:
+    base = table(a=array(), b=array())
+    one, two = ChangeSet(base), ChangeSet(base)
+    one.move("/a", "/x")
+    two.move("/b", "/x")
+    with pytest.raises(AlreadyExistsError, match="two different nodes would be at /x"):
+        one.absorb(two)
+
+
+def test_changes_are_not_laid_over_a_node_that_others_put_there() -> None:
+    base = table()
+    changes = ChangeSet(base)
+    changes.set_document("/x", group())
+    other = NodeTable.of([*base, make_node(NodeId.random(), "/x", array())])
+    with pytest.raises(AlreadyExistsError, match="two different nodes would be at /x"):
+        changes.rebase(other)
+    assert changes.base is base
+
+
+def test_swapped_paths_are_laid_over_another_base() -> None:
+    base = table(a=array(1), b=array(2))
+    changes = ChangeSet(base)
+    changes.move("/a", "/t")
+    changes.move("/b", "/a")
+    changes.move("/t", "/b")
+    changes.rebase(NodeTable.of(list(base)))
+    shapes = [node.array.shape for node in changes.all_nodes() if node.array]
+    assert shapes == [(2,), (1,)]
+
+
+def test_deleting_all_chunks_spares_those_that_were_not_seen() -> None:
+    base = table(a=array())
+    node = base.get("/a")
+    assert node is not None
+    old = ArrayChunks.of([(0,), (1,)], [InlineRef(b"0"), InlineRef(b"1")], 1)
+    changes = ChangeSet(base)
+    changes.edits(node).clear()
+    changes.edits(node).set((1,), InlineRef(b"new"))
+    twin = changes.copy()
+    twin.make_clears_explicit(lambda _: old)
+    newer = ArrayChunks.of([(0,), (1,), (2,)], [InlineRef(b"%d" % k) for k in range(3)], 1)
+    kept = twin.chunks[node.id].apply(newer)
+    assert kept is not None
+    assert kept.index.tuples() == [(1,), (2,)]
+    assert kept.refs.get(0) == InlineRef(b"new")
+    assert changes.chunks[node.id].cleared
+    assert twin.chunks[node.id].touched(None) == changes.chunks[node.id].touched(old)
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -139,9 +244,10 @@ class ChangeSetMachine(RuleBasedStateMachine):
     def start(self, initial: set[str]) -> None:
         closed = {"/"}
         for path in initial:
-            while path != "/":
-                closed.add(path)
-                path = paths.parent(path) or "/"
+            above: str | None = path
+            while above is not None:
+                closed.add(above)
+                above = paths.parent(above)
         self.base = NodeTable.of(make_node(NodeId.random(), p, group()) for p in closed)
         self.changes = ChangeSet(self.base)
         self.model = {node.path: (node.id, group()) for node in self.base}

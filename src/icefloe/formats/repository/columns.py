@@ -150,6 +150,8 @@ def _listed(packed: list[Any], count: int, key: str, limit: int | None) -> list[
 
 
 def _from_planes(numbers: list[int], planes: bytes, count: int, key: str) -> npt.NDArray[np.uint64]:
+    if not planes and count > MAX_FREE_VALUES:
+        raise bad_file(key, f"a column of {count} values has no planes")
     if len(numbers) == 1:
         values = _residuals(planes, count, key)
         values += np.uint64(numbers[0] % _WRAP)
@@ -166,7 +168,7 @@ def _from_planes(numbers: list[int], planes: bytes, count: int, key: str) -> npt
 
 def _residuals(planes: bytes, count: int, key: str) -> npt.NDArray[np.uint64]:
     width, rest = divmod(len(planes), count) if count else (0, len(planes))
-    if rest or width > 8 or (width == 0 and count > MAX_FREE_VALUES):
+    if rest or width > 8:
         raise bad_file(key, f"{len(planes)} bytes cannot be a column of {count} integers")
     if width == 0:
         return np.zeros(count, dtype=np.uint64)

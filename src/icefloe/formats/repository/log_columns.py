@@ -138,6 +138,8 @@ def _unpack_chunks(packed: _Log, key: str) -> dict[NodeId, ChunkIndex]:
     lower, shapes = unpack_boxes(packed.chunk_lower, packed.chunk_shapes, ranks, key)
     counts = list(map(int, unpack_column(packed.chunk_counts, len(nodes), key)))
     boxes = _boxes(lower, shapes, ranks)
+    if not all(counts):
+        raise bad_file(key, "an array is listed that has no updated chunks")
     sparse = sum(count for count, box in zip(counts, boxes, strict=True) if count != box.size)
     positions = unpack_integers(packed.chunk_positions, sparse, key) if sparse else None
     updated: dict[NodeId, ChunkIndex] = {}
@@ -148,7 +150,7 @@ def _unpack_chunks(packed: _Log, key: str) -> dict[NodeId, ChunkIndex]:
             assert positions is not None
             linear = positions[start : start + count]
             start += count
-            if count == 0 or int(linear[-1]) >= box.size or not (linear[1:] > linear[:-1]).all():
+            if int(linear[-1]) >= box.size or not (linear[1:] > linear[:-1]).all():
                 raise bad_file(key, "the positions of updated chunks do not ascend in their box")
         updated[node] = ChunkIndex(box, linear)
     if len(updated) != len(nodes):

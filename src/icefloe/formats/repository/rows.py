@@ -6,6 +6,7 @@ plain reader of spec 001 passes it by; see `row_reader` for the other direction.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,15 @@ MAX_HISTORY = 1000
 """H-15: ancestors that a snapshot remembers."""
 
 _document_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def _parse(document: bytes) -> dict[str, Any]:
+    try:
+        return _document_decoder.decode(document)
+    except msgspec.DecodeError:
+        # Python's own parser also takes NaN and integers of any size.
+        parsed: dict[str, Any] = json.loads(document)
+        return parsed
 
 
 def encode_time(time: datetime) -> str:
@@ -87,7 +97,7 @@ def _node(node: Node) -> list[Any]:
         at = node.attributes.position
         whole = whole[:at] + b"{}" + whole[at:]
         attributes = {"Ref": [str(node.attributes.file), node.attributes.row]}
-    document = _document_decoder.decode(whole)
+    document = _parse(whole)
     if attributes is None and document.get("attributes") is not None:
         attributes = {"Inline": storable(document["attributes"])}
     data: Any = "Group"
@@ -165,7 +175,7 @@ def encode_attributes(rows: Sequence[bytes]) -> bytes:
 
     One more element after the maps holds the JSON itself, verbatim.
     """
-    maps = [storable(_document_decoder.decode(row)) for row in rows]
+    maps = [storable(_parse(row)) for row in rows]
     return encode_msgpack([*maps, list(rows)])
 
 

@@ -1,0 +1,40 @@
+"""The regular expressions of a configuration: the one place that compiles and applies them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+MAX_PATTERN_LENGTH = 1_000
+"""Longer ones are refused: they come from files, and files may lie."""
+
+
+def pattern_error(regex: str) -> str | None:
+    """What is wrong with a regular expression; None if it is one."""
+    compiled = _compiled(regex)
+    return compiled if isinstance(compiled, str) else None
+
+
+def found(regex: str, text: str) -> bool:
+    """Whether the regex occurs in the text; never, if it is no regex."""
+    compiled = _compiled(regex)
+    return not isinstance(compiled, str) and compiled.search(text) is not None
+
+
+def matches_whole(regex: str, text: str) -> bool:
+    """Whether the regex describes the whole text (H-40); never, if it is no regex."""
+    compiled = _compiled(regex)
+    return not isinstance(compiled, str) and compiled.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(regex: str) -> re.Pattern[str] | str:
+    """The compiled expression, or why there is none."""
+    if len(regex) > MAX_PATTERN_LENGTH:
+        return f"it has {len(regex)} characters, more than {MAX_PATTERN_LENGTH}"
+    try:
+        return re.compile(regex)
+    except (re.error, OverflowError) as error:
+        return str(error)
+    except RecursionError:
+        return "it is nested too deeply"

@@ -1,0 +1,70 @@
+"""Zarr documents and small trees for tests that need no zarr, written through a session."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.versioning.repository import Repository
+    from icefloe.versioning.session import Session
+
+
+def group(**attributes: Any) -> bytes:
+    """The document of a group."""
+    document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(document).encode()
+
+
+def array(shape: Sequence[int] = (10,), chunk: int = 1, **attributes: Any) -> bytes:
+    """The document of an array of bytes, with chunks of `chunk` elements along each dimension."""
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk] * len(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}],
+        "attributes": attributes,
+    }
+    return json.dumps(document).encode()
+
+
+def set_chunks(session: Session, path: str, places: Sequence[int], data: bytes = b"\x01") -> None:
+    """Write chunks of an array of one dimension."""
+    for place in places:
+        session.set_chunk(path, (place,), data)
+
+
+def make_tree(repository: Repository) -> str:
+    """Commit a group `/g` with an array `/g/a` of ten chunks, and an array `/b` of three."""
+    session = repository.writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/g", group())
+    session.set_document("/g/a", array())
+    set_chunks(session, "/g/a", range(10))
+    session.set_document("/b", array())
+    set_chunks(session, "/b", range(3))
+    return session.commit("tree")
+
+
+def commit_attribute(repository: Repository, value: Any, branch: str = "main") -> str:
+    """A commit that changes an attribute of the root group."""
+    session = repository.writable_session(branch)
+    session.set_document("/", group(value=value))
+    return session.commit(f"value {value}")
+
+
+def node_paths(session: Session) -> list[str]:
+    """All nodes that a session shows."""
+    return [path for path in ("/", *session.node_paths("/")) if session.get_node(path) is not None]
+
+
+def chunks_of(session: Session, path: str) -> dict[int, bytes]:
+    """The initialised chunks of an array of one dimension."""
+    places = session.chunk_coords(path).tolist()
+    return {row[0]: session.get_chunk(path, tuple(row)) or b"" for row in places}

@@ -1,0 +1,113 @@
+"""Logs of several commits as one, and logs derived from two states."""
+
+from __future__ import annotations
+
+import json
+
+from icefloe.changes.compare import compare_chunks, compare_nodes
+from icefloe.changes.logs import combine
+from icefloe.model.chunk_index import Box, ChunkIndex
+from icefloe.model.chunk_refs import InlineRef
+from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.manifest import ArrayChunks
+from icefloe.model.nodes import ManifestRef, Node, make_node
+from icefloe.model.transaction_log import Move, TransactionLog
+
+A, B, C = NodeId.random(), NodeId.random(), NodeId.random()
+
+
+def index(*places: int) -> ChunkIndex:
+    return ChunkIndex.from_tuples([(place,) for place in places], 1)
+
+
+def chunks(**data: bytes) -> ArrayChunks:
+    places = [(int(name[1:]),) for name in data]
+    return ArrayChunks.of(places, [InlineRef(value) for value in data.values()], 1)
+
+
+def test_one_log_is_itself() -> None:
+    log = TransactionLog(new_groups=frozenset({A}))
+    assert combine([log]) is log
+    assert combine([]) == TransactionLog()
+
+
+def test_a_node_that_came_and_went_is_nowhere() -> None:
+    combined = combine(
+        [
+            TransactionLog(
+                new_arrays=frozenset({A}), new_groups=frozenset({B}), updated_chunks={A: index(1)}
+            ),
+            TransactionLog(updated_arrays=frozenset({A}), moves=(Move(A, "/a", "/b"),)),
+            TransactionLog(deleted_arrays=frozenset({A}), deleted_groups=frozenset({B})),
+        ]
+    )
+    assert combined == TransactionLog()
+
+
+def test_chunks_of_all_commits_are_joined_and_outlive_their_array() -> None:  # api-facts 13
+    combined = combine(
+        [
+            TransactionLog(updated_chunks={A: index(1, 2), B: index(0)}),
+            TransactionLog(updated_chunks={A: index(2, 5)}),
+            TransactionLog(deleted_arrays=frozenset({B})),
+        ]
+    )
+    assert combined.updated_chunks == {A: index(1, 2, 5), B: index(0)}
+    assert combined.deleted_arrays == {B}
+
+
+def test_a_new_array_whose_definition_changed_is_in_both() -> None:  # api-facts 13
+    combined = combine(
+        [TransactionLog(new_arrays=frozenset({C})), TransactionLog(updated_arrays=frozenset({C}))]
+    )
+    assert combined.new_arrays == combined.updated_arrays == {C}
+
+
+def group(node_id: NodeId, path: str, label: str = "") -> Node:
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {"label": label}}
+    return make_node(node_id, path, json.dumps(document).encode())
+
+
+def array(node_id: NodeId, path: str, refs: int = 0) -> Node:
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [9],
+        "data_type": "int8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [],
+    }
+    node = make_node(node_id, path, json.dumps(document).encode())
+    pointer = ManifestRef(ManifestId.random(), Box((0,), (9,)), refs)
+    return node.evolve(manifests=(pointer,) if refs else ())
+
+
+def test_states_are_compared_by_id() -> None:
+    before = [group(A, "/g"), array(B, "/old", 1), array(C, "/gone")]
+    created = NodeId.random()
+    after = [group(A, "/g", "new"), array(B, "/new", 2), array(created, "/c", 1)]
+    tables = {"/old": chunks(_0=b"x", _1=b"y"), "/new": chunks(_0=b"x", _1=b"z", _3=b"")}
+    log = compare_nodes(
+        before,
+        after,
+        lambda node: tables.get(node.path),
+        lambda node: tables.get(node.path, chunks(_7=b"q")),
+    )
+    assert log == TransactionLog(
+        new_arrays=frozenset({created}),
+        deleted_arrays=frozenset({C}),
+        updated_groups=frozenset({A}),
+        updated_chunks={B: index(1, 3), created: index(7)},
+        moves=(Move(B, "/old", "/new"),),
+    )
+
+
+def test_chunks_are_compared_by_what_they_refer_to() -> None:
+    one = chunks(_0=b"a", _4=b"b")
+    assert compare_chunks(None, None) is None
+    assert compare_chunks(one, chunks(_0=b"a", _4=b"b")) is None
+    assert compare_chunks(None, one) == compare_chunks(one, None) == index(0, 4)
+    assert compare_chunks(one, chunks(_0=b"a", _4=b"c")) == index(4)
+    assert compare_chunks(one, chunks(_5=b"a")) == index(0, 4, 5)

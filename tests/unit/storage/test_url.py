@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icefloe.errors import InvalidInputError
+from icefloe.storage.factories import Storage
+from icefloe.storage.local import LocalStorage
+from icefloe.storage.memory import MemoryStorage
+from icefloe.storage.object_store import ObjectStorage
+from icefloe.storage.url import storage_from_url
+
+SECRET = "canary-secret"
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
+
+
+def test_a_storage_is_itself():
+    storage = MemoryStorage()
+    assert storage_from_url(storage) is storage
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        str,
+        Path,
+        lambda path: f"file://{path}",
+        lambda path: f"file://localhost{path}",
+        lambda path: Path(path).as_uri(),
+    ],
+)
+def test_paths(tmp_path, make):
+    path = tmp_path / "with space #1 and ü%"
+    made = make(path)
+    if isinstance(made, str) and made.startswith("file://") and "%20" not in made:
+        path = tmp_path / "plain"
+        made = make(path)
+    storage = storage_from_url(made)
+    assert isinstance(storage, LocalStorage)
+    storage.put("key", b"1")
+    assert (path / "key").read_bytes() == b"1"
+    assert storage_from_url(storage.location) == storage
+
+
+def test_durability_is_an_option(tmp_path):
+    assert storage_from_url(f"file://{tmp_path}").durability == "fsync"
+    assert storage_from_url(f"file://{tmp_path}?durability=none").durability == "none"
+
+
+def test_memory_by_name():
+    storage_from_url("memory://url-test").put("key", b"1")
+    assert storage_from_url("memory://url-test").get("key") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("s3://bucket/a/prefix?anonymous=true", "s3://bucket/a/prefix"),
+        ("s3://bucket/?anonymous=true", "s3://bucket"),
+        (
+            (
+                "s3://bucket/p?anonymous=true&region=eu-west-1&endpoint_url=http%3A%2F%2F127.0.0.1%3A9"
+                "&allow_http=true&force_path_style=true"
+            ),
+            "s3://bucket/p?endpoint_url=http%3A%2F%2F127.0.0.1%3A9",
+        ),
+        ("gs://bucket/prefix?anonymous=true", "gs://bucket/prefix"),
+        ("gcs://bucket/prefix?anonymous=true", "gs://bucket/prefix"),
+        ("az://account/container/prefix?anonymous=true", "az://account/container/prefix"),
+        ("https://example.org/data/", "https://example.org/data"),
+        ("http://127.0.0.1:9/data", "http://127.0.0.1:9/data"),
+    ],
+)
+def test_object_stores(url, location):
+    storage = storage_from_url(url)
+    assert isinstance(storage, ObjectStorage)
+    assert storage.location == location
+    assert repr(storage) == f"ObjectStorage({location!r})"
+    assert isinstance(storage, Storage)
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("s3://bucket/prefix", "AWS_ACCESS_KEY_ID"),
+        ("gs://bucket/prefix", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://account/container/prefix", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_credentials_come_from_the_environment_or_not_at_all(url, variable, monkeypatch):
+    with pytest.raises(InvalidInputError, match="anonymous=true"):
+        storage_from_url(url)
+    monkeypatch.setenv(variable, SECRET)
+    assert storage_from_url(url).location == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://host/path",
+        "file://host/path",
+        "file:///path?durability=perhaps",
+        "s3:///no-bucket?anonymous=true",
+        "s3://bucket/p?anonymous=perhaps",
+        "s3://bucket/a/../b?anonymous=true",
+        "az://account?anonymous=true",
+        "memory://name?option=1",
+        f"s3://key:{SECRET}@bucket/prefix?anonymous=true",
+        f"s3://bucket/prefix?anonymous=true&secret_access_key={SECRET}",
+        f"s3://bucket/p?anonymous=true&endpoint_url=http%3A%2F%2Fuser%3A{SECRET}%40host",
+        f"https://host/path?signature={SECRET}",
+    ],
+)
+def test_bad_urls_are_refused_without_repeating_secrets(url):
+    with pytest.raises(InvalidInputError) as caught:
+        storage_from_url(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_other_things_are_refused():
+    with pytest.raises(InvalidInputError, match="int"):
+        storage_from_url(42)
+    assert not isinstance(42, Storage)
