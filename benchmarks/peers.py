@@ -28,6 +28,8 @@ class Peer(Protocol):
     durability: str
     modules: tuple[str, ...]
     """What a user imports to use it."""
+    loaded_on_first_use: tuple[str, ...]
+    """What these load later by themselves. Cases that do not count imports load it before."""
 
     def create(self, folder: Path) -> Any:
         """Create an empty repository (or store)."""
@@ -50,6 +52,12 @@ class IcefloePeer:
 
     distribution = "icefloe"
     modules: tuple[str, ...] = ("icefloe",)
+    loaded_on_first_use: tuple[str, ...] = (
+        "icefloe.versioning.repository",
+        "icefloe.zarr_store.store",
+        "icefloe.storage.local",
+        "zstandard",
+    )
 
     def __init__(self, durability: Literal["fsync", "none"]) -> None:
         self.durability: str = durability
@@ -90,6 +98,7 @@ class OfficialPeer:
     distribution = "icechunk"
     durability = "none"
     modules: tuple[str, ...] = ("icechunk",)
+    loaded_on_first_use: tuple[str, ...] = ()
 
     def create(self, folder: Path) -> Any:
         import icechunk
@@ -121,6 +130,7 @@ class ZarrPeer:
     """Plain zarr without versions, on local files or through obstore."""
 
     durability = "none"
+    loaded_on_first_use: tuple[str, ...] = ()
 
     def __init__(self, *, through_obstore: bool) -> None:
         self.through_obstore = through_obstore
@@ -178,5 +188,5 @@ def versions() -> dict[str, str]:
 
 def import_everything(peer: Peer) -> None:
     """For the `start` of cases that should not count imports."""
-    for module in (*peer.modules, "zarr", "numpy"):
+    for module in (*peer.modules, *peer.loaded_on_first_use, "zarr", "numpy"):
         importlib.import_module(module)

@@ -33,6 +33,9 @@ COLOURS = {
     "zarr-obstore": "#c44e52",
 }
 
+LEAST_RATIO, GREATEST_RATIO = 0.02, 50.0
+"""What the plot shows; beyond, an arrow."""
+
 Summary = dict[str, Any]
 
 
@@ -150,12 +153,12 @@ Medians of {about["repetitions"]} interleaved repetitions, each in a process of 
 
 {markdown_table(rows)}
 
-![Wall time relative to the official package](summary.png)
+![Wall and CPU time relative to the official package](summary.png)
 """
 
 
 def draw(about: dict[str, Any], rows: list[Summary], path: Path) -> bool:
-    """Wall time of every peer relative to the official one, on a logarithmic axis."""
+    """Wall and CPU time of every peer relative to the official one, on logarithmic axes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -165,31 +168,47 @@ def draw(about: dict[str, Any], rows: list[Summary], path: Path) -> bool:
     if not shown:
         return False
     titles = list(dict.fromkeys(row["title"] for row in shown))
-    height = 1.2 + 0.45 * len(titles)
-    figure, axes = plt.subplots(figsize=(9, height), layout="constrained")
-    peers = [name for name in PEERS if name != OFFICIAL]
-    axes.axvline(1, color=COLOURS[OFFICIAL], linewidth=1.5, label=about["labels"][OFFICIAL])
-    for position, peer in enumerate(peers):
-        points = [row for row in shown if row["peer"] == peer]
-        offset = (position - (len(peers) - 1) / 2) * 0.15
-        axes.plot(
-            [row["wall_ratio"] for row in points],
-            [titles.index(row["title"]) + offset for row in points],
-            "o",
-            color=COLOURS[peer],
-            label=about["labels"][peer],
-        )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
-    axes.set_yticks(range(len(titles)), titles)
-    axes.invert_yaxis()
-    axes.grid(axis="x", which="both", alpha=0.25)
-    axes.set_xlabel("wall time relative to the official icechunk (left is faster)")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=5, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    height = 1.4 + 0.42 * len(titles)
+    figure, panels = plt.subplots(1, 2, figsize=(12, height), layout="constrained", sharey=True)
+    for axes, measure, heading in zip(
+        panels, ("wall_ratio", "cpu_ratio"), ("wall time", "CPU time"), strict=True
+    ):
+        draw_panel(axes, shown, titles, measure, about["labels"])
+        axes.set_title(heading)
+    panels[0].set_yticks(range(len(titles)), titles)
+    panels[0].invert_yaxis()
+    figure.supxlabel("relative to the official icechunk (left is better)", fontsize=10)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=130)
     plt.close(figure)
     return True
+
+
+def draw_panel(
+    axes: Any, rows: list[Summary], titles: list[str], measure: str, labels: dict[str, str]
+) -> None:
+    peers = [name for name in PEERS if name != OFFICIAL]
+    axes.axvline(1, color=COLOURS[OFFICIAL], linewidth=1.5, label=labels[OFFICIAL])
+    for position, peer in enumerate(peers):
+        height = (position - (len(peers) - 1) / 2) * 0.17
+        points = [row for row in rows if row["peer"] == peer]
+        if not points:
+            continue
+        ratios = [min(max(row[measure], LEAST_RATIO), GREATEST_RATIO) for row in points]
+        heights = [titles.index(row["title"]) + height for row in points]
+        axes.plot(ratios, heights, "o", markersize=5, color=COLOURS[peer], label=labels[peer])
+        for shown, y in zip(ratios, heights, strict=True):
+            if shown in (LEAST_RATIO, GREATEST_RATIO):  # off the scale: an arrow
+                marker = "<" if shown == LEAST_RATIO else ">"
+                axes.plot(shown, y, marker, markersize=9, color=COLOURS[peer])
+    axes.set_xscale("log")
+    axes.set_xlim(LEAST_RATIO / 1.3, GREATEST_RATIO * 1.3)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.grid(axis="x", which="both", alpha=0.2)
+    for border in range(1, len(titles)):
+        axes.axhline(border - 0.5, color="black", alpha=0.08, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def write_reports(about: dict[str, Any], results: list[dict[str, Any]], folder: Path) -> None:

@@ -96,3 +96,9 @@ def test_links_and_make_targets_of_page_exist(page: Path) -> None:
 
 def test_the_readme_has_code_that_is_run() -> None:
     assert ROOT / "README.md" in with_python(PAGES)
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in sorted(pages) if f"- {page}\n" not in navigation] == []

@@ -11,7 +11,7 @@ The section `chunk-manifests` of seed 004 is read as what it is here: the keys `
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -51,6 +51,9 @@ from icefloe.storage.settings import (
     StorageTimeoutSettings,
 )
 from icefloe.storage.stores import AnyObjectStoreConfig, ObjectStoreConfig, S3Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def to_plain(config: RepositoryConfig) -> dict[str, Any]:
@@ -92,16 +95,9 @@ def _add_chunk_manifests(config: RepositoryConfig, part: ManifestConfig | None, 
 
 
 def _written(value: Any) -> Any:
+    if (writer := _WRITERS.get(type(value))) is not None:
+        return writer(value)
     match value:
-        case ManifestSplittingConfig():
-            return {"split_sizes": _written_rules(value.split_sizes or ())}
-        case ManifestSet():
-            return set_to_plain(value)
-        case ManifestPreload():
-            return preload_to_plain(value)
-        case VirtualChunkContainer():
-            named = {} if value.name is None else {"name": value.name}
-            return {**named, "url_prefix": value.url_prefix, "store": _written_store(value.store)}
         case Condition():
             return condition_to_plain(value)
         case Enum():
@@ -125,14 +121,21 @@ def _written_fields(section: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _written_rules(rules: SplitSizes) -> list[Any]:
-    return [
+def _written_splitting(splitting: ManifestSplittingConfig) -> Any:
+    rules = [
         [
             condition_to_plain(array),
             [{"condition": dimension_to_plain(where), "num_chunks": size} for where, size in sizes],
         ]
-        for array, sizes in rules
+        for array, sizes in splitting.split_sizes or ()
     ]
+    return {"split_sizes": rules}
+
+
+def _written_container(container: VirtualChunkContainer) -> Any:
+    named = {} if container.name is None else {"name": container.name}
+    store = _written_store(container.store)
+    return {**named, "url_prefix": container.url_prefix, "store": store}
 
 
 def _written_store(store: AnyObjectStoreConfig) -> Any:
@@ -148,6 +151,14 @@ def _written_store(store: AnyObjectStoreConfig) -> Any:
             return kind
         case _:
             return kind if store.opts is None else {kind: dict(store.opts)}
+
+
+_WRITERS: dict[type[Any], Callable[[Any], Any]] = {
+    ManifestPreload: preload_to_plain,
+    ManifestSet: set_to_plain,
+    ManifestSplittingConfig: _written_splitting,
+    VirtualChunkContainer: _written_container,
+}
 
 
 def _algorithm(plain: Any, path: str) -> CompressionAlgorithm:

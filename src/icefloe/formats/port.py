@@ -150,5 +150,8 @@ class ConfigHistory(Protocol):
         Raises ConflictError unless `expected_sequence` is still the newest (None: there is none).
         """
 
+    def owns(self, key: str) -> bool:
+        """Whether a key is that of such a document."""
+
     def read_legacy(self) -> bytes | None:
         """A configuration in YAML that another implementation left, if there is one."""

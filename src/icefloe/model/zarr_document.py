@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import msgspec
@@ -63,8 +64,8 @@ def parse_document(document: bytes, path: str = "") -> ArrayMetadata | None:
     Raises InvalidInputError ("bad metadata") unless it is a Zarr v3 group or array document.
     """
     try:
-        parsed = _decoder.decode(document)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        parsed = _decode(document)
+    except (ValueError, RecursionError) as error:
         raise _bad(path, f"not a valid zarr.json: {error}") from None
     if parsed.node_type == "group":
         return None
@@ -87,6 +88,17 @@ def parse_document(document: bytes, path: str = "") -> ArrayMetadata | None:
         key_encoding=encoding,
         key_separator=separator,
     )
+
+
+def _decode(document: bytes) -> _Document:
+    try:
+        return _decoder.decode(document)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # Zarr writes attributes as Python does, whose JSON also has NaN, Infinity and halves of
+        # surrogate pairs. Such datasets exist, and Zarr reads them.
+        return msgspec.convert(json.loads(document.decode("utf-8")), _Document)
 
 
 def _bad(path: str, reason: str) -> InvalidInputError:

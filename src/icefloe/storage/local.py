@@ -15,14 +15,12 @@ What holds, and by what means:
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import hashlib
 import os
 import secrets
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -155,6 +153,8 @@ class LocalStorage:
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Like `get`; what is big is read in a thread."""
+        import asyncio
+
         check_range(key, start, length)
         with self._open(key) as (file, size):
             if min(size - start, size if length is None else length) <= _IMMEDIATE_BYTES:
@@ -196,6 +196,8 @@ class LocalStorage:
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
     ) -> None:
         """Like `put`; what is big is written in a thread."""
+        import asyncio
+
         if len(data) <= _IMMEDIATE_BYTES:
             self.put(key, data, attributes)
         else:
@@ -650,6 +652,8 @@ def _failed(sync: Callable[[str], bool], names: set[str]) -> set[str]:
     """Sync many at once, so that the filesystem may write its journal once for several."""
     if len(names) <= 1:
         return {name for name in names if not sync(name)}
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_SYNC_THREADS, len(names))) as threads:
         return {
             name for name, done in zip(names, threads.map(sync, names), strict=True) if not done

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -181,6 +179,8 @@ class ObjectStorage:
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Like `get`, without blocking the event loop."""
+        import asyncio
+
         path = self._path(key)
         check_range(key, start, length)
         if length == 0 or (length is None and start):
@@ -443,6 +443,8 @@ class ObjectStorage:
         """Do something for all items, as many at a time as one object may have requests."""
         if len(items) <= 1:
             return [act(item) for item in items]
+        from concurrent.futures import ThreadPoolExecutor
+
         workers = min(len(items), self._settings.max_requests_for_object)
         with ThreadPoolExecutor(workers) as threads:
             return [*threads.map(act, items)]

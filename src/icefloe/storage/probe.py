@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from icefloe.errors import AlreadyExistsError, IcefloeError, UnsafeStorageError
@@ -40,6 +39,8 @@ def ensure_conditional_writes(storage: Storage) -> None:
 
 
 def _probe(storage: Storage) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
     keys = [f"{PROBE_FOLDER}/{secrets.token_hex(12)}" for _ in range(2)]
     twice, raced = keys
     try:

@@ -101,17 +101,19 @@ class FaultyStorage(ForwardingStorage):
 
     def _run(self, verb: str, key: str, act: Callable[[], _Result]) -> _Result:
         fault = self._begin(verb, key)
-        result = act()
-        self._end(fault, verb, key)
-        return result
+        try:
+            return act()
+        finally:
+            self._end(fault, verb, key)
 
     async def _run_async(
         self, verb: str, key: str, act: Callable[[], Awaitable[_Result]]
     ) -> _Result:
         fault = self._begin(verb, key)
-        result = await act()
-        self._end(fault, verb, key)
-        return result
+        try:
+            return await act()
+        finally:
+            self._end(fault, verb, key)
 
     def _begin(self, verb: str, key: str) -> Fault | None:
         with self._lock:
@@ -128,6 +130,7 @@ class FaultyStorage(ForwardingStorage):
         return fault
 
     def _end(self, fault: Fault | None, verb: str, key: str) -> None:
+        """Strike after an operation, also after one that found or refused something."""
         if fault is Fault.CRASH_AFTER:
             with self._lock:
                 self._crashed = True

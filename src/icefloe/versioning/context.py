@@ -53,7 +53,7 @@ class Context:
     ) -> None:
         """Put the layers together."""
         self.format = fmt
-        self.config = config
+        self.config = config.copy()  # what callers do to theirs later is not ours
         self.settings = Settings.from_config(config)
         wanted = self.settings.storage
         self.storage = storage = storage if wanted is None else storage.with_settings(wanted)

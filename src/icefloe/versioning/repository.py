@@ -19,7 +19,7 @@ from icefloe.errors import (
 )
 from icefloe.formats.registry import detect, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
-from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
 from icefloe.versioning.commit_metadata import plain_metadata
@@ -95,8 +95,7 @@ class Repository:
         access = VirtualAccess.given(authorize_virtual_chunk_access, config)
         context = Context(place, fmt, config or RepositoryConfig.default(), access)
         first = write_first_snapshot(context)
-        if config is not None:
-            fmt.make_config_files(place).write(None, to_json(config))
+        _write_first_config(fmt, place, config)
         context.refs.create_branch(MAIN, first)
         return cls(context)
 
@@ -470,12 +469,26 @@ def _check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> N
     if not check_clean_root:
         return
     started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
-    for info in storage.list(limit=2):
-        if info.key != started:
+    configs = fmt.make_config_files(storage)
+    for info in storage.list():
+        # What a client leaves that died while it created a repository is no obstacle.
+        left = info.key == started or configs.owns(info.key)
+        if not left and not info.key.startswith(f"{PROBE_FOLDER}/"):
             raise AlreadyExistsError(
                 f"repositories can only be created in clean prefixes: {storage.location} has "
                 f"{info.key!r}; choose an empty place"
             )
+
+
+def _write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
+    """Keep the configuration, if any, also in place of one that a client left which died."""
+    files = fmt.make_config_files(storage)
+    left = files.read()
+    if config is None and left is None:
+        return
+    data = to_json(config or RepositoryConfig.default())
+    if left is None or left[1] != data:
+        files.write(None if left is None else left[0], data)
 
 
 def _read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:

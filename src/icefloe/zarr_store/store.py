@@ -268,7 +268,10 @@ class IcefloeStore(Store, SyncMixin):
     # Deleting
 
     async def delete(self, key: str) -> None:
-        """Remove a chunk, or with a node's document the whole node and all below it."""
+        """Remove a chunk, or with a node's document the whole node and all below it.
+
+        What is absent is no error, but the array of a chunk must exist.
+        """
         self.delete_sync(key)
 
     def delete_sync(self, key: str) -> None:
@@ -280,13 +283,16 @@ class IcefloeStore(Store, SyncMixin):
         path, coords = target
         if coords is None:
             self._session.delete_node(path)
-        elif not self._is_without_chunks(path):
+        elif self._may_exist(path, coords):
             self._session.delete_chunk(path, coords)
 
-    def _is_without_chunks(self, path: str) -> bool:
-        """Whether the grid of an array is empty: then there is no wrong index to complain of."""
+    def _may_exist(self, path: str, coords: tuple[int, ...]) -> bool:
+        """Whether an array's grid has a chunk; Zarr also deletes keys that cannot exist."""
         node = self._session.get_node(path)
-        return node is not None and node.array is not None and node.array.num_chunks == 0
+        grid = None if node is None or node.array is None else node.array.grid_shape
+        if grid is None:
+            return True
+        return len(grid) == len(coords) and all(map(int.__lt__, coords, grid))
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 
 import yaml
 from hypothesis import given
@@ -14,11 +15,15 @@ from icefloe.config import (
     CompressionAlgorithm,
     CompressionConfig,
     ManifestConfig,
+    ManifestPreload,
     ManifestPreloadCondition,
     ManifestPreloadConfig,
+    ManifestRule,
+    ManifestSet,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
+    PreloadArrays,
     RepositoryConfig,
     RepoUpdateRetryConfig,
     VirtualChunkContainer,
@@ -69,6 +74,53 @@ splittings = st.dictionaries(
     split_conditions, st.dictionaries(dimension_conditions, few, max_size=3), max_size=3
 ).map(ManifestSplittingConfig.from_dict)
 
+positive = st.integers(1, 2**63 - 1)
+regexes = texts.map(re.escape)
+chunk_ranges = st.lists(counts, min_size=2, max_size=2).map(sorted) | st.tuples(
+    st.none(), maybe(counts)
+)
+
+
+@st.composite
+def manifest_sets(draw: st.DrawFn) -> list[ManifestSet]:
+    """Sets for any of `rules`, in any order, that overflow to ones made before them."""
+    names = ["coordinates", *draw(st.lists(texts.filter(bool), unique=True, max_size=3))]
+    known = ["default"]
+    found = []
+    for name in dict.fromkeys(names):
+        if name == "default":
+            found.append(ManifestSet(name=name, max_manifest_size=draw(positive)))
+            continue
+        size = draw(st.sampled_from(["max_manifest_size", "arrays_per_manifest"]))
+        limits = {
+            size: draw(positive),
+            "overflow_to": draw(st.sampled_from(known)),
+            "cardinality": draw(maybe(positive)),
+        }
+        found.append(ManifestSet(name=name, **limits))
+        known.append(name)
+    return draw(st.permutations(found))
+
+
+rules = st.lists(
+    st.builds(
+        ManifestRule,
+        target=st.sampled_from(["coordinates", "default"]),
+        path=regexes,
+        metadata_chunks=maybe(chunk_ranges),
+        initialized_chunks=maybe(chunk_ranges),
+    ),
+    max_size=3,
+)
+
+preloads_by_condition = st.builds(ManifestPreloadConfig, maybe(counts), maybe(preload_conditions))
+preloads_by_path = st.builds(
+    ManifestPreload,
+    max_manifest_size=maybe(counts),
+    max_manifests=maybe(counts),
+    arrays=maybe(st.lists(st.builds(PreloadArrays, path=regexes), max_size=2)),
+)
+
 retries = st.builds(StorageRetriesSettings, maybe(few), maybe(counts), maybe(counts))
 s3_options = st.builds(
     S3Options, maybe(texts), maybe(texts), st.booleans(), st.booleans(), st.booleans()
@@ -95,38 +147,44 @@ def containers(draw: st.DrawFn) -> dict[str, VirtualChunkContainer]:
     return found
 
 
-configs = st.builds(
-    RepositoryConfig,
-    inline_chunk_threshold_bytes=maybe(counts),
-    get_partial_values_concurrency=maybe(few),
-    compression=maybe(
-        st.builds(
-            CompressionConfig, maybe(st.just(CompressionAlgorithm.Zstd)), maybe(st.integers(0, 22))
-        )
-    ),
-    caching=maybe(st.builds(CachingConfig, maybe(counts), maybe(counts), maybe(counts))),
-    storage=maybe(
-        st.builds(
-            StorageSettings,
-            concurrency=maybe(st.builds(StorageConcurrencySettings, maybe(few), maybe(counts))),
-            retries=maybe(retries),
-            storage_class=maybe(texts),
-            unsafe_use_metadata=maybe(st.booleans()),
-        )
-    ),
-    virtual_chunk_containers=maybe(containers()),
-    manifest=maybe(
-        st.builds(
-            ManifestConfig,
-            preload=maybe(
-                st.builds(ManifestPreloadConfig, maybe(counts), maybe(preload_conditions))
-            ),
-            splitting=maybe(splittings),
-        )
-    ),
-    repo_update_retries=maybe(st.builds(RepoUpdateRetryConfig, maybe(retries))),
-    inline_attributes_threshold_bytes=maybe(counts),
-)
+def configs_with(preloads: st.SearchStrategy) -> st.SearchStrategy:
+    return st.builds(
+        RepositoryConfig,
+        inline_chunk_threshold_bytes=maybe(counts),
+        get_partial_values_concurrency=maybe(few),
+        compression=maybe(
+            st.builds(
+                CompressionConfig,
+                maybe(st.just(CompressionAlgorithm.Zstd)),
+                maybe(st.integers(0, 22)),
+            )
+        ),
+        caching=maybe(st.builds(CachingConfig, maybe(counts), maybe(counts), maybe(counts))),
+        storage=maybe(
+            st.builds(
+                StorageSettings,
+                concurrency=maybe(st.builds(StorageConcurrencySettings, maybe(few), maybe(counts))),
+                retries=maybe(retries),
+                storage_class=maybe(texts),
+                unsafe_use_metadata=maybe(st.booleans()),
+            )
+        ),
+        virtual_chunk_containers=maybe(containers()),
+        manifest=maybe(
+            st.builds(
+                ManifestConfig,
+                preload=maybe(preloads),
+                sets=maybe(manifest_sets()),
+                rules=maybe(rules),
+                splitting=maybe(splittings),
+            )
+        ),
+        repo_update_retries=maybe(st.builds(RepoUpdateRetryConfig, maybe(retries))),
+        inline_attributes_threshold_bytes=maybe(counts),
+    )
+
+
+configs = configs_with(preloads_by_condition | preloads_by_path)
 
 
 @given(configs)
@@ -144,8 +202,13 @@ def test_nothing_given_changes_nothing(config):
     assert config.merge(config) == config
 
 
-@given(configs, configs, configs)
+@given(*[configs_with(preloads_by_condition)] * 3)
 def test_merging_is_associative(first, second, third):
+    assert first.merge(second).merge(third) == first.merge(second.merge(third))
+
+
+@given(*[configs_with(preloads_by_path)] * 3)
+def test_merging_is_associative_with_the_other_kind_of_preloading(first, second, third):
     assert first.merge(second).merge(third) == first.merge(second.merge(third))
 
 

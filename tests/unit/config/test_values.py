@@ -8,6 +8,7 @@ import pytest
 
 from icefloe.config import (
     CachingConfig,
+    ChunkManifests,
     CompressionAlgorithm,
     CompressionConfig,
     ManifestConfig,
@@ -16,6 +17,7 @@ from icefloe.config import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
+    PreloadRule,
     RepositoryConfig,
     RepoUpdateRetryConfig,
     VirtualChunkContainer,
@@ -194,18 +196,11 @@ class TestEffective:
         assert settings.cached_snapshot_nodes == 500_000
         assert settings.cached_chunk_refs == 15_000_000
         assert settings.cached_chunk_bytes == 0
-        assert settings.preload_max_total_refs == 10_000
+        assert settings.chunk_manifests == ChunkManifests()
+        assert settings.preload == PreloadRule()
         assert settings.splitting.sizes_for("/a", ["x", None]) == [None, None]
         assert settings.storage is None
         assert settings.virtual_chunk_containers == {}
-
-    @pytest.mark.parametrize("name", ["time", "lat", "longitude", "time_bnds", "x", "level"])
-    def test_small_manifests_of_coordinates_are_preloaded_by_default(self, name):
-        condition = RepositoryConfig().effective().preload_if
-
-        assert condition.matches(f"/group/{name}", 1_000)
-        assert not condition.matches(f"/group/{name}", 1_001)
-        assert not condition.matches(f"/{name}/temperature", 10)
 
     def test_what_is_given_holds_even_if_it_is_zero_or_empty(self):
         config = RepositoryConfig(
@@ -225,7 +220,7 @@ class TestEffective:
         assert settings.inline_attributes_threshold_bytes == 1
         assert settings.compression_level == 0
         assert (settings.cached_chunk_refs, settings.cached_snapshot_nodes) == (0, 1)
-        assert settings.preload_max_total_refs == settings.preload_max_arrays_to_scan == 0
+        assert settings.preload.max_total_refs == settings.preload.max_arrays_to_scan == 0
         assert settings.publish_max_tries == 2
         assert settings.publish_initial_backoff_ms == 20
 

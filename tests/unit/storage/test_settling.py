@@ -172,3 +172,23 @@ def test_attempts_are_counted_and_end_in_time():
     assert [*attempts(3, 0.0, 0.0, 60.0)] == [0, 1, 2]
     assert [*attempts(1, 10.0, 10.0, 0.0)] == [0]
     assert len([*attempts(1000, 10.0, 10.0, 0.0)]) < 1000
+
+
+def test_a_change_that_another_writer_replaced_since_is_unknown_and_no_conflict():
+    store = MemoryStorage()
+    first = store.replace("key", b"start", None)
+
+    def put():
+        ours = store.replace("key", b"ours", first)
+        store.replace("key", b"theirs", ours)
+        raise StorageError("connection reset")
+
+    with pytest.raises(CommitStateUnknownError):
+        settle_replace(
+            "key",
+            b"ours",
+            first,
+            put=put,
+            read=lambda: store.get_with_version("key"),
+            tries=range(3),
+        )

@@ -174,8 +174,8 @@ async def test_chunk_index_outside_of_the_grid(store):
         assert not await store.exists(key)
         with pytest.raises(IcefloeError, match="invalid chunk index"):
             await store.set(key, buffer(b"x"))
-        with pytest.raises(IcefloeError, match="invalid chunk index"):
-            await store.delete(key)
+        # Zarr's own suite deletes such keys.
+        await store.delete(key)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ class ConfigFiles:
             ) from None
         return sequence
 
+    def owns(self, key: str) -> bool:
+        """Whether a key is that of such a document."""
+        return key.startswith(f"{CONFIG_FOLDER}/")
+
     def read_legacy(self) -> bytes | None:
         """The YAML that the reference implementation kept at the root, if there is one."""
         try:

@@ -1,0 +1,258 @@
+"""A client that dies before or after any single storage operation harms nothing (T-CRASH)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import ConflictDetector, Repository, RepositoryConfig
+from icefloe.errors import AlreadyExistsError, RepositoryNotFoundError
+from icefloe.storage.local import LocalStorage
+from icefloe.storage.probe import PROBE_FOLDER
+from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
+from icefloe.versioning import initialize
+from tests.faults.pictures import copy_objects, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from icefloe.storage.port import Storage
+
+CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
+
+
+def prepare(storage: Storage) -> None:
+    """A repository with some history, two branches and a tag."""
+    repo = Repository.create(storage, CONFIG)
+    with repo.transaction("main", message="one") as store:
+        root = zarr.create_group(store)
+        for name, chunk in (("inline", 2), ("native", 8)):
+            root.create_array(
+                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
+            )[:] = 1
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    with repo.transaction("main", message="two") as store:
+        zarr.open_group(store)["native"][:8] = 2
+
+
+def edit(session: Any) -> None:
+    """Chunks of both kinds, metadata, long attributes, a new node, a moved one, a deleted one."""
+    root = zarr.open_group(session.store, mode="r+")
+    root["native"][8:24] = 3
+    root["inline"][:2] = 3
+    root.create_group("group").create_array(
+        "new", shape=(8,), chunks=(8,), dtype="u1", compressors=None
+    )[:] = 4
+    root.attrs["long"] = "x" * 500
+    root["inline"].resize((6,))
+    session.move("/inline", "/group/inline")
+
+
+def commit(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    edit(session)
+    session.commit("three", {"by": "a test"})
+
+
+def commit_with_rebase(repo: Repository) -> None:
+    session = repo.writable_session("dev")
+    zarr.open_group(session.store, mode="r+").create_group("mine")
+    with repo.transaction("dev", message="rival") as store:
+        zarr.open_group(store, mode="r+").create_group("theirs")
+    session.commit("rebased", rebase_with=ConflictDetector())
+
+
+def amend(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    edit(session)
+    session.amend("two, amended")
+
+
+def flush(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    edit(session)
+    session.flush("nowhere")
+
+
+def save_config(repo: Repository) -> None:
+    config = repo.config
+    config.inline_chunk_threshold_bytes = 100
+    repo.reopen(config).save_config()
+
+
+@dataclass(frozen=True)
+class Operation:
+    act: Callable[[Repository], None]
+    publishes: int = 1
+    """How many steps of it others see."""
+
+
+OPERATIONS = {
+    "commit": Operation(commit),
+    "commit with rebase": Operation(commit_with_rebase, publishes=2),
+    "amend": Operation(amend),
+    "flush": Operation(flush, publishes=0),
+    "create branch": Operation(lambda repo: repo.create_branch("new", "main~1")),
+    "delete branch": Operation(lambda repo: repo.delete_branch("dev")),
+    "create tag": Operation(lambda repo: repo.create_tag("v2", "main~1")),
+    "reset": Operation(lambda repo: repo.reset_branch("main", "main~1")),
+    "save config": Operation(save_config),
+}
+
+
+@pytest.fixture(params=["memory", "local"])
+def new_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storage]:
+    if request.param == "memory":
+        return icefloe.in_memory_storage
+    numbers = iter(range(10**6))
+    # What survives the death of a process does not depend on the disk.
+    return lambda: LocalStorage(tmp_path / str(next(numbers)), durability="none")
+
+
+def crash_points(
+    run: Callable[[FaultyStorage], object], make: Callable[[], Storage]
+) -> Iterator[tuple[str, Storage]]:
+    """Run something once for each operation that it makes, dying there; gives what is left.
+
+    Gives where that was, and the storage as the next client finds it.
+    """
+    counted = FaultyStorage(make())
+    run(counted)
+    assert counted.trace
+    for number, (verb, key) in enumerate(counted.trace, start=1):
+        # To die after a read is to die before the next operation.
+        faults = [Fault.CRASH_BEFORE] + [Fault.CRASH_AFTER] * (verb in WRITING)
+        for fault in faults:
+            inner = make()
+            faulty = FaultyStorage(inner)
+            faulty.inject(fault, nth=number)
+            with pytest.raises(CrashError):
+                run(faulty)
+            assert faulty.trace[-1][0] == verb
+            yield f"{fault.value} {verb} {key}", inner
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_crash_point_leaves_the_old_or_the_new_state(
+    name: str, new_storage: Callable[[], Storage]
+) -> None:
+    operation = OPERATIONS[name]
+    prepared = new_storage()
+    prepare(prepared)
+
+    def make() -> Storage:
+        storage = new_storage()
+        copy_objects(prepared, storage)
+        return storage
+
+    old, untouched = picture(prepared), objects(prepared)
+    whole = make()
+    operation.act(Repository.open(whole))
+    new = picture(whole)
+    assert (old == new) == (operation.publishes == 0)
+    seen, checked = set(), set()
+    for place, left in crash_points(lambda s: operation.act(Repository.open(s)), make):
+        found = objects(left)
+        assert {key: found[key] for key in untouched} == untouched, "an object was altered"
+        published = sum(key.startswith(("refs/", "config/")) for key in found.keys() - untouched)
+        seen.add(published)
+        # Most deaths leave what an earlier one left, but for random names.
+        kinds = tuple(sorted((key.partition("/")[0], len(found[key])) for key in found))
+        if found == untouched or kinds in checked:
+            continue
+        checked.add(kinds)
+        state = picture(left)
+        if published in (0, operation.publishes):
+            assert state == (new if published else old), place
+        check_next_client(left, state, place)
+    assert seen == set(range(operation.publishes + 1))
+
+
+def objects(storage: Storage) -> dict[str, bytes]:
+    return {info.key: storage.get(info.key) for info in storage.list()}
+
+
+def check_next_client(storage: Storage, before: dict[str, Any], place: str) -> None:
+    """Assert that somebody else can go on, and that this changes nothing else."""
+    repo = Repository.open(storage)
+    for branch in repo.list_branches():
+        with repo.transaction(branch, message=f"next on {branch}") as store:
+            group = zarr.open_group(store, mode="r+")
+            group["native"][:8] = 9
+            group.attrs["next"] = "y" * 300
+    after = picture(storage)
+    for branch, history in before["branches"].items():
+        assert after["branches"][branch][1:] == history, place
+        newest = after["branches"][branch][0][1]
+        assert newest["/native"].chunks[(0,)] == b"\x09" * 8, place
+        assert newest["/"].attributes["next"] == "y" * 300, place
+    assert after["tags"] == before["tags"], place
+    assert after["config"] == before["config"], place
+
+
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["without config", "with config"])
+def test_every_crash_point_of_create_can_be_repaired_by_creating_again(
+    config: RepositoryConfig | None,
+    new_storage: Callable[[], Storage],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = set()
+    for place, left in crash_points(lambda s: Repository.create(s, config), new_storage):
+        exists = Repository.exists(left)
+        outcomes.add(exists)
+        if exists:
+            with pytest.raises(AlreadyExistsError):
+                Repository.create(left, config)
+        else:
+            with pytest.raises(RepositoryNotFoundError):
+                Repository.open(left)
+            # Another client may be just creating it; after a while it must have died.
+            with monkeypatch.context() as later:
+                later.setattr(initialize, "ABANDONED_AFTER", timedelta(0))
+                Repository.create(left, config)
+        repo = Repository.open(left)
+        assert repo.list_branches() == {"main"}, place
+        assert [info.message for info in repo.ancestry(branch="main")] == ["Repository initialized"]
+        assert Repository.fetch_config(left) == config, place
+        with repo.transaction("main", message="first") as store:
+            zarr.create_group(store)
+        assert Repository.open(left).readonly_session("main").get_node("/") is not None
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("second", [None, RepositoryConfig(inline_chunk_threshold_bytes=7)])
+def test_the_configuration_of_a_client_that_died_while_creating_is_replaced(
+    second: RepositoryConfig | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FaultyStorage(icefloe.in_memory_storage())
+    storage.inject(Fault.CRASH_AFTER, verb="create", key="config/")
+    with pytest.raises(CrashError):
+        Repository.create(storage, CONFIG)
+    storage.revive()
+    monkeypatch.setattr(initialize, "ABANDONED_AFTER", timedelta(0))
+    Repository.create(storage, second)
+    assert Repository.open(storage).config == (second or RepositoryConfig.default())
+
+
+def test_what_a_probe_left_behind_is_no_obstacle() -> None:
+    storage = icefloe.in_memory_storage()
+    storage.put(f"{PROBE_FOLDER}/left-by-a-dead-client", b"x")
+    Repository.create(storage)
+
+
+def test_a_client_that_died_while_creating_blocks_others_only_for_a_moment() -> None:
+    storage = FaultyStorage(icefloe.in_memory_storage())
+    storage.inject(Fault.CRASH_AFTER, verb="create")
+    with pytest.raises(CrashError):
+        Repository.create(storage)
+    storage.revive()
+    with pytest.raises(AlreadyExistsError, match="another client is creating"):
+        Repository.create(storage)
+    assert not Repository.exists(storage)

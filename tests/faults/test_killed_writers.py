@@ -1,0 +1,75 @@
+"""Writers that are killed in the middle of commits, for real, on local files."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import icefloe
+from icefloe import Repository
+from icefloe.testing.faults import WRITING
+from tests.concurrency.writers import commit_for_ever, create_pair, processes, read_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLS = 30
+_WITHIN_SECONDS = 60
+
+
+def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path) -> None:
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repository"))
+    create_pair(storage)
+    journal = tmp_path / "journal"
+    journal.touch()
+    chance = random.Random(20240917)
+    for writer in range(1, KILLS + 1):
+        process = processes().Process(target=commit_for_ever, args=(storage, str(journal), writer))
+        process.start()
+        # From its first commit on, so that the kill hits commits and not the start.
+        wait_for(journal, f"try {writer}")
+        time.sleep(chance.random() * 0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        check(storage, journal)
+    # The last word has a client that is not killed.
+    repo = Repository.open(storage)
+    before = repo.lookup_branch("main")
+    with repo.transaction("main", message="0") as store:
+        store.set_sync  # noqa: B018
+        import zarr
+
+        zarr.open_group(store, mode="r+").attrs["done"] = True
+    assert [info.id for info in repo.ancestry(branch="main")][1] == before
+    assert WRITING
+
+
+def wait_for(journal: Path, line: str) -> None:
+    deadline = time.monotonic() + _WITHIN_SECONDS
+    while line not in journal.read_text():
+        assert time.monotonic() < deadline, f"no {line!r} in the journal"
+        time.sleep(0.002)
+
+
+def check(storage: icefloe.Storage, journal: Path) -> None:
+    """Assert that the history is a line of whole commits, with all that were acknowledged."""
+    repo = Repository.open(storage)
+    history = list(repo.ancestry(branch="main"))[:-2]
+    for info in history[:20]:
+        session = repo.readonly_session(snapshot_id=info.id)
+        assert read_pair(session) == (int(info.message),) * 2
+    lines = [line.split() for line in journal.read_text().splitlines()]
+    tried = {int(line[1]) for line in lines if line[0] == "try"}
+    acknowledged = {int(line[1]): line[2] for line in lines if line[0] == "done"}
+    committed = {int(info.message): info.id for info in history}
+    assert len(committed) == len(history)
+    assert acknowledged.items() <= committed.items(), "an acknowledged commit is lost"
+    assert committed.keys() <= tried
+    # Each writer may have landed the one commit in whose answer it died.
+    assert len(committed) - len(acknowledged) <= KILLS
+    for info, parent in zip(history, history[1:], strict=False):
+        assert info.parent_id == parent.id

@@ -1,0 +1,294 @@
+"""Cooperating writers: forks of a session, merged back before the commit."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import (
+    AlreadyExistsError,
+    ConflictDetector,
+    ForkSession,
+    IcefloeError,
+    InvalidInputError,
+    Repository,
+)
+from icefloe.distributed import merge_sessions
+from tests.documents import array, chunks_of, group, make_tree, node_paths, set_chunks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icefloe.versioning.session import Session
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    made = Repository.create(tmp_path / "r")
+    make_tree(made)
+    return made
+
+
+@pytest.fixture
+def session(repository: Repository) -> Session:
+    return repository.writable_session("main")
+
+
+def test_a_fork_is_a_writable_session_of_its_own(session: Session) -> None:  # api-facts 19
+    fork = session.fork()
+    assert isinstance(fork, ForkSession)
+    assert not fork.read_only
+    assert fork.branch == "main"
+    assert fork.snapshot_id == session.snapshot_id
+    other = session.fork()
+    set_chunks(fork, "/b", [5])
+    assert not session.has_uncommitted_changes
+    assert not other.has_uncommitted_changes
+    assert session.get_chunk("/b", (5,)) is None
+
+
+def test_forks_are_merged_and_committed_once(repository: Repository, session: Session) -> None:
+    forks = [session.fork() for _ in range(3)]
+    for place, fork in enumerate(forks):
+        set_chunks(fork, "/b", [5 + place], b"%d" % place)
+        fork.set_document(f"/new{place}", group())
+    session.merge(*forks)
+    set_chunks(session, "/b", [9], b"own")
+    session.commit("together")
+    reader = repository.readonly_session("main")
+    found = chunks_of(reader, "/b")
+    assert {k: found[k] for k in (5, 6, 7, 9)} == {5: b"0", 6: b"1", 7: b"2", 9: b"own"}
+    assert node_paths(reader) == ["/", "/b", "/g", "/g/a", "/new0", "/new1", "/new2"]
+    assert len(list(repository.ancestry(branch="main"))) == 3
+
+
+def test_a_fork_travels_with_what_it_wrote(session: Session) -> None:
+    fork = session.fork()
+    set_chunks(fork, "/b", [5], b"x")
+    set_chunks(fork, "/b", [6], b"y" * 600)
+    fork.set_document("/n", array(label=1))
+    set_chunks(fork, "/n", [0])
+    fork.delete_chunk("/g/a", (3,))
+    fork.delete_node("/g/a")
+    fork.move("/g", "/h")
+    arrived: ForkSession = pickle.loads(pickle.dumps(fork))
+    assert repr(arrived.status()) == repr(fork.status())
+    assert arrived.get_chunk("/b", (6,)) == b"y" * 600
+    session.merge(arrived)
+    assert repr(session.status()) == repr(fork.status())
+    assert session.commit("x")
+
+
+def test_the_store_of_a_fork_travels(session: Session) -> None:
+    fork = session.fork()
+    store = pickle.loads(pickle.dumps(fork.store))
+    zarr.open_array(store, path="b")[4] = 44
+    assert fork.get_chunk("/b", (4,)) is None, "a copy"
+    session.merge(store.session)
+    assert session.get_chunk("/b", (4,)) == bytes([44])
+
+
+def _write_one(fork: ForkSession, place: int) -> ForkSession:
+    zarr.open_array(fork.store, path="b")[place] = place
+    return fork
+
+
+def test_forks_write_in_other_processes(repository: Repository, session: Session) -> None:
+    fork = session.fork()
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        session.merge(*pool.map(_write_one, [fork] * 6, range(4, 10)))
+    session.commit("from processes")
+    data = zarr.open_array(repository.readonly_session("main").store, path="b", mode="r")
+    assert data[:].tolist() == [1, 1, 1, 0, 4, 5, 6, 7, 8, 9]
+
+
+def test_threads_share_one_fork(repository: Repository, session: Session) -> None:
+    """Every task of a scheduler of threads returns the same fork (api-facts 20)."""
+    fork = session.fork()
+    with ThreadPoolExecutor(4) as pool:
+        same = list(pool.map(_write_one, [fork] * 6, range(4, 10)))
+    session.merge(merge_sessions(*same))
+    session.merge(*same)
+    session.commit("from threads")
+    data = zarr.open_array(repository.readonly_session("main").store, path="b", mode="r")
+    assert data[:].tolist() == [1, 1, 1, 0, 4, 5, 6, 7, 8, 9]
+
+
+def test_merging_a_fork_into_itself_is_harmless(session: Session) -> None:
+    fork = session.fork()
+    set_chunks(fork, "/b", [5])
+    fork.delete_chunks("/g/a")
+    before = repr(fork.status())
+    fork.merge(fork, fork)
+    assert repr(fork.status()) == before
+
+
+def test_two_forks_that_merge_each_other_do_not_wait_for_each_other(session: Session) -> None:
+    one, two = session.fork(), session.fork()
+    set_chunks(one, "/b", [4])
+    set_chunks(two, "/b", [5])
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(50):
+            for done in [pool.submit(one.merge, two), pool.submit(two.merge, one)]:
+                done.result(60)
+    assert repr(one.status()) == repr(two.status())
+
+
+def test_forks_of_forks(repository: Repository, session: Session) -> None:
+    child = session.fork()
+    grandchild = child.fork()
+    great = grandchild.fork()
+    set_chunks(great, "/b", [7])
+    set_chunks(grandchild, "/b", [8])
+    set_chunks(child, "/b", [9])
+    grandchild.merge(great)
+    child.merge(grandchild)
+    session.merge(child)
+    session.commit("family")
+    assert chunks_of(repository.readonly_session("main"), "/b").keys() == {0, 1, 2, 7, 8, 9}
+    with pytest.raises(ValueError, match="uncommitted changes"):
+        child.fork()
+
+
+def test_the_later_merge_wins(session: Session) -> None:
+    one, two = session.fork(), session.fork()
+    for value, fork in enumerate((one, two)):
+        set_chunks(fork, "/b", [0], b"%d" % value)
+        fork.set_document("/b", array(label=value))
+    session.merge(two, one)
+    assert session.get_chunk("/b", (0,)) == b"0"
+    assert session.document("/b") == array(label=0)
+
+
+def test_forks_may_create_the_same_group(repository: Repository) -> None:
+    """Workers that open a group in mode `a` all create it; the official package merges them."""
+    session = repository.writable_session("main")
+    forks = [session.fork() for _ in range(3)]
+    for place, fork in enumerate(forks):
+        shared = zarr.open_group(fork.store, path="shared")
+        shared.create_array(f"a{place}", shape=(1,), dtype="u1")[:] = place + 1
+    session.merge(*forks)
+    session.commit("together")
+    found = zarr.open_group(repository.readonly_session("main").store, path="shared", mode="r")
+    assert {name: int(data[0]) for name, data in found.arrays()} == {"a0": 1, "a1": 2, "a2": 3}
+
+
+def test_forks_that_create_different_arrays_at_one_path_are_refused(session: Session) -> None:
+    one, two = session.fork(), session.fork()
+    one.set_document("/n", array())
+    two.set_document("/n", array((20,)))
+    with pytest.raises(AlreadyExistsError, match="different nodes at /n"):
+        session.merge(one, two)
+    assert not session.has_uncommitted_changes, "nothing was merged"
+    session.merge(one)
+    assert session.document("/n") == array()
+
+
+def test_deleting_all_chunks_in_a_fork_spares_those_of_others(session: Session) -> None:
+    one, two = session.fork(), session.fork()
+    set_chunks(one, "/b", [7])
+    two.delete_chunks("/b")
+    session.merge(one, two)
+    assert chunks_of(session, "/b") == {7: b"\x01"}
+
+
+def test_what_one_fork_wrote_and_another_deleted_is_gone(
+    repository: Repository, session: Session
+) -> None:
+    one, two = session.fork(), session.fork()
+    set_chunks(one, "/b", [7])
+    two.delete_node("/b")
+    session.merge(one, two)
+    tip = session.commit("gone")
+    assert "/b" not in node_paths(repository.readonly_session("main"))
+    (manifest,) = repository.lookup_snapshot(tip).manifests
+    assert manifest.num_chunk_refs == 10, "only the manifest of /g/a is left"
+
+
+# --- what is refused
+
+
+def test_a_fork_is_not_committed(repository: Repository, session: Session) -> None:
+    fork = session.fork()
+    set_chunks(fork, "/b", [5])
+    tip = repository.lookup_branch("main")
+    for how in ("commit", "flush", "amend"):
+        with pytest.raises(TypeError, match=f"Cannot {how} a fork"):
+            getattr(fork, how)("x", {"k": 1})
+    assert repository.lookup_branch("main") == tip
+    assert fork.has_uncommitted_changes
+
+
+async def test_a_fork_is_not_committed_by_the_async_forms_either(session: Session) -> None:
+    fork = session.fork()
+    set_chunks(fork, "/b", [5])
+    for how in ("commit", "flush", "amend"):
+        with pytest.raises(TypeError, match=f"Cannot {how} a fork"):
+            await getattr(fork, f"{how}_async")("x")
+    assert fork.has_uncommitted_changes
+
+
+def test_only_clean_writable_sessions_are_forked(repository: Repository, session: Session) -> None:
+    with pytest.raises(ValueError, match="can be pickled"):
+        repository.readonly_session("main").fork()
+    set_chunks(session, "/b", [5])
+    with pytest.raises(ValueError, match="uncommitted changes"):
+        session.fork()
+
+
+def test_only_forks_of_the_same_snapshot_are_merged(
+    repository: Repository, session: Session
+) -> None:
+    other = repository.writable_session("main")
+    set_chunks(other, "/b", [5])
+    with pytest.raises(TypeError, match="Received 'Session'"):
+        session.merge(other)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Received 'str'"):
+        session.merge("x")  # type: ignore[arg-type]
+    stale = session.fork()
+    session.merge()
+    other.commit("moved on")
+    session.rebase(ConflictDetector())
+    set_chunks(stale, "/b", [6])
+    with pytest.raises(InvalidInputError, match="cannot merge a fork of snapshot"):
+        session.merge(stale)
+
+
+def test_committing_without_merging_warns(session: Session) -> None:  # api-facts 5
+    fork = session.fork()
+    set_chunks(fork, "/b", [5])
+    with (
+        pytest.warns(UserWarning, match="no fork was merged back") as warned,
+        pytest.raises(IcefloeError, match="cannot commit"),
+    ):
+        session.commit("x")
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="no fork was merged"), pytest.raises(IcefloeError):
+        session.flush("x")
+    session.merge(fork)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.commit("x")
+
+
+async def test_the_async_commit_warns_too(session: Session) -> None:
+    session.fork()
+    with pytest.warns(UserWarning, match="no fork was merged"), pytest.raises(IcefloeError):
+        await session.commit_async("x")
+
+
+def test_forks_in_memory_stay_in_their_process() -> None:
+    repository = Repository.create(icefloe.in_memory_storage())
+    make_tree(repository)
+    session = repository.writable_session("main")
+    fork: ForkSession = pickle.loads(pickle.dumps(session.fork()))
+    set_chunks(fork, "/b", [5])
+    session.merge(fork)
+    assert session.commit("x")

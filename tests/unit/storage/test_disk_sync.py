@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from icefloe.errors import StorageError
+from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
+
+
+def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path):
+    unsynced = Unsynced(str(tmp_path))
+    unsynced.add_file("a")
+    syncing, returned = threading.Event(), threading.Event()
+    too_early = []
+
+    def slow_sync(files, folders):
+        syncing.set()
+        too_early.append(returned.wait(0.3))
+        return set()
+
+    first = threading.Thread(target=unsynced.settle, args=(slow_sync,))
+    first.start()
+    syncing.wait()
+    # Nothing is left to sync for this one, and yet "a" is not on disk.
+    unsynced.settle(lambda files, folders: set())
+    returned.set()
+    first.join()
+    assert too_early == [False]
+
+
+def test_one_sync_serves_all_who_wait(tmp_path):
+    unsynced = Unsynced(str(tmp_path))
+    batches = []
+    started, go_on = threading.Event(), threading.Event()
+
+    def sync(files, folders):
+        batches.append(files)
+        started.set()
+        go_on.wait()
+        return set()
+
+    def write(name):
+        unsynced.add_file(name)
+        unsynced.settle(sync)
+
+    threads = [threading.Thread(target=write, args=("first",))]
+    threads[0].start()
+    started.wait()
+    for number in range(8):
+        unsynced.add_file(f"waiting {number}")
+        threads.append(threading.Thread(target=unsynced.settle, args=(sync,)))
+        threads[-1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert batches[0] == {"first"}
+    assert len(batches) == 2
+    assert len(batches[1]) == 8
+
+
+def test_a_failed_file_stays_lost_until_it_is_written_again(tmp_path):
+    unsynced = Unsynced(str(tmp_path))
+    unsynced.add_file("a")
+    with pytest.raises(StorageError, match="'a'"):
+        unsynced.settle(lambda files, folders: files)
+    with pytest.raises(StorageError, match="'a'"):
+        unsynced.settle(lambda files, folders: set())
+    unsynced.add_file("a")
+    unsynced.settle(lambda files, folders: set())
+
+
+def test_an_interrupted_sync_is_done_again(tmp_path):
+    unsynced = Unsynced(str(tmp_path))
+    unsynced.add_file("a")
+
+    def interrupt(files, folders):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        unsynced.settle(interrupt)
+    seen = []
+    unsynced.settle(lambda files, folders: seen.append(files) or set())
+    assert seen == [{"a"}]
+
+
+def test_the_whole_filesystem(tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert sync_whole_filesystem(folder) in (True, None)
+    finally:
+        os.close(folder)
+    if sync_whole_filesystem(-1) is not None:
+        assert sync_whole_filesystem(-1) is False
