@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def check_history(storage: Storage, outcomes: list[Outcome], before: int = 2) ->
     assert len(messages) == len(set(messages)), "a commit is in the history twice"
     acknowledged = {m: i for outcome in outcomes for m, i in outcome.committed.items()}
     assert {info.message: info.id for info in history[:-before]} == acknowledged
-    for info, parent in zip(history, history[1:], strict=False):
+    for info, parent in itertools.pairwise(history):
         assert info.parent_id == parent.id
     # The reflog raises if the sequence has a gap; a reset or a lost commit would break the chain.
     states = list(repo._context.refs.reflog("main"))

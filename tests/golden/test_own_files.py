@@ -26,8 +26,9 @@ OLD = [pytest.param(layout, id=layout.name) for layout in make_golden.OLD_LAYOUT
 
 
 def open_manifest(data: bytes) -> Manifest:
-    index = CODEC.decode_manifest_index(data, len(data), "golden")
-    assert not isinstance(index, NeedsMore)
+    index = CODEC.decode_manifest_index(data[:5], len(data), "golden")
+    while isinstance(index, NeedsMore):
+        index = CODEC.decode_manifest_index(data[: index.length], len(data), "golden")
     spans = index.block_spans.tolist()
 
     def load(number: int):

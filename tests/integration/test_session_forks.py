@@ -135,7 +135,7 @@ def test_two_forks_that_merge_each_other_do_not_wait_for_each_other(session: Ses
     set_chunks(one, "/b", [4])
     set_chunks(two, "/b", [5])
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(50):
+        for _ in range(20):
             for done in [pool.submit(one.merge, two), pool.submit(two.merge, one)]:
                 done.result(60)
     assert repr(one.status()) == repr(two.status())

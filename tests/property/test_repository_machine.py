@@ -48,8 +48,6 @@ from tests.property.hierarchy import (
     check_shows,
     copied,
     expected_keys,
-    name_of,
-    parent_of,
 )
 
 if TYPE_CHECKING:
@@ -744,9 +742,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             assert repo.lookup_tag(name) == target
 
 
-def run(
-    make_storage: Callable[[], Storage], *, spec_version: int = 2, share: float = 1.0
-) -> None:
+def run(make_storage: Callable[[], Storage], *, spec_version: int = 2, share: float = 1.0) -> None:
     """Run the machine with a share of the profile's examples."""
     machine = type(
         "Machine",
@@ -773,7 +769,3 @@ def test_on_local_files(tmp_path: Path) -> None:
 @pytest.mark.endpoint
 def test_on_s3(s3_endpoint: S3Endpoint) -> None:
     run(s3_endpoint.storage, share=0.1)
-
-
-def test_names_of_paths() -> None:
-    assert (parent_of("/a/b"), parent_of("/a"), name_of("/a/b")) == ("/a", "/", "b")

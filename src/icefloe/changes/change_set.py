@@ -288,7 +288,9 @@ class ChangeSet:
     def log(self, touched: Mapping[NodeId, ChunkIndex]) -> TransactionLog:
         """The transaction log, given which chunks were set or deleted in each array."""
         arrays = {node_id for node_id, node in self.new.items() if node.is_array}
-        deleted_arrays = {node_id for node_id, node in self.deleted.items() if node.is_array}
+        # What others deleted too, before these changes were laid over theirs, is not ours to tell.
+        deleted = [node for node_id in self.deleted if (node := self.base.by_id(node_id))]
+        deleted_arrays = {node.id for node in deleted if node.is_array}
         updated_arrays = {
             node_id
             for node_id in self.documents
@@ -297,7 +299,7 @@ class ChangeSet:
         return TransactionLog(
             new_groups=frozenset(self.new.keys() - arrays),
             new_arrays=frozenset(arrays),
-            deleted_groups=frozenset(self.deleted.keys() - deleted_arrays),
+            deleted_groups=frozenset({node.id for node in deleted} - deleted_arrays),
             deleted_arrays=frozenset(deleted_arrays),
             updated_groups=frozenset(self.documents.keys() - updated_arrays),
             updated_arrays=frozenset(updated_arrays),

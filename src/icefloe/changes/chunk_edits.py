@@ -10,6 +10,8 @@ from icefloe.model.chunk_index import ChunkIndex, bounding_box
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from icefloe.model.chunk_refs import ChunkRef
 
 
@@ -45,8 +47,7 @@ class ChunkEdits:
 
     def set_many(self, chunks: ArrayChunks) -> None:
         """Set many chunks at once."""
-        self._flush_single()
-        self._tables.append(chunks)
+        self._add_tables([chunks])
 
     def clear(self) -> None:
         """Delete all chunks, of the base and of earlier edits."""
@@ -90,8 +91,8 @@ class ChunkEdits:
         """Add the edits of another session on top of these."""
         if later.cleared:
             self.clear()
-        self._flush_single()
-        self._tables.extend(later._tables)
+        if later._tables:
+            self._add_tables(later._tables)
         self._single.update(later._single)
 
     def copy(self) -> ChunkEdits:
@@ -126,8 +127,17 @@ class ChunkEdits:
         box = bounding_box(coords)
         return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))
 
-    def _flush_single(self) -> None:
-        self._tables = self._tables_with_single()
+    def _add_tables(self, later: Sequence[ArrayChunks | ChunkIndex]) -> None:
+        """Put tables on top of all edits so far.
+
+        Neighbours of similar size are joined, so that there are never many tables to look into.
+        """
+        tables = self._tables_with_single()
+        for table in later:
+            tables.append(table)
+            while len(tables) > 1 and _of_similar_size(tables[-2], tables[-1]):
+                tables[-2:] = [_joined(tables[-2], tables[-1])]
+        self._tables = tables
         self._single.clear()
 
     def _tables_with_single(self) -> list[ArrayChunks | ChunkIndex]:
@@ -143,6 +153,20 @@ class ChunkEdits:
         if deleted:
             tables.append(ChunkIndex.from_tuples(deleted, self.rank))
         return tables
+
+
+def _of_similar_size(older: ArrayChunks | ChunkIndex, newer: ArrayChunks | ChunkIndex) -> bool:
+    return type(older) is type(newer) and len(older) <= 2 * len(newer)
+
+
+def _joined(
+    older: ArrayChunks | ChunkIndex, newer: ArrayChunks | ChunkIndex
+) -> ArrayChunks | ChunkIndex:
+    if isinstance(older, ArrayChunks) and isinstance(newer, ArrayChunks):
+        return ArrayChunks.merge([older, newer])
+    assert isinstance(older, ChunkIndex)
+    assert isinstance(newer, ChunkIndex)
+    return older.union(newer)
 
 
 def _without(table: ArrayChunks | ChunkIndex, gone: ChunkIndex) -> ArrayChunks | ChunkIndex | None:

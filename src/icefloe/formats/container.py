@@ -31,8 +31,10 @@ ROWS_VERSION = 1
 
 MAX_BODY_BYTES = 128 * 1024 * 1024
 """Any body may be as large as this when decompressed."""
-MAX_EXPANSION = 1024
+MAX_EXPANSION = 256
 """A larger body may be at most this many times as large as its compressed form."""
+MAX_LARGE_BODY_BYTES = 1024 * 1024 * 1024
+"""No body may be larger than this."""
 _MAX_WINDOW_BYTES = 64 * 1024 * 1024
 _LEVEL = 3
 _PIECE = 32 * 1024
@@ -180,7 +182,7 @@ def compress(body: bytes) -> bytes:
         # A reader would have to take it for a decompression bomb.
         raise InvalidInputError(
             f"a metadata file of {len(body)} bytes that compresses to {len(frame)} cannot be "
-            f"written: more than {MAX_BODY_BYTES} bytes and {MAX_EXPANSION} times its size"
+            f"written: no reader would take more than {body_limit(len(frame))} bytes"
         )
     return frame
 
@@ -204,7 +206,7 @@ def _in_pieces(compressor: zstandard.ZstdCompressor, body: bytes) -> bytes:
 
 def body_limit(compressed_size: int) -> int:
     """How large a body may be when decompressed."""
-    return max(MAX_BODY_BYTES, MAX_EXPANSION * compressed_size)
+    return max(MAX_BODY_BYTES, min(MAX_EXPANSION * compressed_size, MAX_LARGE_BODY_BYTES))
 
 
 def decompress(frame: bytes, key: str) -> bytes:

@@ -5,9 +5,10 @@ No I/O here but in `Refs`, which moves references through a storage.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from icefloe.model.ids import SnapshotId
+from icefloe.model.ids import Identifier, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
+
+
+class ObjectKind(StrEnum):
+    """Kinds of objects that are named by an id."""
+
+    SNAPSHOT = "snapshot"
+    TRANSACTION_LOG = "transaction-log"
+    MANIFEST = "manifest"
+    ATTRIBUTES = "attributes"
+    CHUNK_FILE = "chunk-file"
+
+
+class ObjectName(Record, frozen=True):
+    """What a key names; a transaction log has the id of its snapshot."""
+
+    kind: ObjectKind
+    id: Identifier
 
 
 class Layout(Protocol):
@@ -36,6 +54,12 @@ class Layout(Protocol):
 
     def chunk_file(self, file_id: ChunkFileId) -> str:
         """Key of a chunk file."""
+
+    def folder(self, kind: ObjectKind) -> str:
+        """What the keys of all objects of a kind start with, and no others do."""
+
+    def parse(self, key: str) -> ObjectName | None:
+        """What a key names; None unless it is the key that we would give that object."""
 
 
 class EncodedFile(Record, frozen=True):
@@ -149,6 +173,9 @@ class ConfigHistory(Protocol):
 
         Raises ConflictError unless `expected_sequence` is still the newest (None: there is none).
         """
+
+    def key(self, sequence: int) -> str:
+        """Key of the document of a number."""
 
     def owns(self, key: str) -> bool:
         """Whether a key is that of such a document."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError
-from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION
+from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION, WIDE_HEADER_SIZE
 from icefloe.formats.port import Codec, ConfigHistory, Layout, Refs
 from icefloe.formats.repository.codec import RepositoryCodec
 from icefloe.formats.repository.config_files import ConfigFiles
@@ -63,12 +63,20 @@ def detect(storage: Storage) -> Format | None:
         raise FormatError("branch 'main' is marked as deleted, which no repository allows")
     key = found.layout.snapshot(tip.snapshot_id)
     try:
-        version = found.codec.spec_version_of(storage.get(key), key)
+        version = found.codec.spec_version_of(_first_bytes(storage, key), key)
     except ObjectNotFoundError:
         raise FormatError(
             f"{key} is missing from {storage.location}, although branch 'main' points to it", key
         ) from None
     return format_for(spec_version=version or ROWS_VERSION)
+
+
+def _first_bytes(storage: Storage, key: str) -> bytes:
+    """Enough of a file for its header; all of a shorter one."""
+    try:
+        return storage.get(key, 0, WIDE_HEADER_SIZE)
+    except StorageError:
+        return storage.get(key)
 
 
 def _refuse_newer_official(storage: Storage) -> None:

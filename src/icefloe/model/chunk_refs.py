@@ -80,6 +80,7 @@ class StringColumn:
     @classmethod
     def concat(cls, columns: Sequence[StringColumn]) -> Self:
         """Join columns end to end."""
+        columns = [c for c in columns if len(c)] or columns[:1]
         shifts = np.cumsum([0] + [len(c.data) for c in columns[:-1]], dtype=np.uint64)
         ends = [c.ends + shift for c, shift in zip(columns, shifts, strict=True)]
         return cls(b"".join(c.data for c in columns), np.concatenate(ends))
@@ -180,6 +181,12 @@ class Locations:
         )
 
 
+def _shifts(sizes: list[int], rows: list[int]) -> npt.NDArray[np.uint64]:
+    """For each row of parts that are joined, the sizes of the parts before its own."""
+    before = np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
+    return np.repeat(before, rows)
+
+
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)
 
 
@@ -274,26 +281,25 @@ class ChunkRefs:
         """Join tables end to end; their dictionaries are joined too."""
         if len(parts) == 1 and type(parts[0]) is cls:
             return parts[0]
-        files = locations = inline = 0
-        sources, offsets = [], []
-        for part in parts:
-            native = part.kinds == ChunkKind.NATIVE
-            shift = np.where(native, files, locations).astype(np.uint32)
-            sources.append(part.sources + shift)
-            is_inline = part.kinds == ChunkKind.INLINE
-            offsets.append(part.offsets + np.where(is_inline, inline, 0).astype(np.uint64))
-            files += len(part.files)
-            locations += len(part.locations)
-            inline += len(part.inline)
+        kinds = np.concatenate([p.kinds for p in parts])
+        # What each row's numbers must grow by, now that dictionaries lie behind others.
+        rows = [len(p) for p in parts]
+        files = _shifts([len(p.files) for p in parts], rows)
+        locations = _shifts([len(p.locations) for p in parts], rows)
+        inline = _shifts([len(p.inline) for p in parts], rows)
+        sources = np.concatenate([p.sources for p in parts])
+        sources += np.where(kinds == _NATIVE, files, locations).astype(np.uint32)
+        offsets = np.concatenate([p.offsets for p in parts])
+        offsets += np.where(kinds == _INLINE, inline, np.uint64(0))
         return cls(
-            np.concatenate([p.kinds for p in parts]),
-            np.concatenate(sources),
-            np.concatenate(offsets),
+            kinds,
+            sources,
+            offsets,
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.checksums for p in parts]),
-            np.concatenate([p.files for p in parts] or [_NO_FILES]),
+            np.concatenate([p.files for p in parts]),
             Locations.concat([p.locations for p in parts]),
-            b"".join(p.inline for p in parts),
+            b"".join([p.inline for p in parts]),
         )
 
     def __len__(self) -> int:

@@ -209,8 +209,8 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
         at = 0
         if self.node_ids != node_id:
             number = np.uint64(int.from_bytes(node_id, "big"))
-            at = int(np.searchsorted(self.numbers, number))
-            if at == len(self.numbers) or self.numbers[at] != number:
+            at = int(np.searchsorted(self.numbers, number, side="right")) - 1
+            if at < 0 or self.numbers[at] != number:
                 return default
         made = self._made[node_id] = self._make(node_id, at)
         return made

@@ -15,8 +15,10 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.model.ids import SnapshotId
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
+from icefloe.model.snapshot import Snapshot
 from icefloe.versioning.info import Diff
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.formats.port import Refs
-    from icefloe.model.snapshot import Snapshot, SnapshotStub
+    from icefloe.model.snapshot import SnapshotStub
     from icefloe.model.transaction_log import TransactionLog
 
     Lookup = Callable[[str], SnapshotId | None]
@@ -163,9 +165,9 @@ class History:
                 ids, self.files.in_parallel(self._read_if_present, ids), strict=True
             ):
                 if ancestor is None:
-                    if ends_here and ancestor_id == known[-1]:
-                        # Repositories of the earliest layouts remember a first snapshot that
-                        # never existed under that name.
+                    first = snapshot.history[-1] if snapshot.history else None
+                    if ends_here and first is not None and _is_only_remembered(first, ancestor_id):
+                        yield _as_remembered(first)
                         return
                     raise SnapshotNotFoundError(
                         f"snapshot {ancestor_id} is missing, although {snapshot.id} descends "
@@ -258,6 +260,31 @@ def _check_moment(moment: object) -> None:
     # Python calls a zone that gives no offset naive, too.
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise TypeError(f"as_of is a datetime with a timezone, found {moment!r}")
+
+
+def _is_only_remembered(first: SnapshotStub, missing: SnapshotId) -> bool:
+    """Whether what is missing is a first snapshot that never existed under that name.
+
+    Repositories of the earliest layouts have one; in ours it has a well-known name.
+    """
+    return first.id == missing != FIRST_SNAPSHOT_ID
+
+
+def _as_remembered(first: SnapshotStub) -> Snapshot:
+    """The first snapshot of a repository, of which nothing is left but its stub."""
+    return Snapshot(
+        id=first.id,
+        parent_id=None,
+        written_at=first.written_at,
+        started_at=first.written_at,
+        message=first.message,
+        metadata={},
+        total_parents=0,
+        history=(),
+        manifests=(),
+        attribute_files=(),
+        nodes=NodeTable.of([]),
+    )
 
 
 def parse_moment(text: str) -> datetime:

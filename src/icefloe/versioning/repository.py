@@ -495,6 +495,6 @@ def _read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
     files = fmt.make_config_files(storage)
     kept = files.read()
     if kept is not None:
-        return from_json(kept[1], key=f"config number {kept[0]}")
+        return from_json(kept[1], key=files.key(kept[0]))
     legacy = files.read_legacy()
     return None if legacy is None else from_yaml(legacy, key="config.yaml")

@@ -265,8 +265,6 @@ class Session(WorkingTree):
         ours = self._portable_changes()
         found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
         _resolve(ours, found, solver, head)
-        for node_id in (theirs.deleted_arrays | theirs.deleted_groups) & ours.deleted.keys():
-            del ours.deleted[node_id]
         ours.rebase(head.nodes)
         self._tip = tip
         self._show(head, ours)
@@ -380,7 +378,10 @@ class ForkSession(Session):
 def _resolve(
     ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
 ) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError for those it does not."""
+    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
+
+    As in the official package, the error then has all conflicts; its text, those that are left.
+    """
     unsolved = []
     for item in found:
         choice = solver.solve(item.conflict)
@@ -391,7 +392,8 @@ def _resolve(
     if unsolved:
         listing = "\n".join(f"  {conflict}" for conflict in unsolved)
         raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} conflicts are unresolved:\n{listing}",
+            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
+            f"unresolved:\n{listing}",
             str(head.id),
-            unsolved,
+            [item.conflict for item in found],
         )

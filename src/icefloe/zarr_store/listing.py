@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.errors import InvalidInputError
 from icefloe.model.paths import ROOT, canonical, child_prefix
 from icefloe.zarr_store.keys import (
     DOCUMENT_NAME,
@@ -137,8 +137,8 @@ def size_in(session: Session, array_path: str, folder: Coords) -> int:
     table = session.chunk_table(array_path)
     if table is None:
         return 0
-    lengths = table.refs.lengths
-    return int(lengths[_starts_with(table.index.coords(), folder)].sum())
+    rows = table.index.find_many(chunks_in(session, array_path, folder))
+    return int(table.refs.lengths[rows].sum())
 
 
 def _chunk_names(session: Session, path: str, array: ArrayMetadata) -> Iterable[str]:
@@ -163,7 +163,16 @@ def _next_indices(
 
 
 def _initialised(session: Session, path: str) -> npt.NDArray[np.uint64]:
-    try:
-        return session.chunk_coords(path)
-    except NodeNotFoundError:
+    """Coordinates of an array's chunks that can be read: those within its grid.
+
+    Others are left by a resize that keeps them, and come back when the array grows again.
+    """
+    node = session.get_node(path)
+    if node is None or node.array is None:
         return np.empty((0, 1), dtype=np.uint64)
+    coords = session.chunk_coords(path)
+    grid = node.array.grid_shape
+    if grid is None:
+        return coords
+    inside = (coords < np.array(grid, dtype=np.uint64)).all(axis=1)
+    return coords if inside.all() else coords[inside]

@@ -121,6 +121,17 @@ def test_changes_lie_over_another_base_by_id() -> None:
     assert elsewhere.array.shape == (9,)
 
 
+def test_a_move_replaces_what_readers_see_at_once() -> None:
+    """Readers take no lock: they must find a moving node at its old or its new place."""
+    changes = ChangeSet(table(g=group(), g__a=array()))
+    changes.set_document("/g/n", group())
+    seen = changes._overlay
+    before = dict(seen)
+    changes.move("/g", "/h")
+    assert changes._overlay is not seen
+    assert seen == before
+
+
 def test_absorbing_two_creators_of_one_group_makes_one_group() -> None:
     base = table()
     one, two = ChangeSet(base), ChangeSet(base)

@@ -109,3 +109,18 @@ def test_discarded_chunks_are_as_in_the_base(
         for j in range(4):
             expected = base if (i, j) in gone else model
             assert result.get((i, j)) == expected.get((i, j))
+
+
+def test_many_bulk_edits_make_few_tables() -> None:
+    edits = ChunkEdits(1)
+    for turn in range(1000):
+        edits.set_many(ArrayChunks.of([(turn,)], [InlineRef(b"%d" % turn)], 1))
+        edits.set((turn % 7,), InlineRef(b"again"))
+    twin = edits.copy()
+    for _ in range(10):
+        edits.absorb(twin)
+    assert len(edits._tables) < 40
+    assert edits.get((999,)) == (True, InlineRef(b"999"))
+    table = edits.apply(None)
+    assert table is not None
+    assert len(table) == 1000

@@ -173,7 +173,8 @@ def test_what_no_reader_would_take_is_not_written(monkeypatch: pytest.MonkeyPatc
 
 def test_limits_follow_the_compressed_size() -> None:
     assert container.body_limit(10) == container.MAX_BODY_BYTES
-    assert container.body_limit(2**30) == container.MAX_EXPANSION * 2**30
+    assert container.body_limit(2**20) == container.MAX_EXPANSION * 2**20
+    assert container.body_limit(2**40) == container.MAX_LARGE_BODY_BYTES
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.formats.repository.layout import ObjectKind, ObjectName, RepositoryLayout
+from icefloe.formats.port import ObjectKind, ObjectName
+from icefloe.formats.repository.layout import RepositoryLayout
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 LAYOUT = RepositoryLayout()

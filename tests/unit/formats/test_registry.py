@@ -69,6 +69,17 @@ def test_a_missing_tip_is_reported() -> None:
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize("length", [0, 5, 20, 26, 38])
+def test_a_torn_tip_is_reported(length: int) -> None:
+    data = format_for().codec.encode_snapshot(make_golden.snapshot()).data
+    storage = repository_with(data[:length])
+    if length < 27:
+        with pytest.raises(FormatError, match="truncated"):
+            detect(storage)
+    else:
+        assert detect(storage) == format_for()
+
+
 def test_a_deleted_main_is_reported() -> None:
     storage = MemoryStorage()
     storage.put("refs/branch.main/ZZZZZZZZ.json", b'{"snapshot":null}')

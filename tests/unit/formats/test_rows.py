@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from icefloe.formats.container import HEADER_SIZE, decompress
+from icefloe.errors import FormatError
+from icefloe.formats.container import HEADER_SIZE, compress, decompress
 from icefloe.formats.registry import format_for
 from icefloe.formats.repository.zarr_structs import array_struct, rebuild_array
 from icefloe.model.ids import SnapshotId
@@ -144,8 +145,6 @@ def test_attribute_rows_are_maps_at_their_location() -> None:
 
 
 def test_attribute_files_of_maps_alone_are_read() -> None:
-    from icefloe.formats.container import compress
-
     header = CODEC.encode_attributes([]).data[:HEADER_SIZE]
     data = header + compress(msgspec.msgpack.encode([{"a": 1}, {}]))
     assert CODEC.decode_attributes(data, "key") == [b'{"a":1}', b"{}"]
@@ -153,8 +152,6 @@ def test_attribute_files_of_maps_alone_are_read() -> None:
 
 def test_snapshots_of_plain_writers_are_read() -> None:
     """Without our extension, documents are rebuilt and sizes are unknown."""
-    from icefloe.formats.container import compress
-
     encoded = CODEC.encode_snapshot(make_golden.snapshot()).data
     fields = body(encoded)
     fields[1] = {}
@@ -255,3 +252,12 @@ def test_structs_give_the_document_back(data_type: str) -> None:
     rebuilt, position = rebuild_array(fields, attributes)
     assert json.loads(rebuilt) == document
     assert rebuilt[position:].startswith(attributes)
+
+
+def test_a_snapshot_is_not_its_own_ancestor() -> None:
+    encoded = CODEC.encode_snapshot(make_golden.snapshot()).data
+    fields = body(encoded)
+    fields[6][0][0] = str(make_golden.SNAPSHOT_ID)
+    data = encoded[:HEADER_SIZE] + compress(msgspec.msgpack.encode(fields))
+    with pytest.raises(FormatError, match="own ancestors"):
+        CODEC.decode_snapshot(data, make_golden.SNAPSHOT_ID, "key")

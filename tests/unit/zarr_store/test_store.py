@@ -93,6 +93,17 @@ async def test_bad_documents_are_refused(store, document):
     assert not await store.exists("a/zarr.json")
 
 
+@pytest.mark.parametrize("attribute", [float("nan"), float("-inf"), "\ud942", 10**40, 2.0**1000])
+def test_attributes_that_python_writes_and_zarr_reads(repository, attribute):
+    session = repository.writable_session("main")
+    zarr.create_group(session.store, attributes={"odd": attribute})
+    zarr.create_array(session.store, name="a", shape=1, dtype="i4", attributes={"odd": attribute})
+    session.commit("odd")
+    store = repository.readonly_session("main").store
+    for node in (zarr.open_group(store, mode="r"), zarr.open_array(store, path="a", mode="r")):
+        assert repr(node.attrs["odd"]) == repr(attribute)
+
+
 async def test_a_node_does_not_change_its_kind(store):
     await store.set("g/zarr.json", buffer(GROUP))
     with pytest.raises(AlreadyExistsError, match="node already exists"):
@@ -419,6 +430,21 @@ async def test_delete_dir(repository, store, folder, gone, committed):
     if gone:
         store.session.commit("without it")
         assert sorted(store.list()) == [key for key in before if key not in gone]
+
+
+async def test_chunks_that_a_resize_keeps_are_not_listed_until_they_are_back(store):
+    await store.set("a/zarr.json", buffer(array_document()))
+    for key in ("a/c/0/0", "a/c/1/1"):
+        await store.set(key, buffer(b"1234"))
+    await store.set("a/zarr.json", buffer(array_document((2, 4))))
+    assert sorted(store.list()) == ["a/c/0/0", "a/zarr.json"]
+    assert list(store.list_dir("a/c")) == ["0"]
+    assert await store.getsize_prefix("a/c") == 4
+    assert not await store.exists("a/c/1/1")
+    assert await value(store, "a/c/1/1") is None
+    await store.set("a/zarr.json", buffer(array_document()))
+    assert await value(store, "a/c/1/1") == b"1234"
+    assert sorted(store.list()) == ["a/c/0/0", "a/c/1/1", "a/zarr.json"]
 
 
 async def test_deleting_a_document_deletes_all_below(store):

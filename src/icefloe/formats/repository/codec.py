@@ -9,6 +9,7 @@ from icefloe.formats.container import (
     COLUMNS_VERSION,
     HEADER_SIZE,
     ROWS_VERSION,
+    WIDE_HEADER_SIZE,
     Compression,
     FileType,
     Header,
@@ -85,8 +86,8 @@ class RepositoryCodec(Record, frozen=True):
         self, prefix: bytes, size: int, key: str
     ) -> ManifestIndex | NeedsMore:
         """Read the index from the first bytes of a manifest file of `size` bytes."""
-        if len(prefix) < min(size, HEADER_SIZE):
-            return NeedsMore(min(size, HEADER_SIZE))
+        if len(prefix) < min(size, WIDE_HEADER_SIZE):
+            return NeedsMore(min(size, WIDE_HEADER_SIZE))
         header = read_header(prefix, FileType.MANIFEST, key)
         if _is_columns(header):
             if header.compression != Compression.NONE:

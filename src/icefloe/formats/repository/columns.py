@@ -42,8 +42,9 @@ _LISTED_VALUES = 16
 _FEW_VALUES = 4096
 """Up to so many values are Python integers in a list, which are quicker to handle one by one."""
 _WRAP = 2**64
-MAX_STRING_EXPANSION = 4096
+MAX_STRING_EXPANSION = 1024
 """A table of strings may be this many times as large as what is stored of it."""
+MAX_STRING_TABLE_BYTES = 64 * 1024 * 1024
 _FEW_STRINGS = 8
 
 
@@ -312,7 +313,8 @@ def _from_template(packed: list[Any], lengths: npt.NDArray[np.uint64], key: str)
 
 def _largest_table(planes: int, longest: int) -> int:
     """How many bytes of strings may come of some bytes in a file."""
-    return max(MAX_FREE_VALUES, MAX_STRING_EXPANSION * (planes + longest))
+    expanded = min(MAX_STRING_EXPANSION * (planes + longest), MAX_STRING_TABLE_BYTES)
+    return max(MAX_FREE_VALUES, expanded)
 
 
 def _check_utf8(column: StringColumn, key: str) -> None:

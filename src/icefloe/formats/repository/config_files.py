@@ -43,6 +43,10 @@ class ConfigFiles:
             ) from None
         return sequence
 
+    def key(self, sequence: int) -> str:
+        """Key of the document of a number."""
+        return self._folder.key(sequence)
+
     def owns(self, key: str) -> bool:
         """Whether a key is that of such a document."""
         return key.startswith(f"{CONFIG_FOLDER}/")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from icefloe.errors import InvalidInputError
+from icefloe.formats.port import ObjectKind, ObjectName
 from icefloe.model.ids import AttributesId, ChunkFileId, Identifier, ManifestId, SnapshotId
 from icefloe.model.record import Record
 
@@ -16,30 +16,13 @@ REFS_FOLDER = "refs"
 CONFIG_FOLDER = "config"
 
 
-class ObjectKind(StrEnum):
-    """Kinds of objects that are named by an id; the values are their folders."""
-
-    SNAPSHOT = "snapshots"
-    TRANSACTION_LOG = "transactions"
-    MANIFEST = "manifests"
-    ATTRIBUTES = "attributes"
-    CHUNK_FILE = "chunks"
-
-
-_ID_TYPES: Mapping[ObjectKind, type[Identifier]] = {
-    ObjectKind.SNAPSHOT: SnapshotId,
-    ObjectKind.TRANSACTION_LOG: SnapshotId,
-    ObjectKind.MANIFEST: ManifestId,
-    ObjectKind.ATTRIBUTES: AttributesId,
-    ObjectKind.CHUNK_FILE: ChunkFileId,
+_FOLDERS: Mapping[str, tuple[ObjectKind, type[Identifier]]] = {
+    "snapshots": (ObjectKind.SNAPSHOT, SnapshotId),
+    "transactions": (ObjectKind.TRANSACTION_LOG, SnapshotId),
+    "manifests": (ObjectKind.MANIFEST, ManifestId),
+    "attributes": (ObjectKind.ATTRIBUTES, AttributesId),
+    "chunks": (ObjectKind.CHUNK_FILE, ChunkFileId),
 }
-
-
-class ObjectName(Record, frozen=True):
-    """What a key names."""
-
-    kind: ObjectKind
-    id: Identifier
 
 
 class RepositoryLayout(Record, frozen=True):
@@ -66,16 +49,19 @@ class RepositoryLayout(Record, frozen=True):
         return f"chunks/{file_id}"
 
     def folder(self, kind: ObjectKind) -> str:
-        """What the keys of all objects of a kind start with."""
-        return f"{kind}/"
+        """What the keys of all objects of a kind start with, and no others do."""
+        (folder,) = (folder for folder, (held, _) in _FOLDERS.items() if held == kind)
+        return f"{folder}/"
 
     def parse(self, key: str) -> ObjectName | None:
         """What a key names; None unless it is the key that we would give that object."""
         folder, _, name = key.partition("/")
+        if folder not in _FOLDERS:
+            return None
+        kind, id_type = _FOLDERS[folder]
         try:
-            kind = ObjectKind(folder)
-            identifier = _ID_TYPES[kind].parse(name)
-        except (ValueError, InvalidInputError):
+            identifier = id_type.parse(name)
+        except InvalidInputError:
             return None
         # Lower case and look-alike letters are read leniently; as names they are other objects.
         return ObjectName(kind, identifier) if str(identifier) == name else None

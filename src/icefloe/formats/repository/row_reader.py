@@ -161,6 +161,8 @@ def decode_snapshot(
     history = tuple(_stub(item, read) for item in read.items(stubs, "ancestors"))
     if header is not None and header.size == HEADER_SIZE and stub.id != snapshot_id:
         raise bad_file(key, f"expected snapshot {snapshot_id}, found {stub.id} under its name")
+    if any(ancestor.id == snapshot_id for ancestor in history):
+        raise bad_file(key, "the snapshot is among its own ancestors")
     infos = _manifests(manifests, extension, read)
     attribute_files = _attribute_files(files, extension, read)
     return Snapshot(
@@ -183,9 +185,12 @@ def _decode_parent_snapshot(fields: list[Any], snapshot_id: SnapshotId, read: _R
     _, parent, flushed, message, metadata, manifests, files, nodes = fields
     infos = _manifests(manifests, {}, read)
     attribute_files = _attribute_files(files, {}, read)
+    parent_id = None if parent is None else read.id(parent, SnapshotId)
+    if parent_id == snapshot_id:
+        raise bad_file(read.key, "the snapshot is its own parent")
     return Snapshot(
         id=snapshot_id,
-        parent_id=None if parent is None else read.id(parent, SnapshotId),
+        parent_id=parent_id,
         written_at=read.time(flushed),
         started_at=read.time(flushed),
         message=read.text(message, "a message"),

@@ -228,8 +228,10 @@ def decode_snapshot(body: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
         SnapshotStub(_unpack_id(data, SnapshotId, key), from_microseconds(time, key), message)
         for data, time, message in packed.history
     )
-    if parent == snapshot_id or (history and history[0].id != parent):
-        raise bad_file(key, "the parent is the snapshot itself, or not the first of its history")
+    if parent == snapshot_id or any(stub.id == snapshot_id for stub in history):
+        raise bad_file(key, "the snapshot is among its own ancestors")
+    if history and history[0].id != parent:
+        raise bad_file(key, "the history does not start with the parent")
     return Snapshot(
         id=snapshot_id,
         parent_id=parent,
