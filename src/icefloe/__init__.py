@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
     from icefloe.config import CompressionConfig as CompressionConfig
     from icefloe.config import ManifestConfig as ManifestConfig
+    from icefloe.config import ManifestPreload as ManifestPreload
     from icefloe.config import ManifestPreloadCondition as ManifestPreloadCondition
     from icefloe.config import ManifestPreloadConfig as ManifestPreloadConfig
+    from icefloe.config import ManifestRule as ManifestRule
+    from icefloe.config import ManifestSet as ManifestSet
     from icefloe.config import ManifestSplitCondition as ManifestSplitCondition
     from icefloe.config import ManifestSplitDimCondition as ManifestSplitDimCondition
     from icefloe.config import ManifestSplittingConfig as ManifestSplittingConfig
+    from icefloe.config import PreloadArrays as PreloadArrays
     from icefloe.config import RepositoryConfig as RepositoryConfig
     from icefloe.config import RepoUpdateRetryConfig as RepoUpdateRetryConfig
     from icefloe.config import VirtualChunkContainer as VirtualChunkContainer
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from icefloe.errors import NotFoundError as NotFoundError
     from icefloe.errors import ObjectNotFoundError as ObjectNotFoundError
     from icefloe.errors import ReadOnlyError as ReadOnlyError
+    from icefloe.errors import ReadOnlyStoreError as ReadOnlyStoreError
     from icefloe.errors import RebaseFailedError as RebaseFailedError
     from icefloe.errors import RefNotFoundError as RefNotFoundError
     from icefloe.errors import RepositoryNotFoundError as RepositoryNotFoundError
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from icefloe.errors import SnapshotNotFoundError as SnapshotNotFoundError
     from icefloe.errors import StorageError as StorageError
     from icefloe.errors import StoragePermissionError as StoragePermissionError
+    from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
@@ -142,11 +148,15 @@ _HOMES = {
         "CompressionAlgorithm",
         "CompressionConfig",
         "ManifestConfig",
+        "ManifestPreload",
         "ManifestPreloadCondition",
         "ManifestPreloadConfig",
+        "ManifestRule",
+        "ManifestSet",
         "ManifestSplitCondition",
         "ManifestSplitDimCondition",
         "ManifestSplittingConfig",
+        "PreloadArrays",
         "RepoUpdateRetryConfig",
         "RepositoryConfig",
         "VirtualChunkContainer",
@@ -171,6 +181,7 @@ _HOMES = {
         "NotFoundError",
         "ObjectNotFoundError",
         "ReadOnlyError",
+        "ReadOnlyStoreError",
         "RebaseFailedError",
         "RefNotFoundError",
         "RepositoryNotFoundError",
@@ -178,6 +189,7 @@ _HOMES = {
         "SnapshotNotFoundError",
         "StorageError",
         "StoragePermissionError",
+        "StoreKeyNotFoundError",
         "UnsafeStorageError",
         "VirtualChunkError",
     ),

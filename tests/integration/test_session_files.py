@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import icefloe
@@ -136,6 +137,41 @@ def test_opening_reads_little(storage: FaultyStorage) -> None:
     storage.trace.clear()
     repository.readonly_session("main")
     assert [verb for verb, _ in storage.trace] == ["list", "get"], "the snapshot is cached"
+
+
+class CountsBytes(ForwardingStorage):
+    """Notes how many bytes of manifests each request read."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.read: list[int] = []
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        data = super().get(key, start, length)
+        if key.startswith("manifests/"):
+            self.read.append(len(data))
+        return data
+
+
+def test_one_chunk_of_a_large_manifest_is_found_by_ranges() -> None:
+    storage = CountsBytes(icefloe.in_memory_storage())
+    repository = Repository.create(storage)
+    session = repository.writable_session("main")
+    session.set_document("/a", array((20_000,)))
+    numbers = np.random.default_rng(0)
+    for place in range(20_000):
+        session.set_chunk("/a", (place,), numbers.bytes(200))
+    expected = session.get_chunk("/a", (12_345,))
+    tip = session.commit("four megabytes inline")
+    size = sum(manifest.size_bytes for manifest in repository.lookup_snapshot(tip).manifests)
+    assert size > 4_000_000
+    reader = Repository.open(storage).readonly_session("main")
+    assert reader.get_chunk("/a", (12_345,)) == expected
+    assert len(storage.read) <= 3
+    assert sum(storage.read) < size / 2
+    storage.read.clear()
+    assert reader.get_chunk("/a", (12_346,)) is not None
+    assert storage.read == [], "the block is cached"
 
 
 # --- sharing of manifests

@@ -86,6 +86,18 @@ def test_a_fork_travels_with_what_it_wrote(session: Session) -> None:
     assert session.commit("x")
 
 
+def test_what_a_pickle_holds_does_not_change_while_it_is_made(session: Session) -> None:
+    fork = session.fork()
+    set_chunks(fork, "/b", [5])
+    node = fork.get_node("/b")
+    assert node is not None
+    changes = fork.__getstate__()["changes"]
+    fork.set_document("/n", group())
+    set_chunks(fork, "/b", [6])
+    assert changes.new == {}
+    assert changes.chunks[node.id].get((6,)) == (False, None)
+
+
 def test_the_store_of_a_fork_travels(session: Session) -> None:
     fork = session.fork()
     store = pickle.loads(pickle.dumps(fork.store))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REPOSITORY = "repository"
 DEFAULT_GENERATION = REPOSITORY
 DEFAULT_SPEC_VERSION = COLUMNS_VERSION
+SPEC_VERSIONS = (ROWS_VERSION, COLUMNS_VERSION)
+"""Versions that can be written."""
 
 
 class Format(Record, frozen=True):

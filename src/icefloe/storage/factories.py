@@ -27,6 +27,7 @@ from icefloe.storage.places import (
     http_place,
     s3_place,
 )
+from icefloe.storage.settings import StorageSettings
 from icefloe.storage.stores import S3Options
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def r2_storage(
         allow_http=allow_http,
         network_stream_timeout_seconds=network_stream_timeout_seconds,
     )
-    return Storage.new_r2(bucket, prefix, account_id, credentials, config=options)
+    return Storage.new_r2(options, bucket, prefix, account_id, credentials)
 
 
 def gcs_storage(
@@ -263,6 +264,10 @@ class _AnyStorage(type):
 class Storage(metaclass=_AnyStorage):
     """The constructors of storages under one name; every storage is an instance of it."""
 
+    def default_settings(self) -> StorageSettings:
+        """The settings that hold where none are given; each kind of storage has its own."""
+        return StorageSettings()
+
     @staticmethod
     def new_in_memory() -> MemoryStorage:
         """See `in_memory_storage`."""
@@ -314,12 +319,11 @@ class Storage(metaclass=_AnyStorage):
 
     @staticmethod
     def new_r2(
-        bucket: str | None,
-        prefix: str | None,
-        account_id: str | None,
-        credentials: AnyS3Credential | None = None,
-        *,
         config: S3Options,
+        bucket: str | None = None,
+        prefix: str | None = None,
+        account_id: str | None = None,
+        credentials: AnyS3Credential | None = None,
     ) -> ObjectStorage:
         """See `r2_storage`."""
         if bucket is None:

@@ -1,5 +1,6 @@
 import json
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -130,6 +131,28 @@ def test_a_move_replaces_what_readers_see_at_once() -> None:
     changes.move("/g", "/h")
     assert changes._overlay is not seen
     assert seen == before
+
+
+class Vanishing(dict[str, Any]):
+    """A dictionary that another thread empties after each look at it."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        self.clear()
+        return found
+
+
+def test_a_reader_looks_once() -> None:
+    changes = ChangeSet(table())
+    changes.set_document("/a", group())
+    changes._overlay = Vanishing(changes._overlay)
+    assert changes.get("/a") is not None
+    assert changes.get("/a") is None
 
 
 def test_absorbing_two_creators_of_one_group_makes_one_group() -> None:

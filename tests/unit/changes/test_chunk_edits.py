@@ -124,3 +124,25 @@ def test_many_bulk_edits_make_few_tables() -> None:
     table = edits.apply(None)
     assert table is not None
     assert len(table) == 1000
+
+
+class Vanishing(dict[Any, Any]):
+    """A dictionary that another thread empties after each look at it."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = super().get(key, default)
+        self.clear()
+        return found
+
+
+def test_a_reader_looks_once() -> None:
+    edits = ChunkEdits(1)
+    edits.set((0,), InlineRef(b"x"))
+    edits._single = Vanishing(edits._single)
+    assert edits.get((0,)) == (True, InlineRef(b"x"))
+    assert edits.get((0,)) == (False, None)
