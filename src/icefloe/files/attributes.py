@@ -15,7 +15,11 @@ def split_document(document: bytes, threshold: int) -> tuple[bytes, bytes, int] 
     """
     if len(document) <= threshold:
         return None
-    attributes = bytes(_decoder.decode(document).get("attributes", b""))
+    try:
+        attributes = bytes(_decoder.decode(document).get("attributes", b""))
+    except msgspec.DecodeError:
+        # NaN and the like, which are not JSON but which zarr writes: such a document stays whole.
+        return None
     if len(attributes) <= threshold:
         return None
     # Should the same bytes stand elsewhere too, cutting there restores the same document.

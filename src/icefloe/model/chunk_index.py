@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import TYPE_CHECKING, Self
 
@@ -43,8 +44,10 @@ class Box(Record, frozen=True):
 
     def contains(self, coords: Sequence[int]) -> bool:
         """Whether one position lies inside."""
-        return len(coords) == len(self.lower) and all(
-            lo <= c < hi for lo, c, hi in zip(self.lower, coords, self.upper, strict=True)
+        return (
+            len(coords) == len(self.lower)
+            and all(map(operator.le, self.lower, coords))
+            and all(map(operator.lt, coords, self.upper))
         )
 
     def intersects(self, other: Box) -> bool:
