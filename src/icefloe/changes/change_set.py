@@ -84,6 +84,13 @@ class ChangeSet:
         node = self._overlay.get(path, _NOT_EDITED)
         return self.base.get(path) if node is _NOT_EDITED else node
 
+    def by_id(self, node_id: NodeId) -> Node | None:
+        """The node with an id, if it is there."""
+        if node_id in self.new:
+            return self.new[node_id]
+        node = None if node_id in self.deleted else self.base.by_id(node_id)
+        return None if node is None else self.get(self.places.get(node_id, node.path))
+
     def paths_below(self, path: str) -> Sequence[str]:
         """Sorted paths of all nodes below a path."""
         base = self.base.paths_below(path)

@@ -79,6 +79,10 @@ class MetadataFiles:
         self._snapshots.put(snapshot_id, snapshot, 10 * len(data))
         return snapshot
 
+    def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
+        """Whether a snapshot is at hand without reading it."""
+        return self._snapshots.get(snapshot_id) is not None
+
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Write a snapshot; nobody sees it before a reference points to it."""
         file = self.format.codec.encode_snapshot(snapshot)
@@ -114,8 +118,10 @@ class MetadataFiles:
             return Manifest(index, index.resident.__getitem__)
         return Manifest(index, lambda number: self._block(manifest_id, index, number))
 
-    def write_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> ManifestFileInfo:
-        """Write the references of some arrays as one manifest."""
+    def write_manifest(
+        self, parts: Sequence[tuple[NodeId, ArrayChunks]], set_name: str = ""
+    ) -> ManifestFileInfo:
+        """Write the references of some arrays as one manifest of a manifest set."""
         manifest_id = ManifestId.random()
         file = self.format.codec.encode_manifest(parts)
         self._put(self.format.layout.manifest(manifest_id), file)
@@ -124,7 +130,8 @@ class MetadataFiles:
             index, blocks = lay_out(parts)
             index = msgspec.structs.replace(index, resident=tuple(blocks))
             self._indexes.put(manifest_id, index, index.nbytes)
-        return ManifestFileInfo(manifest_id, len(file.data), sum(len(c) for _, c in parts))
+        count = sum(len(chunks) for _, chunks in parts)
+        return ManifestFileInfo(manifest_id, len(file.data), count, set_name)
 
     def _read_index(self, manifest_id: ManifestId, size: int) -> ManifestIndex:
         key = self.format.layout.manifest(manifest_id)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_refs import ChunkRef
+    from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import Snapshot
@@ -26,16 +29,23 @@ class SnapshotChunks:
         """The reference of one chunk; opens only manifests whose extents have it (R4-08)."""
         for ref in node.manifests:
             if ref.extents.contains(coords):
-                found = self._open(ref).find(node.id, coords)
+                found = self.manifest(ref.manifest_id).find(node.id, coords)
                 if found is not None:
                     return found
         return None
 
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
-        parts = self._files.in_parallel(lambda ref: self._open(ref).array(node.id), node.manifests)
+        return self.merged(node.id, node.manifests)
+
+    def merged(self, node_id: NodeId, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
+        """The references that an array has in some of its manifests; None if there are none."""
+        parts = self._files.in_parallel(
+            lambda ref: self.manifest(ref.manifest_id).array(node_id), refs
+        )
         present = [part for part in parts if part is not None and len(part)]
         return ArrayChunks.merge(present) if present else None
 
-    def _open(self, ref: ManifestRef) -> Manifest:
-        return self._files.manifest(ref.manifest_id, self._sizes.get(ref.manifest_id, 0))
+    def manifest(self, manifest_id: ManifestId) -> Manifest:
+        """A manifest that the snapshot lists."""
+        return self._files.manifest(manifest_id, self._sizes.get(manifest_id, 0))

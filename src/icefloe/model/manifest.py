@@ -32,6 +32,8 @@ class ManifestFileInfo(Record, frozen=True):
     id: ManifestId
     size_bytes: int
     num_chunk_refs: int
+    set_name: str = ""
+    """The manifest set that it was packed for (H-38); empty for tiles, which stand alone."""
 
 
 class ArrayChunks(Record, frozen=True, eq=False):
@@ -312,6 +314,11 @@ class Manifest:
     def num_refs(self) -> int:
         """Number of references of all arrays."""
         return int(self.index.block_rows[-1])
+
+    def load_all(self) -> None:
+        """Have every block loaded, so that whoever keeps them has them."""
+        for number in range(len(self.index.block_rows) - 1):
+            self._load_block(number)
 
     def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """One reference."""

@@ -21,15 +21,17 @@ from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import AttributesFileInfo, Snapshot
+from icefloe.versioning.manifest_writer import ManifestWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icefloe.changes.change_set import ChangeSet
+    from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.ids import ManifestId, NodeId
-    from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+    from icefloe.model.ids import NodeId
+    from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.transaction_log import TransactionLog
 
 logger = logging.getLogger(__name__)
@@ -52,8 +54,8 @@ def write_commit(
     base: Snapshot,
     changes: ChangeSet,
     said: CommitMessage,
+    settings: Settings,
     *,
-    attributes_threshold: int,
     parent: Snapshot | None = None,
     replaced: TransactionLog | None = None,
 ) -> Snapshot:
@@ -63,10 +65,12 @@ def write_commit(
     """
     parent = parent or base
     chunks = SnapshotChunks(files, base)
-    tables, touched = apply_edits(changes, chunks)
-    manifests, refs = _write_manifests(files, tables)
+    written = ManifestWriter(files, base, chunks, changes, settings).write()
     nodes, attribute_files = _with_attributes(
-        files, base, _new_nodes(changes, tables, refs), attributes_threshold
+        files,
+        base,
+        _new_nodes(changes, written.refs),
+        settings.inline_attributes_threshold_bytes,
     )
     snapshot = Snapshot(
         id=SnapshotId.random(),
@@ -77,32 +81,14 @@ def write_commit(
         metadata=said.metadata,
         total_parents=parent.total_parents + 1,
         history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
-        manifests=_listed_manifests(base, nodes, changes, tables, manifests),
+        manifests=_listed_manifests(base, nodes, written.infos),
         attribute_files=attribute_files,
         nodes=nodes,
     )
-    log = changes.log(touched)
+    log = changes.log(written.touched)
     files.write_transaction_log(snapshot.id, log if replaced is None else combine([replaced, log]))
     files.write_snapshot(snapshot)
     return snapshot
-
-
-def apply_edits(
-    changes: ChangeSet, chunks: SnapshotChunks
-) -> tuple[dict[NodeId, ArrayChunks | None], dict[NodeId, ChunkIndex]]:
-    """New tables of the arrays whose chunks were edited, and which chunks that touched."""
-    tables: dict[NodeId, ArrayChunks | None] = {}
-    touched: dict[NodeId, ChunkIndex] = {}
-    for node_id, edits in changes.chunks.items():
-        if edits.is_empty:
-            continue
-        node = changes.base.by_id(node_id)
-        old = None if node is None else chunks.table(node)
-        tables[node_id] = edits.apply(old)
-        index = edits.touched(old)
-        if index is not None:
-            touched[node_id] = index
-    return tables, touched
 
 
 def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:
@@ -116,32 +102,12 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
     return touched
 
 
-def _write_manifests(
-    files: MetadataFiles, tables: Mapping[NodeId, ArrayChunks | None]
-) -> tuple[list[ManifestFileInfo], dict[NodeId, tuple[ManifestRef, ...]]]:
-    present = {node_id: table for node_id, table in tables.items() if table is not None}
-    plan = [[node_id] for node_id in sorted(present)]
-    written = files.in_parallel(
-        lambda part: files.write_manifest([(node_id, present[node_id]) for node_id in part]), plan
-    )
-    refs: dict[NodeId, tuple[ManifestRef, ...]] = dict.fromkeys(tables, ())
-    for part, info in zip(plan, written, strict=True):
-        for node_id in part:
-            table = present[node_id]
-            refs[node_id] = (ManifestRef(info.id, table.index.box, len(table)),)
-    return written, refs
-
-
-def _new_nodes(
-    changes: ChangeSet,
-    tables: Mapping[NodeId, object],
-    refs: Mapping[NodeId, tuple[ManifestRef, ...]],
-) -> list[Node]:
+def _new_nodes(changes: ChangeSet, refs: Mapping[NodeId, tuple[ManifestRef, ...]]) -> list[Node]:
     """All nodes of the new snapshot, with the manifests that were just written."""
     nodes = changes.all_nodes()
-    if not tables:
+    if not refs:
         return nodes
-    return [node.evolve(manifests=refs[node.id]) if node.id in tables else node for node in nodes]
+    return [node.evolve(manifests=refs[node.id]) if node.id in refs else node for node in nodes]
 
 
 def _with_attributes(
@@ -173,23 +139,12 @@ def _with_attributes(
 
 
 def _listed_manifests(
-    base: Snapshot,
-    nodes: NodeTable,
-    changes: ChangeSet,
-    tables: Mapping[NodeId, object],
-    written: list[ManifestFileInfo],
+    base: Snapshot, nodes: NodeTable, written: list[ManifestFileInfo]
 ) -> tuple[ManifestFileInfo, ...]:
     """Every manifest that some node points to (R1-29), sorted by id."""
-    released: set[ManifestId] = set()
-    for node_id in (*tables, *changes.deleted):
-        node = base.nodes.by_id(node_id)
-        if node is not None:
-            released.update(ref.manifest_id for ref in node.manifests)
-    if released:
-        # Several arrays may share a manifest: it goes only with the last of them.
-        released -= {ref.manifest_id for node in nodes for ref in node.manifests}
-    kept = [info for info in base.manifests if info.id not in released]
-    return tuple(sorted([*kept, *written], key=lambda info: info.id))
+    used = {ref.manifest_id for node in nodes for ref in node.manifests}
+    listed = [info for info in (*base.manifests, *written) if info.id in used]
+    return tuple(sorted(listed, key=lambda info: info.id))
 
 
 def _after(earlier: datetime) -> datetime:

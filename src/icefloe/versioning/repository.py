@@ -33,6 +33,7 @@ from icefloe.versioning.initialize import (
     write_first_snapshot,
 )
 from icefloe.versioning.inspection import describe_snapshot
+from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.registry import Format
     from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
     from icefloe.zarr_store.store import IcefloeStore
 
@@ -236,7 +238,7 @@ class Repository:
         Versions may be named as in git: `main~3`, `main@{2026-01-31}`.
         """
         found = self._resolve(branch, tag, snapshot_id, as_of)
-        return Session(self._context, self._context.files.read_snapshot(found))
+        return Session(self._context, self._open_snapshot(found))
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
@@ -247,8 +249,17 @@ class Repository:
                 f"ref not found `{branch}`: there is no such branch; create it with create_branch",
                 branch,
             )
-        snapshot = self._context.files.read_snapshot(tip.snapshot_id)
+        snapshot = self._open_snapshot(tip.snapshot_id)
         return Session(self._context, snapshot, tip, self._default_metadata)
+
+    def _open_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Read a snapshot for a session; one that is new here has its manifests preloaded."""
+        files = self._context.files
+        is_new = not files.has_snapshot(snapshot_id)
+        snapshot = files.read_snapshot(snapshot_id)
+        if is_new:
+            start_preload(self._context, snapshot)
+        return snapshot
 
     def rearrange_session(self, branch: str) -> Session:
         """The same as `writable_session`: every writable session can move nodes."""

@@ -228,7 +228,7 @@ class Session(WorkingTree):
             self._snapshot,
             self._changes,
             said,
-            attributes_threshold=self._context.settings.inline_attributes_threshold_bytes,
+            self._context.settings,
             parent=parent,
             replaced=replaced,
         )

@@ -226,6 +226,7 @@ def _manifests(
     """
     listed = read.items(value, "manifest files")
     facts = read.column(extension, "manifests", len(listed))
+    sets = read.column(extension, "sets", len(listed)) or [""] * len(listed)
     infos = []
     for at, item in enumerate(listed):
         fields = read.fields(item, (2, 3, 4), "a manifest file")
@@ -243,7 +244,8 @@ def _manifests(
             size, count = numbers
         elif len(numbers) == 2:
             size = numbers[1]
-        infos.append(ManifestFileInfo(read.id(fields[0], ManifestId), size, count))
+        name = read.text(sets[at], "the name of a manifest set")
+        infos.append(ManifestFileInfo(read.id(fields[0], ManifestId), size, count, name))
     return tuple(infos)
 
 

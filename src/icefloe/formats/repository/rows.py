@@ -63,6 +63,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     extension = {
         "documents": [node.document for node in nodes],
         "manifests": [[info.size_bytes, info.num_chunk_refs] for info in snapshot.manifests],
+        "sets": [info.set_name for info in snapshot.manifests],
         "attribute_files": [info.size_bytes for info in snapshot.attribute_files],
         "counts": [[ref.num_refs for ref in node.manifests] for node in nodes],
         "positions": {

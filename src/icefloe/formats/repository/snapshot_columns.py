@@ -65,6 +65,10 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Ids of the manifests, 12 bytes each."""
     manifest_sizes: Any = 0
     manifest_counts: Any = 0
+    sets: list[str] = []
+    """Names of the manifest sets."""
+    manifest_sets: Any = 0
+    """Number of the set that each manifest is in, counted from 1; 0 for none."""
     attributes: bytes = b""
     """Ids of the attribute files, 12 bytes each."""
     attributes_sizes: Any = 0
@@ -113,6 +117,7 @@ def from_microseconds(value: int, key: str) -> datetime:
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Body of a snapshot file."""
+    sets = sorted({info.set_name for info in snapshot.manifests if info.set_name})
     packed = _Snapshot(
         id=bytes(snapshot.id),
         written=microseconds(snapshot.written_at),
@@ -128,6 +133,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         manifests=b"".join([info.id for info in snapshot.manifests]),
         manifest_sizes=pack_list([info.size_bytes for info in snapshot.manifests]),
         manifest_counts=pack_list([info.num_chunk_refs for info in snapshot.manifests]),
+        sets=sets,
+        manifest_sets=pack_list(
+            [sets.index(info.set_name) + 1 if info.set_name else 0 for info in snapshot.manifests]
+        ),
         attributes=b"".join([info.id for info in snapshot.attribute_files]),
         attributes_sizes=pack_list([info.size_bytes for info in snapshot.attribute_files]),
         paths=list(snapshot.nodes.paths),
@@ -253,7 +262,10 @@ def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ..
         return ()
     sizes = unpack_column(packed.manifest_sizes, len(ids), key)
     counts = unpack_column(packed.manifest_counts, len(ids), key)
-    return tuple(map(ManifestFileInfo, ids, map(int, sizes), map(int, counts)))
+    numbers = unpack_column(packed.manifest_sets, len(ids), key, limit=len(packed.sets))
+    sets = ["", *packed.sets]
+    names = [sets[int(number)] for number in numbers]
+    return tuple(map(ManifestFileInfo, ids, map(int, sizes), map(int, counts), names))
 
 
 def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]:

@@ -1,0 +1,227 @@
+"""Writes the manifests of a commit: merges edits into the parts that they touch, packs, links.
+
+Cost follows the change: of a huge array only the tiles with edits are read and written, and only
+manifests that share something with them are packed anew (R4-05, R4-09).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+from icefloe.model.nodes import ManifestRef, Node
+from icefloe.model.record import Record
+from icefloe.packing.plan import Item, Standing, closure, plan_manifests
+from icefloe.packing.tiles import Tiling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.chunk_edits import ChunkEdits
+    from icefloe.config.settings import Settings
+    from icefloe.files.metadata import MetadataFiles
+    from icefloe.files.snapshot_chunks import SnapshotChunks
+    from icefloe.model.snapshot import Snapshot
+
+
+class Part(Record, frozen=True, eq=False):
+    """References of one array that replace what it had in some manifests."""
+
+    node_id: NodeId
+    replaces: frozenset[ManifestId]
+    chunks: ArrayChunks
+
+
+class WrittenManifests(Record, frozen=True, eq=False):
+    """What a commit did to the manifests."""
+
+    infos: list[ManifestFileInfo]
+    refs: dict[NodeId, tuple[ManifestRef, ...]]
+    """New manifest references of the arrays that have other ones than before."""
+    touched: dict[NodeId, ChunkIndex]
+    """Chunks that were set or deleted in each array."""
+
+
+class ManifestWriter:
+    """Writes the manifests of one commit."""
+
+    def __init__(
+        self,
+        files: MetadataFiles,
+        base: Snapshot,
+        chunks: SnapshotChunks,
+        changes: ChangeSet,
+        settings: Settings,
+    ) -> None:
+        """Take the base, the changes over it, and how to pack."""
+        self._files = files
+        self._base = base
+        self._chunks = chunks
+        self._changes = changes
+        self._settings = settings
+        self._touched: dict[NodeId, ChunkIndex] = {}
+        self._dropped: dict[NodeId, set[ManifestId]] = {}
+
+    def write(self) -> WrittenManifests:
+        """Write every manifest that the changes make necessary."""
+        whole, tiles = self._edited_parts()
+        seen = self._neighbours(whole, tiles)
+        plan = plan_manifests(
+            [self._item(part) for part in whole],
+            [
+                Standing(info.id, info.set_name, info.num_chunk_refs)
+                for info in self._base.manifests
+                if info.id not in seen and info.set_name
+            ],
+            self._settings.chunk_manifests,
+            lambda manifest_id: [self._item(part) for part in self._parts_in(manifest_id)],
+        )
+        todo = [
+            *((m.set_name, [item.content for item in m.items]) for m in plan.manifests),
+            *(("", [part]) for part in tiles),
+        ]
+        infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
+        return WrittenManifests(infos, self._new_refs(todo, infos), self._touched)
+
+    # --- what must be written
+
+    def _edited_parts(self) -> tuple[list[Part], list[Part]]:
+        """New references of edited arrays: packed as a whole, and tiles, which stand alone."""
+        whole: list[Part] = []
+        tiles: list[Part] = []
+        for node_id, edits in self._changes.chunks.items():
+            node = self._changes.by_id(node_id)
+            if node is None or edits.is_empty:
+                continue
+            tiling = self._tiling(node)
+            affected = _affected(edits, tiling, self._base_refs(node_id))
+            old = self._chunks.merged(node_id, affected)
+            index = edits.touched(old)
+            if index is not None:
+                self._touched[node_id] = index
+            replaces = frozenset(ref.manifest_id for ref in affected)
+            self._dropped[node_id] = set(replaces)
+            new = edits.apply(old)
+            if new is None:
+                continue
+            if tiling.is_whole:
+                whole.append(Part(node_id, replaces, new))
+            else:
+                tiles += [Part(node_id, replaces, piece) for piece in tiling.cut(new)]
+        return whole, tiles
+
+    def _neighbours(self, whole: list[Part], tiles: list[Part]) -> set[ManifestId]:
+        """Add what shares a manifest with edited or deleted arrays; returns those manifests.
+
+        A deleted array's references vanish with the manifest that they were in (H-36).
+        """
+        start = [*self._dropped, *self._changes.deleted]
+        found, seen = closure(start, self._manifests_of, self._members_of)
+        for node_id in sorted(found):
+            node = self._changes.by_id(node_id)
+            if node is None:
+                continue
+            dropped = self._dropped.setdefault(node_id, set())
+            refs = [
+                ref
+                for ref in self._base_refs(node_id)
+                if ref.manifest_id in seen and ref.manifest_id not in dropped
+            ]
+            chunks = self._chunks.merged(node_id, refs)
+            if chunks is None:
+                continue
+            replaces = frozenset(ref.manifest_id for ref in refs)
+            dropped |= replaces
+            part = Part(node_id, replaces, chunks)
+            (whole if self._tiling(node).is_whole else tiles).append(part)
+        return seen
+
+    def _manifests_of(self, node_id: NodeId) -> Iterable[ManifestId]:
+        """Manifests that change if a node does."""
+        if node_id in self._dropped:
+            return self._dropped[node_id]
+        node = self._changes.by_id(node_id)
+        if node is not None and not self._tiling(node).is_whole:
+            return ()
+        return [ref.manifest_id for ref in self._base_refs(node_id)]
+
+    def _members_of(self, manifest_id: ManifestId) -> list[NodeId]:
+        """Arrays that still have references in a manifest."""
+        manifest = self._chunks.manifest(manifest_id)
+        return [
+            node_id
+            for node_id in manifest.index.arrays
+            if self._changes.by_id(node_id) is not None
+            and any(ref.manifest_id == manifest_id for ref in self._base_refs(node_id))
+        ]
+
+    def _parts_in(self, manifest_id: ManifestId) -> list[Part]:
+        """What a standing manifest holds, to be packed anew."""
+        parts = []
+        for node_id in self._members_of(manifest_id):
+            refs = [r for r in self._base_refs(node_id) if r.manifest_id == manifest_id]
+            chunks = self._chunks.merged(node_id, refs)
+            if chunks is not None:
+                self._dropped.setdefault(node_id, set()).add(manifest_id)
+                parts.append(Part(node_id, frozenset([manifest_id]), chunks))
+        return parts
+
+    def _item(self, part: Part) -> Item[Part]:
+        node = self._changes.by_id(part.node_id)
+        assert node is not None
+        assert node.array is not None
+        count = len(part.chunks)
+        grid = node.array.num_chunks
+        size = count if grid is None else max(grid, count)
+        return Item(part, part.node_id, node.path, size, size, count)
+
+    # --- writing
+
+    def _write_one(self, set_name: str, parts: Sequence[Part]) -> ManifestFileInfo:
+        return self._files.write_manifest([(p.node_id, p.chunks) for p in parts], set_name)
+
+    def _new_refs(
+        self, jobs: Sequence[tuple[str, Sequence[Part]]], infos: Sequence[ManifestFileInfo]
+    ) -> dict[NodeId, tuple[ManifestRef, ...]]:
+        added: dict[NodeId, list[ManifestRef]] = {}
+        for (_, parts), info in zip(jobs, infos, strict=True):
+            for part in parts:
+                ref = ManifestRef(info.id, part.chunks.index.box, len(part.chunks))
+                added.setdefault(part.node_id, []).append(ref)
+        refs = {}
+        for node_id, dropped in self._dropped.items():
+            kept = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in dropped]
+            # In the order of the grid, so that readers of a region find neighbours together.
+            refs[node_id] = tuple(
+                sorted([*kept, *added.get(node_id, ())], key=lambda ref: ref.extents.lower)
+            )
+        return refs
+
+    # --- the arrays
+
+    def _base_refs(self, node_id: NodeId) -> tuple[ManifestRef, ...]:
+        node = self._base.nodes.by_id(node_id)
+        return () if node is None else node.manifests
+
+    def _tiling(self, node: Node) -> Tiling:
+        array = node.array
+        assert array is not None
+        names = array.dimension_names or (None,) * array.rank
+        sizes = self._settings.splitting.sizes_for(node.path, names)
+        return Tiling.for_array(array.grid_shape, sizes)
+
+
+def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) -> list[ManifestRef]:
+    """The parts of an array that edits reach into."""
+    if edits.cleared or tiling.is_whole or not refs:
+        return list(refs)
+    index = edits.touched(None)
+    if index is None:
+        return []
+    tiles = np.unique(tiling.tiles_of(index.coords()), axis=0)
+    return [ref for ref in refs if tiling.touches(ref.extents, tiles)]

@@ -1,0 +1,234 @@
+"""Manifests of commits: packed by the rules of seed 004, cut into tiles, linked if untouched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import icefloe
+from icefloe.config import ManifestConfig, ManifestRule, ManifestSet, ManifestSplittingConfig
+from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, VirtualRef
+from icefloe.model.manifest import ArrayChunks
+from icefloe.testing.faults import FaultyStorage
+from tests.documents import array, group, set_chunks
+
+
+def repository(
+    manifest: ManifestConfig | None = None,
+) -> tuple[icefloe.Repository, FaultyStorage]:
+    storage = FaultyStorage(icefloe.in_memory_storage())
+    config = icefloe.RepositoryConfig(manifest=manifest)
+    return icefloe.Repository.create(storage, config), storage
+
+
+def layout(repo: icefloe.Repository) -> dict[str, set[str]]:
+    """Which arrays each manifest of main's tip holds, by the manifest's id."""
+    session = repo.readonly_session("main")
+    held: dict[str, set[str]] = {}
+    for path in session.node_paths("/"):
+        node = session.get_node(path)
+        assert node is not None
+        for ref in node.manifests:
+            held.setdefault(str(ref.manifest_id), set()).add(path)
+    listed = {info.id for info in repo.lookup_snapshot(repo.lookup_branch("main")).manifests}
+    assert listed == set(held)  # R1-29
+    return held
+
+
+def groups(repo: icefloe.Repository) -> list[list[str]]:
+    return sorted(sorted(paths) for paths in layout(repo).values())
+
+
+def commit_arrays(repo: icefloe.Repository, arrays: dict[str, int], chunks: int = 2) -> None:
+    """Commit arrays of one dimension, given by the number of chunks of their grids."""
+    session = repo.writable_session("main")
+    if session.get_node("/") is None:
+        session.set_document("/", group())
+    for path, size in arrays.items():
+        session.set_document(path, array((size,)))
+        set_chunks(session, path, range(min(chunks, size)))
+    session.commit(", ".join(arrays))
+
+
+def touch(repo: icefloe.Repository, path: str, place: int = 0, data: bytes = b"\x07") -> None:
+    session = repo.writable_session("main")
+    session.set_chunk(path, (place,), data)
+    session.commit(f"touch {path}")
+
+
+def test_small_arrays_share_a_manifest_and_large_ones_do_not() -> None:  # R4-11, R4-42
+    repo, _ = repository()
+    commit_arrays(repo, {"/time": 10, "/lat": 4, "/lon": 4, "/t2m": 20_000})
+    assert groups(repo) == [["/lat", "/lon", "/time"], ["/t2m"]]
+
+
+def test_a_commit_rewrites_only_the_closure_of_what_it_changed() -> None:  # R4-51, R4-63, C2
+    repo, _ = repository()
+    commit_arrays(repo, {"/time": 10, "/lat": 4, "/t2m": 20_000, "/wind": 1_000_000})
+    before = layout(repo)
+    touch(repo, "/time")
+    after = layout(repo)
+    kept = before.keys() & after.keys()
+    assert sorted(p for m in kept for p in before[m]) == ["/t2m", "/wind"]
+    assert groups(repo) == [["/lat", "/time"], ["/t2m"], ["/wind"]]
+
+
+def test_new_small_arrays_join_the_manifest_of_the_others() -> None:  # H-38
+    repo, _ = repository()
+    for number in range(5):
+        commit_arrays(repo, {f"/a{number}": 3})
+    assert len(layout(repo)) == 1
+
+
+def test_cardinality_and_overflow_hold_across_commits() -> None:  # R4-25, R4-26, H-38
+    sets = [
+        ManifestSet(name="coord", max_manifest_size=10, cardinality=2, overflow_to="rest"),
+        ManifestSet(name="rest", arrays_per_manifest=2, cardinality=None),
+    ]
+    rules = [ManifestRule(target="coord", metadata_chunks=(0, 8))]
+    repo, _ = repository(ManifestConfig(sets=sets, rules=rules))
+    for number in range(6):
+        commit_arrays(repo, {f"/a{number}": 8})
+    held = groups(repo)
+    assert sum(len(paths) for paths in held) == 6
+    # Two fit, alone, into the set; the others went on, each commit with one of its own.
+    assert len(held) == 6
+    session = repo.readonly_session("main")
+    assert all(session.get_chunk(f"/a{n}", (1,)) == b"\x01" for n in range(6))
+
+
+def test_deleting_an_array_takes_its_references_along() -> None:  # H-36
+    repo, _ = repository()
+    commit_arrays(repo, {"/a": 3, "/b": 3})
+    session = repo.writable_session("main")
+    session.delete_node("/a")
+    session.commit("gone")
+    (manifest,) = repo.lookup_snapshot(repo.lookup_branch("main")).manifests
+    assert manifest.num_chunk_refs == 2
+    assert groups(repo) == [["/b"]]
+
+
+def test_arrays_without_chunks_have_no_manifest() -> None:  # H-43
+    repo, _ = repository()
+    commit_arrays(repo, {"/a": 3}, chunks=0)
+    assert layout(repo) == {}
+    touch(repo, "/a")
+    session = repo.writable_session("main")
+    session.delete_chunks("/a")
+    session.commit("emptied")
+    assert layout(repo) == {}
+
+
+def test_moving_touches_no_manifest() -> None:  # R3-09
+    repo, _ = repository()
+    commit_arrays(repo, {"/a": 3, "/b": 3})
+    before = layout(repo).keys()
+    session = repo.writable_session("main")
+    session.move("/a", "/z")
+    session.commit("moved")
+    assert layout(repo).keys() == before
+
+
+def big_virtual(count: int) -> ArrayChunks:
+    refs = ChunkRefs(
+        kinds=np.full(count, ChunkKind.VIRTUAL, dtype=np.uint8),
+        sources=np.zeros(count, dtype=np.uint32),
+        offsets=np.arange(count, dtype=np.uint64) * 100,
+        lengths=np.full(count, 100, dtype=np.uint64),
+        checksums=np.zeros(count, dtype=np.uint32),
+        files=np.empty((0, 12), dtype=np.uint8),
+        locations=Locations.of([("s3://bucket/file.nc", None, None)]),
+        inline=b"",
+    )
+    return ArrayChunks.from_columns(np.arange(count).reshape(-1, 1), refs)
+
+
+def huge(count: int = 200_000) -> tuple[icefloe.Repository, FaultyStorage]:
+    repo, storage = repository()
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/huge", array((count,)))
+    session.set_chunk_refs("/huge", big_virtual(count))
+    session.commit("huge")
+    return repo, storage
+
+
+def test_huge_arrays_are_cut_into_tiles() -> None:
+    repo, _ = huge()
+    node = repo.readonly_session("main").get_node("/huge")
+    assert node is not None
+    assert node.num_refs == 200_000
+    assert [ref.extents.lower[0] for ref in node.manifests] == list(range(0, 200_000, 32_768))
+    assert all(ref.num_refs <= 32_768 for ref in node.manifests)
+
+
+def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  # R4-08, R4-09
+    repo, storage = huge()
+    before = layout(repo).keys()
+    reopened = icefloe.Repository.open(storage)
+    session = reopened.writable_session("main")
+    storage.trace.clear()
+    session.set_chunk("/huge", (150_000,), b"new")
+    session.commit("one")
+    manifests = [op for op in storage.trace if "manifests/" in str(op)]
+    assert len(manifests) == 2, manifests  # one read, one written
+    after = layout(repo).keys()
+    assert len(before - after) == len(after - before) == 1
+    reader = icefloe.Repository.open(storage).readonly_session("main")
+    storage.trace.clear()
+    assert reader.get_chunk("/huge", (150_000,)) == b"new"
+    assert len([op for op in storage.trace if "manifests/" in str(op)]) == 1
+    neighbour = reader.locate("/huge", (150_001,))
+    assert isinstance(neighbour, VirtualRef)
+    assert neighbour.offset == 15_000_100
+
+
+def test_appending_touches_the_last_tile_only() -> None:  # R4-10
+    repo, _ = huge(70_000)
+    before = layout(repo).keys()
+    session = repo.writable_session("main")
+    session.set_document("/huge", array((70_010,)))
+    set_chunks(session, "/huge", range(70_000, 70_010))
+    session.commit("append")
+    after = layout(repo).keys()
+    assert len(before & after) == 2
+    assert len(after) == 3
+
+
+def test_splitting_as_the_user_says() -> None:  # api-facts 37, 38
+    any_array = icefloe.ManifestSplitCondition.AnyArray()
+    axis = icefloe.ManifestSplitDimCondition.Axis(0)
+    splitting = ManifestSplittingConfig.from_dict({any_array: {axis: 3}})
+    repo, _ = repository(ManifestConfig(splitting=splitting))
+    commit_arrays(repo, {"/a": 10}, chunks=10)
+    assert len(layout(repo)) == 4
+    before = layout(repo).keys()
+    touch(repo, "/a", 4)
+    assert len(before & layout(repo).keys()) == 3
+    session = repo.readonly_session("main")
+    assert session.chunk_coords("/a").ravel().tolist() == list(range(10))
+
+
+def test_other_tiles_than_before_are_made_where_something_changes() -> None:
+    repo, storage = repository()
+    commit_arrays(repo, {"/a": 12, "/b": 3}, chunks=12)
+    any_array = icefloe.ManifestSplitCondition.name_matches("^a$")
+    axis = icefloe.ManifestSplitDimCondition.Axis(0)
+    splitting = ManifestSplittingConfig.from_dict({any_array: {axis: 4}})
+    config = icefloe.RepositoryConfig(manifest=ManifestConfig(splitting=splitting))
+    repo = icefloe.Repository.open(storage, config)
+    assert groups(repo) == [["/a", "/b"]]
+    touch(repo, "/a", 5)
+    assert groups(repo) == [["/a"], ["/a"], ["/a"], ["/b"]]
+    session = repo.readonly_session("main")
+    expected = {n: b"\x07" if n == 5 else b"\x01" for n in range(12)}
+    assert {n: session.get_chunk("/a", (n,)) for n in range(12)} == expected
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_set_names_survive(spec_version: int) -> None:
+    storage = icefloe.in_memory_storage()
+    repo = icefloe.Repository.create(storage, spec_version=spec_version)
+    commit_arrays(repo, {"/a": 3})
+    commit_arrays(icefloe.Repository.open(storage), {"/b": 3})
+    assert len(layout(icefloe.Repository.open(storage))) == 1
