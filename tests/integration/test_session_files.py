@@ -17,6 +17,7 @@ from icefloe import (
     RepositoryConfig,
     StorageError,
 )
+from icefloe.config import ManifestConfig, ManifestSet
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.settling import settle_create
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
@@ -37,10 +38,17 @@ LARGE = b"x" * 600
 """More than what is kept inline."""
 
 
+ONE_MANIFEST_PER_ARRAY = RepositoryConfig(
+    manifest=ManifestConfig(
+        sets=[ManifestSet(name="default", max_manifest_size=None, arrays_per_manifest=1)], rules=[]
+    )
+)
+
+
 @pytest.fixture(params=[1, 2], ids=["rows", "columns"])
 def storage(request: pytest.FixtureRequest) -> FaultyStorage:
     made = FaultyStorage(icefloe.in_memory_storage())
-    make_tree(Repository.create(made, spec_version=request.param))
+    make_tree(Repository.create(made, ONE_MANIFEST_PER_ARRAY, spec_version=request.param))
     made.trace.clear()
     return made
 

@@ -39,7 +39,7 @@ def repository() -> Repository:
 
 def read_while(session: Session, until: threading.Event, path: str = "/b") -> set[bytes | None]:
     """Everything that a chunk was seen to be."""
-    seen: set[bytes | None] = set()
+    seen = {session.get_chunk(path, (0,))}
     while not until.is_set():
         seen.add(session.get_chunk(path, (0,)))
     return seen

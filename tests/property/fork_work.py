@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from zarr.core.sync import sync
+
 from tests.property import hierarchy
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ def apply(session: Session, edit: Edit) -> None:
             hierarchy.set_raw(session, path, coords, data)
         case ("delete chunk", path, coords):
             session.store.delete_sync(hierarchy.chunk_key(path, coords))
+        case ("clear", path):
+            sync(session.store.delete_dir(f"{path.strip('/')}/c"))
         case ("attributes", path, attributes):
             hierarchy.set_attributes(session, path, attributes)
         case ("resize", path, shape):

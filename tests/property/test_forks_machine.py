@@ -143,6 +143,18 @@ class ForksMachine(RuleBasedStateMachine):
         self.do(worker, ("resize", path, shape))
         node.resize(shape)
 
+    @rule(worker=workers, number=numbers)
+    def delete_all_chunks(self, worker: int, number: int) -> None:
+        paths = [
+            p for p in self.usable(worker, arrays=True) if not self.has_others_chunks(worker, p)
+        ]
+        if not paths:
+            return
+        path = pick(paths, number)
+        self.claim(worker, path)
+        self.do(worker, ("clear", path))
+        self.tree[path].chunks.clear()
+
     @rule(worker=workers, number=numbers, chunk=st.sampled_from([2, 8]))
     def create_array(self, worker: int, number: int, chunk: int) -> None:
         path = self.new_path(worker, number)

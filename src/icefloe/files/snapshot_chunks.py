@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_refs import ChunkRef
-    from icefloe.model.ids import ManifestId, NodeId
+    from icefloe.model.ids import ManifestId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import Snapshot
@@ -36,12 +36,14 @@ class SnapshotChunks:
 
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
-        return self.merged(node.id, node.manifests)
+        return self.merged(node, node.manifests)
 
-    def merged(self, node_id: NodeId, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
+    def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
+        assert node.array is not None
+        rank = node.array.rank
         parts = self._files.in_parallel(
-            lambda ref: self.manifest(ref.manifest_id).array(node_id), refs
+            lambda ref: self.manifest(ref.manifest_id).array(node.id, rank), refs
         )
         present = [part for part in parts if part is not None and len(part)]
         return ArrayChunks.merge(present) if present else None

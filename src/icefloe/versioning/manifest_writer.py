@@ -100,7 +100,7 @@ class ManifestWriter:
                 continue
             tiling = self._tiling(node)
             affected = _affected(edits, tiling, self._base_refs(node_id))
-            old = self._chunks.merged(node_id, affected)
+            old = self._chunks.merged(node, affected)
             index = edits.touched(old)
             if index is not None:
                 self._touched[node_id] = index
@@ -132,7 +132,7 @@ class ManifestWriter:
                 for ref in self._base_refs(node_id)
                 if ref.manifest_id in seen and ref.manifest_id not in dropped
             ]
-            chunks = self._chunks.merged(node_id, refs)
+            chunks = self._chunks.merged(node, refs)
             if chunks is None:
                 continue
             replaces = frozenset(ref.manifest_id for ref in refs)
@@ -164,8 +164,10 @@ class ManifestWriter:
         """What a standing manifest holds, to be packed anew."""
         parts = []
         for node_id in self._members_of(manifest_id):
+            node = self._changes.by_id(node_id)
+            assert node is not None
             refs = [r for r in self._base_refs(node_id) if r.manifest_id == manifest_id]
-            chunks = self._chunks.merged(node_id, refs)
+            chunks = self._chunks.merged(node, refs)
             if chunks is not None:
                 self._dropped.setdefault(node_id, set()).add(manifest_id)
                 parts.append(Part(node_id, frozenset([manifest_id]), chunks))
