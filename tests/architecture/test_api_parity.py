@@ -56,7 +56,7 @@ LATER = {
 }
 """Not there yet, by plan: maintenance is an issue of its own."""
 
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "Repository.inspect_snapshot": {"pretty": True},
     "Repository.transaction": {"rebase_tries": 1000, "metadata": None, "rebase_with": None},
     "Repository.create": {"config": None, "authorize_virtual_chunk_access": None},

@@ -63,7 +63,9 @@ def test_odd_shapes(shape: list[int], chunks: list[int], grid: tuple[int, ...]) 
         (array_document(dimension_names=["x"]), "dimension_names"),
         (array_document(chunk_key_encoding={"name": "odd"}), "chunk_key_encoding"),
         (
-            array_document(chunk_grid={"name": "regular", "configuration": {"chunk_shape": [0, 1]}}),
+            array_document(
+                chunk_grid={"name": "regular", "configuration": {"chunk_shape": [0, 1]}}
+            ),
             "chunks of size 0",
         ),
     ],
