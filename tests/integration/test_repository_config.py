@@ -21,7 +21,7 @@ from icefloe import (
     VirtualChunkContainer,
 )
 from icefloe.testing.faults import FaultyStorage
-from tests.documents import array, commit_attribute
+from tests.documents import array, commit_attribute, group
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -204,3 +204,20 @@ def test_the_yaml_of_the_reference_implementation_is_read() -> None:
     assert Repository.open(storage).config.inline_chunk_threshold_bytes == 77
     Repository.open(storage, RepositoryConfig(inline_chunk_threshold_bytes=8)).save_config()
     assert Repository.open(storage).config.inline_chunk_threshold_bytes == 8
+
+
+def test_the_level_of_compression_is_used() -> None:
+    """A level that zstd gives no ratio at makes larger files than its best one."""
+    sizes = {}
+    for level in (1, 19):
+        compression = icefloe.CompressionConfig(level=level)
+        storage = icefloe.in_memory_storage()
+        repository = icefloe.Repository.create(
+            storage, icefloe.RepositoryConfig(compression=compression)
+        )
+        session = repository.writable_session("main")
+        attributes = {f"key {n}": f"value {n * n} of {n % 7}" for n in range(500)}
+        session.set_document("/", group(**attributes))
+        snapshot = session.commit("compressible")
+        sizes[level] = storage.head(f"snapshots/{snapshot}").size
+    assert sizes[19] < sizes[1]

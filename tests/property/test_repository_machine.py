@@ -81,6 +81,55 @@ attribute_sets = st.one_of(
 )
 
 
+# What a rule chooses from: methods of the machine and their arguments.
+EDITS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "write_chunks": {
+        "writes": st.lists(st.tuples(numbers, numbers, values), min_size=1, max_size=4)
+    },
+    "write_region": {"number": numbers, "chunk": numbers, "value": values},
+    "delete_all_chunks": {"number": numbers},
+    "delete_chunk": {"number": numbers, "chunk": numbers},
+    "create_group": {
+        "number": numbers,
+        "name": st.sampled_from(NODE_NAMES),
+        "attributes": attribute_sets,
+    },
+    "create_array": {
+        "number": numbers,
+        "name": st.sampled_from(NODE_NAMES),
+        "attributes": attribute_sets,
+        "chunk_shape": st.sampled_from(CHUNK_SHAPES),
+        "chunks": st.integers(0, 3),
+    },
+    "delete_node": {"number": numbers},
+    "move": {"number": numbers, "group": numbers, "name": st.sampled_from(NODE_NAMES)},
+    "set_attributes": {
+        "changes": st.lists(st.tuples(numbers, attribute_sets), min_size=1, max_size=3)
+    },
+    "resize": {"number": numbers, "sizes": st.tuples(st.integers(0, 9), st.integers(0, 9))},
+    "shift": {"number": numbers, "offsets": st.tuples(st.integers(-2, 2), st.integers(-2, 2))},
+}
+REFERENCES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "create_branch": {"name": st.sampled_from(BRANCH_NAMES), "number": numbers},
+    "delete_branch": {"number": numbers},
+    "delete_main": {},
+    "reset_branch": {
+        "branch": numbers,
+        "number": numbers,
+        "expected": st.sampled_from([None, True, False]),
+    },
+    "create_tag": {"name": st.sampled_from(TAG_NAMES), "number": numbers},
+}
+LOOKS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "travel_by_id": {"number": numbers},
+    "travel_by_tag": {"number": numbers},
+    "travel_back": {"branch": numbers, "back": numbers},
+    "read_history": {"branch": numbers},
+    "diff": {"number": numbers, "back": numbers},
+    "pickle_a_reader": {},
+}
+
+
 @dataclass
 class ModelSnapshot:
     parent: str | None
@@ -252,16 +301,12 @@ class RepositoryMachine(RuleBasedStateMachine):
     def start(self, number: int) -> None:
         self.draft = self.open(pick(self.living(), number))
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(writes=st.lists(st.tuples(numbers, numbers, values), min_size=1, max_size=4))
     def write_chunks(self, writes: list[tuple[int, int, int]]) -> None:
         for number, chunk, value in writes:
             path, node = self.some_array(number)
             if node.coords():
                 self.set_chunk(path, pick(node.coords(), chunk), value)
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(number=numbers, chunk=numbers, value=values)
     def write_region(self, number: int, chunk: int, value: int) -> None:
         path, node = self.some_array(number)
         if not node.coords():
@@ -275,8 +320,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert (node.dense()[node.region(coords)] == value).all()
         self.draft.written.add((path, coords))
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(number=numbers)
     def delete_all_chunks(self, number: int) -> None:
         path, node = self.some_array(number)
         sync(self.draft.session.store.delete_dir(f"{path.strip('/')}/c"))
@@ -284,8 +327,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         node.chunks.clear()
         self.draft.touched.add(path)
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(number=numbers, chunk=numbers)
     def delete_chunk(self, number: int, chunk: int) -> None:
         path, node = self.some_array(number)
         if not node.coords():
@@ -295,22 +336,12 @@ class RepositoryMachine(RuleBasedStateMachine):
         node.chunks.pop(coords, None)
         self.draft.written.add((path, coords))
 
-    @precondition(lambda self: self.draft)
-    @rule(number=numbers, name=st.sampled_from(NODE_NAMES), attributes=attribute_sets)
     def create_group(self, number: int, name: str, attributes: dict[str, Any]) -> None:
         path = self.free_path(number, name)
         if path is None:
             return
         self.add_group(path, attributes)
 
-    @precondition(lambda self: self.draft)
-    @rule(
-        number=numbers,
-        name=st.sampled_from(NODE_NAMES),
-        attributes=attribute_sets,
-        chunk_shape=st.sampled_from(CHUNK_SHAPES),
-        chunks=st.integers(0, 3),
-    )
     def create_array(
         self, number: int, name: str, attributes: dict[str, Any], chunk_shape: Coords, chunks: int
     ) -> None:
@@ -320,8 +351,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         shape = tuple(chunks * c - (chunks > 1) for c in chunk_shape)
         self.add_array(path, shape, chunk_shape, attributes)
 
-    @precondition(lambda self: self.draft and len(self.draft.tree) > 1)
-    @rule(number=numbers)
     def delete_node(self, number: int) -> None:
         path = self.some_node(number)
         self.draft.touch(path)
@@ -329,8 +358,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         for gone in below(self.draft.tree, path):
             del self.draft.tree[gone]
 
-    @precondition(lambda self: self.draft and len(self.draft.tree) > 1)
-    @rule(number=numbers, group=numbers, name=st.sampled_from(NODE_NAMES))
     def move(self, number: int, group: int, name: str) -> None:
         tree = self.draft.tree
         source = self.some_node(number)
@@ -351,8 +378,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         with pytest.raises(NodeNotFoundError):
             self.draft.session.get_node_id(source)
 
-    @precondition(lambda self: self.draft and self.draft.tree)
-    @rule(changes=st.lists(st.tuples(numbers, attribute_sets), min_size=1, max_size=3))
     def set_attributes(self, changes: list[tuple[int, dict[str, Any]]]) -> None:
         for number, attributes in changes:
             path = pick(sorted(self.draft.tree), number)
@@ -360,8 +385,6 @@ class RepositoryMachine(RuleBasedStateMachine):
             self.draft.tree[path].attributes = attributes
             self.draft.touched.add(path)
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(number=numbers, sizes=st.tuples(st.integers(0, 9), st.integers(0, 9)))
     def resize(self, number: int, sizes: tuple[int, int]) -> None:
         path, node = self.some_array(number)
         shape = sizes[: len(node.chunk_shape)]
@@ -369,8 +392,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         node.resize(shape)
         self.draft.touched.add(path)
 
-    @precondition(lambda self: self.draft and self.arrays(self.draft.tree))
-    @rule(number=numbers, offsets=st.tuples(st.integers(-2, 2), st.integers(-2, 2)))
     def shift(self, number: int, offsets: tuple[int, int]) -> None:
         path, node = self.some_array(number)
         offset = offsets[: len(node.chunk_shape)]
@@ -559,7 +580,6 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- references
 
-    @rule(name=st.sampled_from(BRANCH_NAMES), number=numbers)
     def create_branch(self, name: str, number: int) -> None:
         target = pick(list(self.snapshots), number)
         current = self.branches.get(name)
@@ -571,8 +591,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.repo.create_branch(name, target)
         self.move_branch(name, target)
 
-    @precondition(lambda self: len(self.living()) > 1)
-    @rule(number=numbers)
     def delete_branch(self, number: int) -> None:
         name = pick([name for name in self.living() if name != "main"], number)
         self.repo.delete_branch(name)
@@ -584,12 +602,10 @@ class RepositoryMachine(RuleBasedStateMachine):
         with pytest.raises(RefNotFoundError):
             self.repo.delete_branch(name)
 
-    @rule()
     def delete_main(self) -> None:
         with pytest.raises(InvalidInputError):
             self.repo.delete_branch("main")
 
-    @rule(branch=numbers, number=numbers, expected=st.sampled_from([None, True, False]))
     def reset_branch(self, branch: int, number: int, expected: bool | None) -> None:
         name = pick(self.living(), branch)
         target = pick(list(self.snapshots), number)
@@ -609,7 +625,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         if self.draft is not None and self.draft.branch == name:
             self.draft.is_cut_off = True
 
-    @rule(name=st.sampled_from(TAG_NAMES), number=numbers)
     def create_tag(self, name: str, number: int) -> None:
         target = pick(list(self.snapshots), number)
         if name in self.tags:
@@ -625,22 +640,18 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- looking back
 
-    @rule(number=numbers)
     def travel_by_id(self, number: int) -> None:
         snapshot_id = pick(list(self.snapshots), number)
         session = self.repo.readonly_session(snapshot_id=snapshot_id)
         assert session.snapshot_id == snapshot_id
         check_shows(session, self.snapshots[snapshot_id].tree)
 
-    @precondition(lambda self: self.tags)
-    @rule(number=numbers)
     def travel_by_tag(self, number: int) -> None:
         name = pick(sorted(self.tags), number)
         session = self.repo.readonly_session(tag=name)
         assert session.snapshot_id == self.tags[name] == self.repo.lookup_tag(name)
         check_shows(session, self.snapshots[self.tags[name]].tree)
 
-    @rule(branch=numbers, back=numbers)
     def travel_back(self, branch: int, back: int) -> None:
         name = pick(self.living(), branch)
         chain = self.history(self.branches[name].tip)
@@ -656,7 +667,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         with pytest.raises(SnapshotNotFoundError):
             self.repo.readonly_session(name, as_of=beginning - timedelta(microseconds=1))
 
-    @rule(branch=numbers)
     def read_history(self, branch: int) -> None:
         name = pick(self.living(), branch)
         self.check_history(self.repo, name)
@@ -676,7 +686,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         moments = [info.written_at for info in found]
         assert moments == sorted(set(moments), reverse=True)
 
-    @rule(number=numbers, back=numbers)
     def diff(self, number: int, back: int) -> None:
         newer = pick(list(self.snapshots), number)
         ancestors = self.history(newer)[1:]
@@ -728,8 +737,6 @@ class RepositoryMachine(RuleBasedStateMachine):
     def pickle(self) -> None:
         self.repo = pickle.loads(pickle.dumps(self.repo))
 
-    @precondition(lambda self: self.draft)
-    @rule()
     def pickle_a_reader(self) -> None:
         session = self.repo.readonly_session(snapshot_id=self.draft.base)
         copy = pickle.loads(pickle.dumps(session))

@@ -36,7 +36,7 @@ MAX_EXPANSION = 256
 MAX_LARGE_BODY_BYTES = 1024 * 1024 * 1024
 """No body may be larger than this."""
 _MAX_WINDOW_BYTES = 64 * 1024 * 1024
-_LEVEL = 3
+DEFAULT_LEVEL = 3
 _PIECE = 32 * 1024
 
 _T = TypeVar("_T")
@@ -161,21 +161,24 @@ def body_of(data: bytes, header: Header, key: str) -> bytes:
 class _Contexts(threading.local):
     """Compression contexts: costly to make, and not safe to share between threads."""
 
-    compressor: zstandard.ZstdCompressor | None = None
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        """By level."""
+
     decompressor: zstandard.ZstdDecompressor | None = None
 
 
 _contexts = _Contexts()
 
 
-def compress(body: bytes) -> bytes:
+def compress(body: bytes, level: int = DEFAULT_LEVEL) -> bytes:
     """One zstd frame that states its content's size and checksum."""
-    compressor = _contexts.compressor
+    compressor = _contexts.compressors.get(level)
     if compressor is None:
         import zstandard
 
-        compressor = _contexts.compressor = zstandard.ZstdCompressor(
-            level=_LEVEL, write_checksum=True, write_content_size=True
+        compressor = _contexts.compressors[level] = zstandard.ZstdCompressor(
+            level=level, write_checksum=True, write_content_size=True
         )
     frame = compressor.compress(body) if len(body) <= _PIECE else _in_pieces(compressor, body)
     if len(body) > body_limit(len(frame)):

@@ -32,6 +32,11 @@ class Format(Record, frozen=True):
     layout: Layout
     codec: Codec
 
+    def at_level(self, level: int) -> Format:
+        """The same format, compressing what it writes at a level of zstd."""
+        codec = RepositoryCodec(self.spec_version, level)
+        return Format(self.name, self.spec_version, self.layout, codec)
+
     def make_refs(self, storage: Storage) -> Refs:
         """Branches and tags of a repository."""
         return SequenceRefs(storage)

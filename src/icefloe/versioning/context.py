@@ -52,9 +52,9 @@ class Context:
         access: VirtualAccess,
     ) -> None:
         """Put the layers together."""
-        self.format = fmt
         self.config = config.copy()  # what callers do to theirs later is not ours
         self.settings = Settings.from_config(config)
+        self.format = fmt = fmt.at_level(self.settings.compression_level)
         wanted = self.settings.storage
         self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
         self.access = access

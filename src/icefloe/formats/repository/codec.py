@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import (
     COLUMNS_VERSION,
+    DEFAULT_LEVEL,
     HEADER_SIZE,
     ROWS_VERSION,
     WIDE_HEADER_SIZE,
@@ -38,6 +39,8 @@ class RepositoryCodec(Record, frozen=True):
 
     spec_version: int = COLUMNS_VERSION
     """The version that is written."""
+    level: int = DEFAULT_LEVEL
+    """Of the compression by zstd."""
 
     def __post_init__(self) -> None:
         if self.spec_version not in {ROWS_VERSION, COLUMNS_VERSION}:
@@ -77,7 +80,7 @@ class RepositoryCodec(Record, frozen=True):
     def encode_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
         if self.spec_version == COLUMNS_VERSION:
-            return manifest_columns.encode_manifest(parts)
+            return manifest_columns.encode_manifest(parts, self.level)
         from icefloe.formats.repository import rows
 
         return self._file(FileType.MANIFEST, rows.encode_manifest(parts))
@@ -151,7 +154,9 @@ class RepositoryCodec(Record, frozen=True):
 
     def _file(self, file_type: FileType, body: bytes) -> EncodedFile:
         kind = (self.spec_version, file_type, Compression.ZSTD)
-        return EncodedFile(make_header(*kind) + compress(body), object_attributes(*kind))
+        return EncodedFile(
+            make_header(*kind) + compress(body, self.level), object_attributes(*kind)
+        )
 
 
 def _is_columns(header: Header | None) -> TypeGuard[Header]:

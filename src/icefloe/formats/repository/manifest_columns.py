@@ -20,6 +20,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import (
     COLUMNS_VERSION,
+    DEFAULT_LEVEL,
     HEADER_SIZE,
     Compression,
     FileType,
@@ -145,12 +146,14 @@ _block_decoder = msgspec.msgpack.Decoder(_Block)
 # --- encoding
 
 
-def encode_manifest(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
-    """Bytes of a manifest file of at least one reference."""
+def encode_manifest(
+    parts: Sequence[tuple[NodeId, ArrayChunks]], level: int = DEFAULT_LEVEL
+) -> EncodedFile:
+    """Bytes of a manifest file of at least one reference, compressed at a level of zstd."""
     index, blocks = lay_out(parts)
     if len(blocks) == 0:
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
-    frames = [compress(encode_msgpack(_pack_block(block))) for block in blocks]
+    frames = [compress(encode_msgpack(_pack_block(block)), level) for block in blocks]
     arrays = index.arrays
     packed = _Index(
         nodes=arrays.node_ids,
@@ -163,7 +166,7 @@ def encode_manifest(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
         sizes=pack_list([len(frame) for frame in frames]),
         positions=pack_integers(index.block_positions),
     )
-    body = compress(encode_msgpack(packed))
+    body = compress(encode_msgpack(packed), level)
     data = b"".join((_HEADER, len(body).to_bytes(4, "little"), body, *frames))
     return EncodedFile(data, _ATTRIBUTES)
 
