@@ -6,6 +6,8 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.colours import COLOURS
+from benchmarks.growth import draw_growth
 from benchmarks.peers import OFFICIAL, PEERS
 
 if TYPE_CHECKING:
@@ -21,18 +23,26 @@ HEADINGS = (
     "× official",
     "spread",
     "peak MiB",
+    "× official",
+    "KiB written",
+    "× official",
     "objects",
     "KiB on disk",
 )
-MEDIAN_OF = ("wall_seconds", "cpu_seconds", "peak_memory_mib", "disk_objects", "disk_bytes")
-COLOURS = {
-    "icefloe": "#0b6e99",
-    "icefloe-nosync": "#56b4d3",
-    "icechunk": "#444444",
-    "zarr-local": "#d98c21",
-    "zarr-obstore": "#c44e52",
+MEDIAN_OF = (
+    "wall_seconds",
+    "cpu_seconds",
+    "peak_memory_mib",
+    "written_bytes",
+    "disk_objects",
+    "disk_bytes",
+)
+RATIOS = {
+    "wall_ratio": "wall_seconds",
+    "cpu_ratio": "cpu_seconds",
+    "memory_ratio": "peak_memory_mib",
+    "written_ratio": "written_bytes",
 }
-
 LEAST_RATIO, GREATEST_RATIO = 0.02, 50.0
 """What the plot shows; beyond, an arrow."""
 
@@ -45,8 +55,8 @@ def summarise(results: list[dict[str, Any]]) -> list[Summary]:
     for result in results:
         groups.setdefault((result["case"], result["peer"]), []).append(result)
     rows = []
-    for (case, peer), group in groups.items():
-        row: Summary = {"case": case, "peer": peer, "title": group[0]["title"]}
+    for group in groups.values():
+        row: Summary = {name: group[0][name] for name in ("case", "peer", "title", "parameters")}
         good = [result for result in group if "error" not in result]
         if len(good) < len(group):
             row["error"] = next(result["error"] for result in group if "error" in result)
@@ -68,8 +78,9 @@ def add_ratios(rows: list[Summary]) -> None:
         base = official.get(row["case"])
         if base is None or "error" in row:
             continue
-        row["wall_ratio"] = row["wall_seconds"] / base["wall_seconds"]
-        row["cpu_ratio"] = row["cpu_seconds"] / base["cpu_seconds"]
+        for name, measure in RATIOS.items():
+            if base[measure]:
+                row[name] = row[measure] / base[measure]
 
 
 def duration(seconds: float) -> str:
@@ -95,6 +106,9 @@ def cells(row: Summary, about: dict[str, Any]) -> list[str]:
         ratio(row, "cpu_ratio"),
         f"{row['spread']:.0%}",
         f"{row['peak_memory_mib']:.0f}",
+        ratio(row, "memory_ratio"),
+        f"{row['written_bytes'] / 1024:,.0f}",
+        ratio(row, "written_ratio"),
         f"{row['disk_objects']:,.0f}",
         f"{row['disk_bytes'] / 1024:,.0f}",
     ]
@@ -149,6 +163,7 @@ Medians of {about["repetitions"]} interleaved repetitions, each in a process of 
 - *fsync*: whether the data is on the disk when a commit returns. icefloe does that by default on
   local files; the peers cannot. Compare like with like: "icefloe, no fsync" with the peers.
 - *peak MiB*: resident memory of the process, interpreter and libraries included.
+- *KiB written*: files that were new after the measured part.
 - Files are in the operating system's cache when they are read.
 
 {markdown_table(rows)}
@@ -218,7 +233,8 @@ def write_reports(about: dict[str, Any], results: list[dict[str, Any]], folder: 
     summary = summarise(results)
     rows = [cells(row, about) for row in summary]
     (folder / "summary.md").write_text(markdown_summary(about, rows))
-    drawn = draw(about, summary, folder / "summary.png")
+    names = ["results.json", "summary.md"]
+    names += ["summary.png"] if draw(about, summary, folder / "summary.png") else []
+    names += ["growth.png"] if draw_growth(about, summary, folder / "growth.png") else []
     print("\n" + text_table(rows) + "\n")
-    names = ["results.json", "summary.md", *(["summary.png"] if drawn else [])]
     print(f"Wrote {', '.join(names)} in {folder}")

@@ -66,9 +66,17 @@ def run_step(
     return figures
 
 
-def disk_usage(folder: Path) -> Figures:
-    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-    return {"disk_bytes": sum(sizes), "disk_objects": len(sizes)}
+def files_in(folder: Path) -> dict[Path, int]:
+    """Size of every file, by its path. No peer changes a file's content and keeps its name."""
+    return {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+
+
+def disk_usage(before: dict[Path, int], after: dict[Path, int]) -> Figures:
+    return {
+        "disk_bytes": sum(after.values()),
+        "disk_objects": len(after),
+        "written_bytes": sum(size for file, size in after.items() if before.get(file) != size),
+    }
 
 
 def run_once(case: Case, peer: str, data: Path, parameters: Parameters, timeout: float) -> Figures:
@@ -78,8 +86,9 @@ def run_once(case: Case, peer: str, data: Path, parameters: Parameters, timeout:
     try:
         if case.prepare is not None:
             run_step("prepare", case, peer, folder, parameters, timeout)
+        before = files_in(folder)
         figures = run_step("run", case, peer, folder, parameters, timeout)
-        return {**figures, **disk_usage(folder)}
+        return {**figures, **disk_usage(before, files_in(folder))}
     except StepError as failure:
         return {"error": str(failure)}
     finally:

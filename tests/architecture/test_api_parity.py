@@ -42,14 +42,13 @@ ASYNC_FORMS = {
     """,
     "Session": "all_virtual_chunk_locations chunk_type commit flush merge rebase amend move",
     "ForkSession": "all_virtual_chunk_locations chunk_type commit flush merge rebase amend move",
-    "IcechunkStore": "set_virtual_ref set_virtual_refs",
+    "IcechunkStore": "set_virtual_ref set_virtual_refs set_virtual_refs_arr",
 }
-"""Methods with an `_async` form; `amend` and `move` are of 2.x."""
+"""Methods with an `_async` form; `amend`, `move` and `set_virtual_refs_arr` are of 2.x."""
 
 LATER = {
     "Repository.expire_snapshots",
     "Repository.garbage_collect",
-    "Repository.rewrite_manifests",
     "Repository.chunk_storage_stats",
     "Repository.total_chunks_storage",
     "GCSummary",

@@ -76,8 +76,6 @@ NOT_YET = {
     "Repository.expire_snapshots_async",
     "Repository.garbage_collect",
     "Repository.garbage_collect_async",
-    "Repository.rewrite_manifests",
-    "Repository.rewrite_manifests_async",
     "Repository.total_chunks_storage",
     "Repository.total_chunks_storage_async",
 }

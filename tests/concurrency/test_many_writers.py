@@ -16,9 +16,12 @@ from icefloe import Repository
 from tests.concurrency.writers import (
     Outcome,
     create_pair,
+    create_repository,
+    create_tags,
     read_pair,
     run_together,
     write_cells,
+    write_pair,
     write_pairs,
 )
 
@@ -133,6 +136,36 @@ def test_two_processes_commit_on_s3(s3_endpoint: S3Endpoint) -> None:
 @pytest.mark.endpoint
 def test_four_processes_rebase_on_s3(s3_endpoint: S3Endpoint) -> None:
     check_cells(s3_endpoint.storage(), writers=4, commits=5)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.endpoint)])
+def shared_storage(request: pytest.FixtureRequest) -> Storage:
+    if request.param == "local":
+        return request.getfixturevalue("local")
+    return request.getfixturevalue("s3_endpoint").storage()
+
+
+def test_of_eight_who_create_a_repository_one_does(shared_storage: Storage) -> None:
+    created = run_together(create_repository, [(shared_storage, number) for number in range(8)])
+    assert created.count(True) == 1  # R3-92
+    repo = Repository.open(shared_storage)
+    assert repo.config.inline_chunk_threshold_bytes == created.index(True)
+    assert repo.list_branches() == {"main"}
+    assert len(list(repo.ancestry(branch="main"))) == 1
+
+
+def test_of_four_who_create_a_tag_one_does(shared_storage: Storage) -> None:
+    repo = create_pair(shared_storage)
+    targets = []
+    for value in range(4):
+        session = repo.writable_session("main")
+        write_pair(session, value)
+        targets.append(session.commit(str(value)))
+    names = [f"v{number}" for number in range(20)]
+    won = run_together(create_tags, [(shared_storage, target, names) for target in targets])
+    for name in names:
+        (winner,) = [number for number, ours in enumerate(won) if name in ours]
+        assert Repository.open(shared_storage).lookup_tag(name) == targets[winner]
 
 
 @pytest.mark.parametrize("shared", [True, False])

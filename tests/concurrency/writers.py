@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import zarr
 
-from icefloe import ConflictDetector, ConflictError, Repository
+from icefloe import ConflictDetector, ConflictError, Repository, RepositoryConfig
+from icefloe.errors import AlreadyExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,6 +132,30 @@ def write_cells(storage: Storage, row: int, columns: int, barrier: Barrier) -> O
         message = f"{row}/{column}"
         outcome.committed[message] = session.commit(message, rebase_with=ConflictDetector())
     return outcome
+
+
+def create_repository(storage: Storage, number: int, barrier: Barrier) -> bool:
+    """Create a repository, with a configuration that tells whose it is; False if it exists."""
+    barrier.wait(_WITHIN_SECONDS)
+    try:
+        Repository.create(storage, RepositoryConfig(inline_chunk_threshold_bytes=number))
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+def create_tags(storage: Storage, snapshot_id: str, names: list[str], barrier: Barrier) -> set[str]:
+    """Create tags, each at the same time as others do; returns those that were ours."""
+    repo = Repository.open(storage)
+    ours = set()
+    for name in names:
+        barrier.wait(_WITHIN_SECONDS)
+        try:
+            repo.create_tag(name, snapshot_id)
+        except AlreadyExistsError:
+            continue
+        ours.add(name)
+    return ours
 
 
 def commit_for_ever(storage: Storage, journal: str, writer: int) -> None:

@@ -65,6 +65,7 @@ class ForksMachine(RuleBasedStateMachine):
         self.session = self.serial.writable_session("main")
         self.tree = observe(self.session)
         self.edits: list[list[Edit]] = [[] for _ in range(WORKERS)]
+        self.is_whole = True
         # Who has which part, so that the order of the workers makes no difference.
         self.chunk_owner: dict[tuple[str, Coords], int] = {}
         self.node_owner: dict[str, int] = {}
@@ -231,6 +232,7 @@ class ForksMachine(RuleBasedStateMachine):
 
     @rule(order=st.permutations(range(1, WORKERS)), at_once=st.booleans())
     def merge_and_commit(self, order: list[int], at_once: bool) -> None:
+        self.is_whole = False
         session = self.parallel.writable_session("main")
         forks = {number: pickle.dumps(session.fork()) for number in range(1, WORKERS)}
         for edit in self.edits[0]:
@@ -258,7 +260,8 @@ class ForksMachine(RuleBasedStateMachine):
         return observe(Repository.open(repo.storage).readonly_session("main"))
 
     def teardown(self) -> None:
-        self.merge_and_commit(list(range(1, WORKERS)), at_once=True)
+        if self.is_whole:  # else a merge has failed, and that is what to report
+            self.merge_and_commit(list(range(1, WORKERS)), at_once=True)
 
 
 def diff_of(repo: Repository) -> Any:

@@ -128,6 +128,25 @@ LOOKS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "diff": {"number": numbers, "back": numbers},
     "pickle_a_reader": {},
 }
+ARRAY_EDITS = {
+    "write_chunks",
+    "write_region",
+    "delete_all_chunks",
+    "delete_chunk",
+    "resize",
+    "shift",
+}
+
+Call = tuple[str, dict[str, Any]]
+
+
+def calls(table: dict[str, dict[str, st.SearchStrategy[Any]]]) -> st.SearchStrategy[Call]:
+    return st.one_of(
+        *(st.tuples(st.just(name), st.fixed_dictionaries(given)) for name, given in table.items())
+    )
+
+
+many_edits = st.lists(calls(EDITS), min_size=1, max_size=6)
 
 
 @dataclass
@@ -296,10 +315,47 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- editing
 
-    @precondition(lambda self: self.draft is None)
-    @rule(number=numbers)
-    def start(self, number: int) -> None:
-        self.draft = self.open(pick(self.living(), number))
+    @rule(number=numbers, edits=many_edits)
+    def edit(self, number: int, edits: list[Call]) -> None:
+        if self.draft is None:
+            self.draft = self.open(pick(self.living(), number))
+        for edit in edits:
+            self.call(edit)
+
+    @rule(
+        number=numbers,
+        edits=many_edits,
+        solve=st.sampled_from([*VersionSelection]),
+        properties=st.booleans(),
+    )
+    def edit_and_commit(
+        self, number: int, edits: list[Call], solve: VersionSelection, properties: bool
+    ) -> None:
+        self.edit(number, edits)
+        self.commit(solve, properties)
+
+    def call(self, what: Call) -> None:
+        name, arguments = what
+        if self.is_possible(name):
+            getattr(self, name)(**arguments)
+            self.draft_shows_the_model()
+
+    def is_possible(self, name: str) -> bool:
+        tree = self.draft.tree if self.draft is not None else {}
+        if name in ARRAY_EDITS:
+            return bool(self.arrays(tree))
+        match name:
+            case "delete_node" | "move":
+                return len(tree) > 1
+            case "set_attributes":
+                return bool(tree)
+            case "delete_branch":
+                return len(self.living()) > 1
+            case "travel_by_tag":
+                return bool(self.tags)
+            case "pickle_a_reader":
+                return self.draft is not None
+        return True
 
     def write_chunks(self, writes: list[tuple[int, int, int]]) -> None:
         for number, chunk, value in writes:
@@ -580,6 +636,10 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- references
 
+    @rule(what=calls(REFERENCES))
+    def refer(self, what: Call) -> None:
+        self.call(what)
+
     def create_branch(self, name: str, number: int) -> None:
         target = pick(list(self.snapshots), number)
         current = self.branches.get(name)
@@ -639,6 +699,10 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.tags[name] = target
 
     # --- looking back
+
+    @rule(what=calls(LOOKS))
+    def look(self, what: Call) -> None:
+        self.call(what)
 
     def travel_by_id(self, number: int) -> None:
         snapshot_id = pick(list(self.snapshots), number)
@@ -785,17 +849,17 @@ def run(make_storage: Callable[[], Storage], *, spec_version: int = 2, share: fl
 
 @pytest.mark.parametrize("spec_version", [2, 1])
 def test_in_memory(spec_version: int) -> None:
-    run(icefloe.in_memory_storage, spec_version=spec_version, share=2 if spec_version == 2 else 1)
+    run(icefloe.in_memory_storage, spec_version=spec_version, share=0.6)
 
 
 def test_on_local_files(tmp_path: Path) -> None:
     counter = iter(range(10**9))
     run(
         lambda: icefloe.local_filesystem_storage(str(tmp_path / str(next(counter)))),
-        share=0.4,
+        share=0.2,
     )
 
 
 @pytest.mark.endpoint
 def test_on_s3(s3_endpoint: S3Endpoint) -> None:
-    run(s3_endpoint.storage, share=0.1)
+    run(s3_endpoint.storage, share=0.06)

@@ -25,7 +25,7 @@ class ChunkEdits:
     before it, so that later edits always win.
     """
 
-    __slots__ = ("_single", "_tables", "cleared", "rank")
+    __slots__ = ("_as_tables", "_single", "_tables", "cleared", "rank")
 
     def __init__(self, rank: int) -> None:
         """No edits yet, of an array of `rank` dimensions."""
@@ -35,6 +35,15 @@ class ChunkEdits:
         self._single: dict[tuple[int, ...], ChunkRef | None] = {}
         # Later tables win; an index alone stands for deleted chunks.
         self._tables: list[ArrayChunks | ChunkIndex] = []
+        # Single edits as tables, from when they were last asked for; a commit asks twice.
+        self._as_tables: list[ArrayChunks | ChunkIndex] | None = None
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return (self.rank, self.cleared, self._single, self._tables)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        (self.rank, self.cleared, self._single, self._tables) = state  # type: ignore[assignment]
+        self._as_tables = None
 
     @property
     def is_empty(self) -> bool:
@@ -44,6 +53,7 @@ class ChunkEdits:
     def set(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
         """Set one chunk; None deletes it."""
         self._single[coords] = ref
+        self._as_tables = None
 
     def set_many(self, chunks: ArrayChunks) -> None:
         """Set many chunks at once."""
@@ -94,6 +104,7 @@ class ChunkEdits:
         if later._tables:
             self._add_tables(later._tables)
         self._single.update(later._single)
+        self._as_tables = None
 
     def copy(self) -> ChunkEdits:
         """An independent copy; columns are shared, for they never change."""
@@ -144,9 +155,14 @@ class ChunkEdits:
         """All edits as tables, oldest first, without changing anything."""
         if not self._single:
             return list(self._tables)
+        if self._as_tables is None:
+            self._as_tables = self._single_tables()
+        return [*self._tables, *self._as_tables]
+
+    def _single_tables(self) -> list[ArrayChunks | ChunkIndex]:
         written = [(coords, ref) for coords, ref in self._single.items() if ref is not None]
         deleted = [coords for coords, ref in self._single.items() if ref is None]
-        tables = list(self._tables)
+        tables: list[ArrayChunks | ChunkIndex] = []
         if written:
             coords, refs = zip(*written, strict=True)
             tables.append(ArrayChunks.of(coords, refs, self.rank))

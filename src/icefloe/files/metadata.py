@@ -123,11 +123,11 @@ class MetadataFiles:
     ) -> ManifestFileInfo:
         """Write the references of some arrays as one manifest of a manifest set."""
         manifest_id = ManifestId.random()
-        file = self.format.codec.encode_manifest(parts)
+        index, blocks = lay_out(parts)
+        file = self.format.codec.encode_manifest(parts, (index, blocks))
         self._put(self.format.layout.manifest(manifest_id), file)
         if len(file.data) <= WHOLE_FILE_BYTES:
             # Whoever writes a small manifest is often the next to read it.
-            index, blocks = lay_out(parts)
             index = msgspec.structs.replace(index, resident=tuple(blocks))
             self._indexes.put(manifest_id, index, index.nbytes)
         count = sum(len(chunks) for _, chunks in parts)

@@ -95,8 +95,15 @@ class Codec(Protocol):
     def spec_version_of(self, data: bytes, key: str) -> int:
         """Version of the layout of a snapshot file; 0 for layouts that are only read."""
 
-    def encode_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
-        """Bytes of a manifest file of at least one reference."""
+    def encode_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+    ) -> EncodedFile:
+        """Bytes of a manifest file of at least one reference.
+
+        `arranged` is what `lay_out` made of the parts, where it is at hand.
+        """
 
     def decode_manifest_index(
         self, prefix: bytes, size: int, key: str

@@ -84,8 +84,11 @@ class Box(Record, frozen=True):
 
 def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
     """The smallest box around at least one coordinate (n, rank)."""
-    lower = tuple(int(v) for v in coords.min(axis=0))
-    upper = tuple(int(v) + 1 for v in coords.max(axis=0))
+    lower = tuple(coords.min(axis=0).tolist())
+    return _box(lower, tuple(high + 1 for high in coords.max(axis=0).tolist()))
+
+
+def _box(lower: tuple[int, ...], upper: tuple[int, ...]) -> Box:
     box = Box(lower, upper)
     if box.size > MAX_BOX_POSITIONS:
         raise InvalidInputError(
@@ -120,6 +123,15 @@ class ChunkIndex:
     def from_sorted(cls, box: Box, linear: npt.NDArray[np.uint64]) -> Self:
         """Index ascending positions of a tight box, dropping the column when it is dense."""
         return cls(box, None if len(linear) == box.size else linear)
+
+    @classmethod
+    def of_sorted(cls, coords: Sequence[Sequence[int]], rank: int) -> Self:
+        """Index a few unique coordinates, at least one, that are in row-major order already."""
+        columns = [[place[axis] for place in coords] for axis in range(rank)]
+        box = _box(tuple(map(min, columns)), tuple(max(column) + 1 for column in columns))
+        if len(coords) == box.size:
+            return cls(box, None)
+        return cls(box, np.array([box.position(place) for place in coords], dtype=np.uint64))
 
     @classmethod
     def from_tuples(cls, coords: Sequence[Sequence[int]], rank: int) -> Self:

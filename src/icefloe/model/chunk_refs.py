@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
+
+    _Dictionary = TypeVar("_Dictionary", "npt.NDArray[np.uint8]", "Locations", bytes)
 
 
 class ChunkKind(IntEnum):
@@ -27,6 +29,7 @@ class ChunkKind(IntEnum):
 
 # Attributes of an enumeration are slow to look up, and these are needed for each chunk.
 _NATIVE = int(ChunkKind.NATIVE)
+_VIRTUAL = int(ChunkKind.VIRTUAL)
 _INLINE = int(ChunkKind.INLINE)
 
 
@@ -174,6 +177,10 @@ class Locations:
         """Chosen entries."""
         return type(self)(self.urls.take(rows), self.etags.take(rows), self.modified[rows])
 
+    def choose(self, used: slice | npt.NDArray[np.intp]) -> Self:
+        """Entries as `used_entries` finds them."""
+        return self.slice(used.start, used.stop) if isinstance(used, slice) else self.take(used)
+
     def slice(self, start: int, stop: int) -> Self:
         """Consecutive entries."""
         return type(self)(
@@ -181,13 +188,30 @@ class Locations:
         )
 
 
-def _shifts(sizes: list[int], rows: list[int]) -> npt.NDArray[np.uint64]:
-    """For each row of parts that are joined, the sizes of the parts before its own."""
-    before = np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
-    return np.repeat(before, rows)
+def _distinct(
+    dictionaries: Sequence[_Dictionary], rows: Sequence[int]
+) -> tuple[list[_Dictionary], npt.NDArray[np.uint64]]:
+    """The dictionaries of parts that are joined, and for each row where its own one begins.
+
+    Parts of one manifest share their dictionaries, which must not be repeated for each part.
+    """
+    starts: dict[int, int] = {}
+    distinct: list[_Dictionary] = []
+    end = 0
+    for dictionary in dictionaries:
+        if len(dictionary) and id(dictionary) not in starts:
+            starts[id(dictionary)] = end
+            distinct.append(dictionary)
+            end += len(dictionary)
+    before = [starts.get(id(dictionary), 0) for dictionary in dictionaries]
+    return distinct or [dictionaries[0]], np.repeat(np.array(before, dtype=np.uint64), rows)
 
 
+# Dictionaries may have so much more than is used before they are worth the work of compacting.
+_SPARE_ENTRIES = 64
+_SPARE_BYTES = 4096
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)
+_NO_LOCATIONS = Locations.none()
 
 
 class ChunkRefs:
@@ -232,43 +256,36 @@ class ChunkRefs:
     @classmethod
     def of(cls, refs: Sequence[ChunkRef]) -> Self:
         """Columns of a few references that are Python values."""
-        count = len(refs)
-        kinds = np.empty(count, dtype=np.uint8)
-        sources = np.zeros(count, dtype=np.uint32)
-        offsets = np.zeros(count, dtype=np.uint64)
-        lengths = np.zeros(count, dtype=np.uint64)
-        checksums = np.zeros(count, dtype=np.uint32)
+        rows: list[tuple[int, int, int, int, int]] = []
         files: dict[ChunkFileId, int] = {}
         locations: dict[tuple[str, str | None, int | None], int] = {}
-        inline = bytearray()
-        for row, ref in enumerate(refs):
-            match ref:
-                case NativeRef():
-                    kinds[row] = ChunkKind.NATIVE
-                    sources[row] = files.setdefault(ref.file, len(files))
-                    offsets[row] = ref.offset
-                    lengths[row] = ref.length
-                    checksums[row] = ref.checksum
-                case VirtualRef():
-                    kinds[row] = ChunkKind.VIRTUAL
-                    entry = (ref.location, ref.etag, ref.last_modified)
-                    sources[row] = locations.setdefault(entry, len(locations))
-                    offsets[row] = ref.offset
-                    lengths[row] = ref.length
-                case InlineRef():
-                    kinds[row] = ChunkKind.INLINE
-                    offsets[row] = len(inline)
-                    lengths[row] = len(ref.data)
-                    inline += ref.data
+        inline: list[bytes] = []
+        inline_end = 0
+        for ref in refs:
+            if isinstance(ref, InlineRef):
+                size = len(ref.data)
+                rows.append((_INLINE, 0, inline_end, size, 0))
+                inline.append(ref.data)
+                inline_end += size
+            elif isinstance(ref, NativeRef):
+                source = files.setdefault(ref.file, len(files))
+                rows.append((_NATIVE, source, ref.offset, ref.length, ref.checksum))
+            else:
+                entry = (ref.location, ref.etag, ref.last_modified)
+                source = locations.setdefault(entry, len(locations))
+                rows.append((_VIRTUAL, source, ref.offset, ref.length, 0))
+        kinds, sources, offsets, lengths, checksums = zip(*rows, strict=True) if rows else [()] * 5
         return cls(
-            kinds,
-            sources,
-            offsets,
-            lengths,
-            checksums,
-            np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, ChunkFileId.SIZE),
-            Locations.of(list(locations)),
-            bytes(inline),
+            np.array(kinds, dtype=np.uint8),
+            np.array(sources, dtype=np.uint32),
+            np.array(offsets, dtype=np.uint64),
+            np.array(lengths, dtype=np.uint64),
+            np.array(checksums, dtype=np.uint32),
+            np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, ChunkFileId.SIZE)
+            if files
+            else _NO_FILES,
+            Locations.of(list(locations)) if locations else _NO_LOCATIONS,
+            b"".join(inline),
         )
 
     @classmethod
@@ -278,28 +295,31 @@ class ChunkRefs:
 
     @classmethod
     def concat(cls, parts: Sequence[ChunkRefs]) -> Self:
-        """Join tables end to end; their dictionaries are joined too."""
+        """Join tables end to end; their dictionaries are joined too, shared ones once."""
         if len(parts) == 1 and type(parts[0]) is cls:
             return parts[0]
         kinds = np.concatenate([p.kinds for p in parts])
         # What each row's numbers must grow by, now that dictionaries lie behind others.
         rows = [len(p) for p in parts]
-        files = _shifts([len(p.files) for p in parts], rows)
-        locations = _shifts([len(p.locations) for p in parts], rows)
-        inline = _shifts([len(p.inline) for p in parts], rows)
+        files, file_shifts = _distinct([p.files for p in parts], rows)
+        locations, location_shifts = _distinct([p.locations for p in parts], rows)
+        inline, inline_shifts = _distinct([p.inline for p in parts], rows)
         sources = np.concatenate([p.sources for p in parts])
-        sources += np.where(kinds == _NATIVE, files, locations).astype(np.uint32)
+        if len(files) > 1 or len(locations) > 1:
+            shifts = np.where(kinds == _NATIVE, file_shifts, location_shifts)
+            sources += shifts.astype(np.uint32)
         offsets = np.concatenate([p.offsets for p in parts])
-        offsets += np.where(kinds == _INLINE, inline, np.uint64(0))
+        if len(inline) > 1:
+            offsets += np.where(kinds == _INLINE, inline_shifts, np.uint64(0))
         return cls(
             kinds,
             sources,
             offsets,
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.checksums for p in parts]),
-            np.concatenate([p.files for p in parts]),
-            Locations.concat([p.locations for p in parts]),
-            b"".join([p.inline for p in parts]),
+            files[0] if len(files) == 1 else np.concatenate(files),
+            locations[0] if len(locations) == 1 else Locations.concat(locations),
+            inline[0] if len(inline) == 1 else b"".join(inline),
         )
 
     def __len__(self) -> int:
@@ -359,35 +379,57 @@ class ChunkRefs:
             self.inline,
         )
 
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether most of the dictionaries or of the inline bytes is not used by any row."""
+        if len(self.files) + len(self.locations) > _SPARE_ENTRIES + 2 * len(self):
+            return True
+        if not self.inline:
+            return False
+        used = int(self.lengths[self.kinds == _INLINE].sum())
+        return len(self.inline) > _SPARE_BYTES + 2 * used
+
     def compact(self) -> ChunkRefs:
         """The same references with dictionaries and inline bytes that hold only what is used."""
         sources = np.zeros_like(self.sources)
-        offsets = self.offsets.copy()
-        native = self.kinds == ChunkKind.NATIVE
-        used, inverse = np.unique(self.sources[native], return_inverse=True)
-        as_void = np.ascontiguousarray(self.files[used]).view(f"V{ChunkFileId.SIZE}").ravel()
-        unique, first, where = _unique_in_order(as_void)
-        sources[native] = where[inverse]
-        files = self.files[used][first] if len(unique) else _NO_FILES
-        virtual = self.kinds == ChunkKind.VIRTUAL
-        used, inverse = np.unique(self.sources[virtual], return_inverse=True)
-        sources[virtual] = inverse
-        locations = self.locations.take(used)
-        is_inline = self.kinds == ChunkKind.INLINE
-        starts = self.offsets[is_inline]
-        inline, ends = gather_bytes(self.inline, starts, starts + self.lengths[is_inline])
-        offsets[is_inline] = ends - self.lengths[is_inline]
+        offsets = self.offsets
+        files, locations, inline = _NO_FILES, _NO_LOCATIONS, b""
+        native = np.flatnonzero(self.kinds == _NATIVE)
+        if len(native):
+            used, sources[native] = used_entries(self.sources[native])
+            files = self.files[used]
+        virtual = np.flatnonzero(self.kinds == _VIRTUAL)
+        if len(virtual):
+            used, sources[virtual] = used_entries(self.sources[virtual])
+            locations = self.locations.choose(used)
+        held = np.flatnonzero(self.kinds == _INLINE)
+        if len(held):
+            starts, lengths = offsets[held], self.lengths[held]
+            inline, ends = gather_bytes(self.inline, starts, starts + lengths)
+            offsets = offsets.copy()
+            offsets[held] = ends - lengths
         return ChunkRefs(
             self.kinds, sources, offsets, self.lengths, self.checksums, files, locations, inline
         )
 
 
-def _unique_in_order(
-    values: npt.NDArray[np.void],
-) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Unique values in order of appearance, where each was first, and each value's number."""
-    unique, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return unique[order], first[order], rank[inverse]
+def used_entries(
+    sources: npt.NDArray[np.uint32],
+) -> tuple[slice | npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    """The entries of a dictionary that are used, and each source as a number among them."""
+    if len(sources) == 1:
+        only = int(sources[0])
+        return slice(only, only + 1), np.zeros(1, dtype=np.int64)
+    low, high = int(sources.min()), int(sources.max())
+    numbers = sources.astype(np.int64)
+    numbers -= low
+    span = high - low + 1
+    if span > 16 * len(sources) + 1024:
+        used, inverse = np.unique(sources, return_inverse=True)
+        return used.astype(np.intp), inverse.astype(np.int64)
+    flags = np.zeros(span, dtype=bool)
+    flags[numbers] = True
+    if flags.all():
+        return slice(low, high + 1), numbers
+    ranks = np.cumsum(flags, dtype=np.int64) - 1
+    return np.flatnonzero(flags) + low, ranks[numbers]

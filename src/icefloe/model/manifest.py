@@ -22,6 +22,7 @@ _D = TypeVar("_D")
 
 MAX_BLOCK_ROWS = 65_536
 """References per block: one lookup decodes one block."""
+_FEW_REFS = 64
 MAX_BLOCK_INLINE_BYTES = 1024 * 1024
 """Inline bytes per block, unless a single chunk has more."""
 
@@ -48,6 +49,11 @@ class ArrayChunks(Record, frozen=True, eq=False):
     @staticmethod
     def of(coords: Sequence[Sequence[int]], refs: Sequence[ChunkRef], rank: int) -> ArrayChunks:
         """Columns of a few references that are Python values; coordinates are unique."""
+        if len(refs) <= _FEW_REFS:
+            # Without arrays of coordinates: a commit may have thousands of small tables.
+            order = sorted(range(len(refs)), key=coords.__getitem__)
+            index = ChunkIndex.of_sorted([coords[row] for row in order], rank)
+            return ArrayChunks(index, ChunkRefs.of([refs[row] for row in order]))
         table = np.array(list(coords), dtype=np.uint64).reshape(len(refs), rank)
         return ArrayChunks.from_columns(table, ChunkRefs.of(refs))
 
@@ -387,6 +393,9 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
     ordered = sorted(parts, key=lambda part: part[0])
     indexes = [chunks.index for _, chunks in ordered]
     refs = ChunkRefs.concat([chunks.refs for _, chunks in ordered]) if ordered else _NO_REFS
+    if refs.is_wasteful:
+        # What was replaced, commit after commit, must not pile up in the dictionaries.
+        refs = refs.compact()
     positions = _positions(indexes)
     bounds = _block_bounds(refs)
     blocks = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -55,7 +55,29 @@ class _Document(msgspec.Struct):
     dimension_names: Any = None
 
 
+class _Outline(msgspec.Struct):
+    """A document whose parts are only cut out, not parsed: enough to see that it is like others."""
+
+    node_type: msgspec.Raw = msgspec.Raw()
+    attributes: dict[str, Any] | None = None
+    shape: msgspec.Raw = msgspec.Raw()
+    data_type: msgspec.Raw = msgspec.Raw()
+    chunk_grid: msgspec.Raw = msgspec.Raw()
+    chunk_key_encoding: msgspec.Raw = msgspec.Raw()
+    fill_value: msgspec.Raw = msgspec.Raw()
+    codecs: msgspec.Raw = msgspec.Raw()
+    dimension_names: msgspec.Raw = msgspec.Raw()
+
+
 _decoder = msgspec.json.Decoder(_Document)
+_outline_decoder = msgspec.json.Decoder(_Outline)
+
+_MAX_KNOWN = 1024
+_MAX_KNOWN_BYTES = 4096
+# What the parts of documents mean that were parsed before. A repository may have thousands of
+# arrays, and most of them differ in their attributes alone.
+_known: dict[tuple[bytes, ...], ArrayMetadata | None] = {}
+_UNKNOWN: Any = object()
 
 
 def parse_document(document: bytes, path: str = "") -> ArrayMetadata | None:
@@ -63,6 +85,31 @@ def parse_document(document: bytes, path: str = "") -> ArrayMetadata | None:
 
     Raises InvalidInputError ("bad metadata") unless it is a Zarr v3 group or array document.
     """
+    try:
+        outline = _outline_decoder.decode(document)
+    except (ValueError, RecursionError):
+        return _parse(document, path)
+    parts = (
+        bytes(outline.node_type),
+        bytes(outline.shape),
+        bytes(outline.data_type),
+        bytes(outline.chunk_grid),
+        bytes(outline.chunk_key_encoding),
+        bytes(outline.fill_value),
+        bytes(outline.codecs),
+        bytes(outline.dimension_names),
+    )
+    metadata = _known.get(parts, _UNKNOWN)
+    if metadata is _UNKNOWN:
+        metadata = _parse(document, path)
+        if sum(map(len, parts)) <= _MAX_KNOWN_BYTES:
+            if len(_known) >= _MAX_KNOWN:
+                _known.clear()
+            _known[parts] = metadata
+    return cast("ArrayMetadata | None", metadata)
+
+
+def _parse(document: bytes, path: str) -> ArrayMetadata | None:
     try:
         parsed = _decode(document)
     except (ValueError, RecursionError) as error:

@@ -152,10 +152,23 @@ def _fill(
         placeable += again
         overflow += too_large
         bins = _pack(each, placeable)
-    free = max(0, each.cardinality - len(smallest_first))
-    fullest_first = sorted(bins, key=lambda packed: sum(i.size for i in packed), reverse=True)
-    spilled = [item for packed in fullest_first[free:] for item in packed]
-    return fullest_first[:free], overflow + spilled, pulled
+    kept, spilled = _at_most(max(0, each.cardinality - len(smallest_first)), bins, each)
+    return kept, overflow + spilled, pulled
+
+
+def _at_most(
+    count: int, bins: list[list[Item[T]]], each: ManifestSet
+) -> tuple[list[list[Item[T]]], list[Item[T]]]:
+    """As many bins of a set as are allowed, and the items that go on to another set."""
+    if len(bins) <= count:
+        return bins, []
+    if each.arrays_per_manifest is not None:
+        # The smallest go on (H-44), as they find a place elsewhere most easily.
+        largest_first = sorted((i for packed in bins for i in packed), key=_size, reverse=True)
+        places = count * each.arrays_per_manifest
+        return _pack(each, largest_first[:places]), largest_first[places:]
+    fullest_first = sorted(bins, key=lambda packed: sum(map(_size, packed)), reverse=True)
+    return fullest_first[:count], [item for packed in fullest_first[count:] for item in packed]
 
 
 def _by_fit(

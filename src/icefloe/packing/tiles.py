@@ -33,15 +33,17 @@ class Tiling:
         cls,
         grid_shape: tuple[int, ...] | None,
         sizes: Sequence[int | None],
-        max_refs: int = MAX_TILE_REFS,
+        max_refs: int | None = None,
     ) -> Tiling:
         """The configured cuts or, where none are configured, tiles of at most `max_refs` chunks.
 
+        Not given, `max_refs` is MAX_TILE_REFS.
         Trailing dimensions stay whole as long as they fit, so that appending along the first
         dimension touches the last tile only, and tiles do not shift as the array grows.
         """
         if grid_shape is None or any(size is not None for size in sizes):
             return cls(tuple(sizes))
+        max_refs = MAX_TILE_REFS if max_refs is None else max_refs
         if prod(grid_shape) <= max_refs:
             return cls((None,) * len(grid_shape))
         shape: list[int | None] = [1] * len(grid_shape)
@@ -69,11 +71,28 @@ class Tiling:
                 tiles[:, axis] = coords[:, axis].astype(np.int64) // size
         return tiles
 
-    def touches(self, box: Box, tiles: npt.NDArray[np.int64]) -> bool:
-        """Whether a box has positions in any of some tiles (n, rank)."""
-        low = self.tiles_of(np.array([box.lower], dtype=np.int64))
-        high = self.tiles_of(np.array([box.upper], dtype=np.int64) - 1)
-        return bool(np.logical_and(tiles >= low, tiles <= high).all(axis=1).any())
+    def distinct(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """The tiles (n, rank) that some coordinates are in, each once."""
+        tiles = self.tiles_of(coords)
+        numbers = _numbered(tiles)
+        order = np.argsort(numbers, kind="stable")
+        # Not np.unique by rows, whose first call imports a good part of numpy.
+        is_first = np.append(True, np.diff(numbers[order]) != 0)  # noqa: FBT003
+        return tiles[order[is_first]]
+
+    def touched(
+        self,
+        lower: npt.NDArray[np.int64],
+        upper: npt.NDArray[np.int64],
+        tiles: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
+        """Which of some boxes, given by their corners (n, rank), reach into any of some tiles."""
+        low, high = self.tiles_of(lower), self.tiles_of(upper - 1)
+        if len(tiles) < len(low):
+            hits = [((low <= tile) & (high >= tile)).all(axis=1) for tile in tiles]
+            return np.logical_or.reduce(hits)
+        pairs = zip(low, high, strict=True)
+        return np.array([((a <= tiles) & (b >= tiles)).all(axis=1).any() for a, b in pairs])
 
     def cut(self, chunks: ArrayChunks) -> list[ArrayChunks]:
         """The references of each tile that has any, in order of the tiles."""

@@ -19,7 +19,9 @@ from icefloe.packing.plan import Item, Standing, closure, plan_manifests
 from icefloe.packing.tiles import Tiling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
+
+    import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.chunk_edits import ChunkEdits
@@ -30,10 +32,9 @@ if TYPE_CHECKING:
 
 
 class Part(Record, frozen=True, eq=False):
-    """References of one array that replace what it had in some manifests."""
+    """References of one array that go into one manifest."""
 
     node_id: NodeId
-    replaces: frozenset[ManifestId]
     chunks: ArrayChunks
 
 
@@ -66,57 +67,62 @@ class ManifestWriter:
         self._settings = settings
         self._touched: dict[NodeId, ChunkIndex] = {}
         self._dropped: dict[NodeId, set[ManifestId]] = {}
+        self._whole: list[Part] = []
+        """New references of arrays that are packed as a whole."""
+        self._tiles: list[Part] = []
+        """New references of tiles, each of which gets a manifest of its own."""
 
     def write(self) -> WrittenManifests:
         """Write every manifest that the changes make necessary."""
-        whole, tiles = self._edited_parts()
-        seen = self._neighbours(whole, tiles)
+        self._add_edited()
+        seen = self._add_neighbours()
         plan = plan_manifests(
-            [self._item(part) for part in whole],
+            [self._item(part) for part in self._whole],
             [
                 Standing(info.id, info.set_name, info.num_chunk_refs)
                 for info in self._base.manifests
                 if info.id not in seen and info.set_name
             ],
             self._settings.chunk_manifests,
-            lambda manifest_id: [self._item(part) for part in self._parts_in(manifest_id)],
+            lambda manifest_id: [self._item(part) for part in self._taken_in_again(manifest_id)],
         )
         todo = [
             *((m.set_name, [item.content for item in m.items]) for m in plan.manifests),
-            *(("", [part]) for part in tiles),
+            *(("", [part]) for part in self._tiles),
         ]
         infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
         return WrittenManifests(infos, self._new_refs(todo, infos), self._touched)
 
     # --- what must be written
 
-    def _edited_parts(self) -> tuple[list[Part], list[Part]]:
-        """New references of edited arrays: packed as a whole, and tiles, which stand alone."""
-        whole: list[Part] = []
-        tiles: list[Part] = []
+    def _add_edited(self) -> None:
+        """Take the new references of edited arrays."""
         for node_id, edits in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
             if node is None or edits.is_empty:
                 continue
+            refs = self._base_refs(node_id)
             tiling = self._tiling(node)
-            affected = _affected(edits, tiling, self._base_refs(node_id))
-            old = self._chunks.merged(node, affected)
+            affected = _affected(edits, tiling, refs)
+            while True:
+                old = self._chunks.merged(node, affected)
+                new = edits.apply(old)
+                pieces = [] if new is None else tiling.cut(new)
+                dropped = {ref.manifest_id for ref in affected}
+                more = _in_the_way(pieces, [ref for ref in refs if ref.manifest_id not in dropped])
+                if not more:
+                    break
+                affected += more
             index = edits.touched(old)
             if index is not None:
                 self._touched[node_id] = index
-            replaces = frozenset(ref.manifest_id for ref in affected)
-            self._dropped[node_id] = set(replaces)
-            new = edits.apply(old)
-            if new is None:
-                continue
-            if tiling.is_whole:
-                whole.append(Part(node_id, replaces, new))
-            else:
-                tiles += [Part(node_id, replaces, piece) for piece in tiling.cut(new)]
-        return whole, tiles
+            self._dropped[node_id] = dropped
+            (self._whole if tiling.is_whole else self._tiles).extend(
+                Part(node_id, piece) for piece in pieces
+            )
 
-    def _neighbours(self, whole: list[Part], tiles: list[Part]) -> set[ManifestId]:
-        """Add what shares a manifest with edited or deleted arrays; returns those manifests.
+    def _add_neighbours(self) -> set[ManifestId]:
+        """Take what shares a manifest with edited or deleted arrays; returns those manifests.
 
         A deleted array's references vanish with the manifest that they were in (H-36).
         """
@@ -124,22 +130,23 @@ class ManifestWriter:
         found, seen = closure(start, self._manifests_of, self._members_of)
         for node_id in sorted(found):
             node = self._changes.by_id(node_id)
-            if node is None:
-                continue
-            dropped = self._dropped.setdefault(node_id, set())
-            refs = [
-                ref
-                for ref in self._base_refs(node_id)
-                if ref.manifest_id in seen and ref.manifest_id not in dropped
-            ]
-            chunks = self._chunks.merged(node, refs)
-            if chunks is None:
-                continue
-            replaces = frozenset(ref.manifest_id for ref in refs)
-            dropped |= replaces
-            part = Part(node_id, replaces, chunks)
-            (whole if self._tiling(node).is_whole else tiles).append(part)
+            if node is not None:
+                dropped = self._dropped.get(node_id, set())
+                self._whole += self._rewritten(node, seen - dropped)
         return seen
+
+    def _rewritten(self, node: Node, manifests: Container[ManifestId]) -> list[Part]:
+        """What an array has in some manifests, to be packed anew; tiles are taken at once."""
+        refs = [ref for ref in self._base_refs(node.id) if ref.manifest_id in manifests]
+        self._dropped.setdefault(node.id, set()).update(ref.manifest_id for ref in refs)
+        chunks = self._chunks.merged(node, refs)
+        if chunks is None:
+            return []
+        tiling = self._tiling(node)
+        if tiling.is_whole:
+            return [Part(node.id, chunks)]
+        self._tiles += [Part(node.id, piece) for piece in tiling.cut(chunks)]
+        return []
 
     def _manifests_of(self, node_id: NodeId) -> Iterable[ManifestId]:
         """Manifests that change if a node does."""
@@ -160,18 +167,23 @@ class ManifestWriter:
             and any(ref.manifest_id == manifest_id for ref in self._base_refs(node_id))
         ]
 
-    def _parts_in(self, manifest_id: ManifestId) -> list[Part]:
+    def _taken_in_again(self, manifest_id: ManifestId) -> list[Part]:
         """What a standing manifest holds, to be packed anew."""
         parts = []
         for node_id in self._members_of(manifest_id):
             node = self._changes.by_id(node_id)
             assert node is not None
-            refs = [r for r in self._base_refs(node_id) if r.manifest_id == manifest_id]
-            chunks = self._chunks.merged(node, refs)
-            if chunks is not None:
-                self._dropped.setdefault(node_id, set()).add(manifest_id)
-                parts.append(Part(node_id, frozenset([manifest_id]), chunks))
+            manifests = {manifest_id}
+            if self._tiling(node).is_whole:
+                manifests |= self._tiles_of(node_id)
+            parts += self._rewritten(node, manifests)
         return parts
+
+    def _tiles_of(self, node_id: NodeId) -> set[ManifestId]:
+        """Manifests that hold nothing but a tile of an array, from when it was cut."""
+        in_sets = {info.id for info in self._base.manifests if info.set_name}
+        manifests = {ref.manifest_id for ref in self._base_refs(node_id)} - in_sets
+        return {each for each in manifests if self._members_of(each) == [node_id]}
 
     def _item(self, part: Part) -> Item[Part]:
         node = self._changes.by_id(part.node_id)
@@ -211,11 +223,16 @@ class ManifestWriter:
         return () if node is None else node.manifests
 
     def _tiling(self, node: Node) -> Tiling:
-        array = node.array
-        assert array is not None
-        names = array.dimension_names or (None,) * array.rank
-        sizes = self._settings.splitting.sizes_for(node.path, names)
-        return Tiling.for_array(array.grid_shape, sizes)
+        return tiling_of(node, self._settings)
+
+
+def tiling_of(node: Node, settings: Settings) -> Tiling:
+    """How an array is cut under a configuration."""
+    array = node.array
+    assert array is not None
+    names = array.dimension_names or (None,) * array.rank
+    sizes = settings.splitting.sizes_for(node.path, names)
+    return Tiling.for_array(array.grid_shape, sizes)
 
 
 def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) -> list[ManifestRef]:
@@ -225,5 +242,23 @@ def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) ->
     index = edits.touched(None)
     if index is None:
         return []
-    tiles = np.unique(tiling.tiles_of(index.coords()), axis=0)
-    return [ref for ref in refs if tiling.touches(ref.extents, tiles)]
+    hit = tiling.touched(*_corners(refs), tiling.distinct(index.coords()))
+    return [refs[row] for row in np.flatnonzero(hit).tolist()]
+
+
+def _in_the_way(pieces: Sequence[ArrayChunks], refs: Sequence[ManifestRef]) -> list[ManifestRef]:
+    """Parts whose extents would overlap new ones, as happens where an older cut was another."""
+    if not pieces or not refs:
+        return []
+    lower, upper = _corners(refs)
+    hit = np.zeros(len(refs), dtype=np.bool_)
+    for piece in pieces:
+        low, high = np.array([piece.index.box.lower, piece.index.box.upper], dtype=np.int64)
+        hit |= ((lower < high) & (upper > low)).all(axis=1)
+    return [refs[row] for row in np.flatnonzero(hit).tolist()]
+
+
+def _corners(refs: Sequence[ManifestRef]) -> npt.NDArray[np.int64]:
+    """Lower and upper corners of the extents: shape (2, n, rank)."""
+    boxes = [ref.extents for ref in refs]
+    return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from icefloe.changes.change_set import ChangeSet
 from icefloe.config.files import from_json, from_yaml, to_json
 from icefloe.config.repository import RepositoryConfig
 from icefloe.errors import (
@@ -16,13 +18,15 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     RepositoryNotFoundError,
+    SessionStateError,
 )
 from icefloe.formats.registry import detect, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
-from icefloe.versioning.commit_metadata import plain_metadata
+from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.context import Context, VirtualAccess
 from icefloe.versioning.graph import AncestryGraph
 from icefloe.versioning.history import Version
@@ -33,15 +37,16 @@ from icefloe.versioning.initialize import (
     write_first_snapshot,
 )
 from icefloe.versioning.inspection import describe_snapshot
+from icefloe.versioning.manifest_rewriter import rewrite_manifests
 from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from datetime import datetime
     from os import PathLike
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.formats.port import BranchTip
     from icefloe.formats.registry import Format
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
@@ -243,12 +248,8 @@ class Repository:
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
         ensure_conditional_writes(self._context.storage)
-        tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
-            raise RefNotFoundError(
-                f"ref not found `{branch}`: there is no such branch; create it with create_branch",
-                branch,
-            )
+        tip = self._live_tip(branch)
+        assert tip.snapshot_id is not None
         snapshot = self._open_snapshot(tip.snapshot_id)
         return Session(self._context, snapshot, tip, self._default_metadata)
 
@@ -279,6 +280,70 @@ class Repository:
         session = self.writable_session(branch)
         yield session.store
         session.commit(message, metadata, rebase_with, rebase_tries)
+
+    def rewrite_manifests(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: dict[str, Any] | None = None,
+        commit_method: Literal["new_commit", "amend"] = "new_commit",
+    ) -> str:
+        """Pack and split all manifests anew, as the present configuration says; one commit.
+
+        The data stays the same, and there is a commit whether or not anything had to change.
+        Raises ConflictError if the branch moved meanwhile.
+
+        Args:
+            message: Message of the commit.
+            branch: Whose tip to rewrite.
+            metadata: Properties of the commit.
+            commit_method: Whether to add a commit or to replace the tip of the branch.
+
+        Returns:
+            The id of the new snapshot.
+        """
+        if commit_method not in {"new_commit", "amend"}:
+            raise InvalidInputError(
+                f"commit_method is 'new_commit' or 'amend', found {commit_method!r}"
+            )
+        given = {} if metadata is None else plain_metadata(metadata)
+        said = CommitMessage(
+            check_message(message), {**self._default_metadata, **given}, datetime.now(UTC)
+        )
+        context = self._context
+        ensure_conditional_writes(context.storage)
+        tip = self._live_tip(branch)
+        assert tip.snapshot_id is not None
+        base = context.files.read_snapshot(tip.snapshot_id)
+        parent, replaced = None, None
+        if commit_method == "amend":
+            if base.parent_id is None:
+                raise SessionStateError("the first snapshot of a repository cannot be amended")
+            parent = context.files.read_snapshot(base.parent_id)
+            replaced = context.history.log(base.id)
+        rewritten = rewrite_manifests(context.files, base, context.settings)
+        snapshot = write_commit(
+            context.files,
+            rewritten,
+            ChangeSet(rewritten.nodes),
+            said,
+            context.settings,
+            parent=parent,
+            replaced=replaced,
+        )
+        context.refs.advance(tip, snapshot.id)
+        return str(snapshot.id)
+
+    def _live_tip(self, branch: str) -> BranchTip:
+        """Where an existing branch stands; raises RefNotFoundError."""
+        tip = self._context.refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(
+                f"ref not found `{branch}`: there is no such branch; create it with create_branch",
+                branch,
+            )
+        return tip
 
     # --- branches and tags
 
@@ -438,6 +503,7 @@ class Repository:
     diff_async = async_twin(diff)
     inspect_snapshot_async = async_twin(inspect_snapshot)
     list_manifest_files_async = async_twin(list_manifest_files)
+    rewrite_manifests_async = async_twin(rewrite_manifests)
 
 
 class Ancestry:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,14 +18,19 @@ from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkKind, ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.bulk_checks import checked_table
+from icefloe.versioning.bulk_refs import GivenColumns, read_refs
+from icefloe.versioning.chunk_batches import WINDOW_REFS, ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
+    from icefloe.model.virtual_spec import VirtualChunkSpec
+    from icefloe.versioning.chunk_batches import ChunkBatch, ChunkBytes
     from icefloe.versioning.context import Context
 
 
@@ -211,10 +217,41 @@ class WorkingTree:
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
         """Coordinates of all initialised chunks, one by one."""
-        coords = self.chunk_coords(paths.canonical(array_path))
-        for start in range(0, len(coords), batch_size):
-            for row in coords[start : start + batch_size].tolist():
-                yield tuple(row)
+        tables = self._array_reader(array_path).tables(max(batch_size, WINDOW_REFS))
+        while (table := await asyncio.to_thread(next, tables, None)) is not None:
+            coords = table.index.coords()
+            for start in range(0, len(coords), batch_size):
+                for row in coords[start : start + batch_size].tolist():
+                    yield tuple(row)
+
+    def chunk_batches(self, array_path: str, batch_size: int = 100_000) -> Iterator[ChunkBatch]:
+        """All chunk references of an array as columns, batch by batch.
+
+        Reads some manifests at a time: memory follows `batch_size`, not the array. It shows the
+        session as it was at the call, whatever is written meanwhile. The chunks of a small array
+        come in row-major order; those of an array with several manifests, by manifest.
+        """
+        containers = self._context.settings.virtual_chunk_containers
+        return self._array_reader(array_path).batches(batch_size, containers)
+
+    def chunk_count(self, array_path: str, kind: ChunkKind | None = None) -> int:
+        """Number of initialised chunks of an array, of one kind or of all.
+
+        To count all takes no look into manifests, unless edits reach into them.
+        """
+        return self._array_reader(array_path).count(kind)
+
+    def chunk_bytes(self, array_path: str) -> ChunkBytes:
+        """Number of bytes of all chunks of an array, by where they are kept."""
+        return self._array_reader(array_path).bytes()
+
+    def _array_reader(self, array_path: str) -> ArrayReader:
+        with self._lock:
+            view = self._view
+            node = view.array(paths.canonical(array_path))
+            edits = view.changes.chunks.get(node.id)
+            copied = None if edits is None else edits.copy()
+            return ArrayReader(view.snapshot, view.chunks, node, copied)
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkKind:
         """Where a chunk is kept."""
@@ -243,6 +280,79 @@ class WorkingTree:
         checked = self._context.virtual.check(ref, validate_container=validate_container)
         self._record(path, coords, checked)
 
+    def set_virtual_refs(
+        self,
+        array_path: str,
+        chunks: Sequence[VirtualChunkSpec] | object | None = None,
+        *,
+        coords: npt.ArrayLike | None = None,
+        start: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        locations: Any = None,
+        location_codes: npt.ArrayLike | None = None,
+        offsets: Any = None,
+        lengths: Any = None,
+        etags: Any = None,
+        last_modified: Any = None,
+        validate_containers: bool = True,
+    ) -> list[tuple[int, ...]] | None:
+        """Let many chunks of an array be ranges of objects outside of the repository.
+
+        Give a list of VirtualChunkSpec, or columns, or an Arrow table (anything with the Arrow
+        PyCapsule interface) whose columns have the names of the arguments below. Where
+        coordinates repeat, the later row wins. If anything is wrong, nothing is set.
+
+        Args:
+            array_path: Path of the array.
+            chunks: A list of VirtualChunkSpec, or an Arrow table.
+            coords: Coordinates of the chunks, (n, rank); in a table, lists.
+            start: Instead of `coords`: first chunk of a box that the rows fill in row-major order;
+                zeros if not given.
+            shape: How many chunks that box has along each dimension. An empty location leaves a
+                chunk of it out.
+            locations: URLs of the objects: a list, a numpy or Arrow array (also
+                dictionary-encoded), or one URL for all chunks.
+            location_codes: For each chunk the number of its location; then `locations`, `etags`
+                and `last_modified` have an entry for each distinct object instead.
+            offsets: Where the chunks begin in the objects, in bytes; one number may stand for all.
+            lengths: Their numbers of bytes; one number may stand for all.
+            etags: Etags of the objects; None or empty where unknown, one may stand for all.
+            last_modified: Times since which the objects must not have changed: datetimes with a
+                timezone, datetime64 or Arrow timestamps in UTC, or seconds since 1970; one may
+                stand for all.
+            validate_containers: Leave out locations in no virtual chunk container of the
+                repository's configuration.
+
+        Returns:
+            The coordinates of chunks that were left out because no container has their location;
+            None if there are none.
+        """
+        path = paths.canonical(array_path)
+        self._check_writable()
+        node = self._view.array(path)
+        given = GivenColumns(
+            coords=coords,
+            start=start,
+            shape=shape,
+            locations=locations,
+            location_codes=location_codes,
+            offsets=offsets,
+            lengths=lengths,
+            etags=etags,
+            last_modified=last_modified,
+        )
+        table, refused = checked_table(
+            read_refs(chunks, given, path),
+            node,
+            self._context.virtual,
+            validate_containers=validate_containers,
+        )
+        if table is not None:
+            self.set_chunk_refs(path, table)
+        return refused or None
+
+    set_virtual_refs_async = async_twin(set_virtual_refs)
+
     def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
         """Set many chunk references at once, as columns."""
         with self._lock:
@@ -265,10 +375,9 @@ class WorkingTree:
         found: list[str] = []
         for path in ("/", *self.node_paths("/")):
             node = self.get_node(path)
-            table = self.chunk_table(path) if node is not None and node.is_array else None
-            if table is not None:
-                rows = table.refs.sources[table.refs.kinds == ChunkKind.VIRTUAL]
-                found += [table.refs.locations.urls[row] for row in rows.tolist()]
+            if node is not None and node.is_array:
+                for urls in self._array_reader(path).virtual_locations():
+                    found += urls
         return found
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)

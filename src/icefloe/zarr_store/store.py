@@ -22,7 +22,7 @@ from icefloe.errors import (
     StoreKeyNotFoundError,
 )
 from icefloe.model.byte_range import WHOLE, ByteRange
-from icefloe.model.paths import ROOT, canonical, check_canonical
+from icefloe.model.paths import ROOT, check_canonical
 from icefloe.model.virtual_spec import VirtualChunkSpec, virtual_ref
 from icefloe.zarr_store.keys import resolve
 from icefloe.zarr_store.listing import (
@@ -37,11 +37,13 @@ from icefloe.zarr_store.listing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from datetime import datetime
 
+    import numpy.typing as npt
     from zarr.core.common import BytesLike
 
+    from icefloe.versioning.chunk_batches import ChunkBatch
     from icefloe.versioning.session import Session
 
 
@@ -407,25 +409,15 @@ class IcefloeStore(Store, SyncMixin):
         *,
         validate_containers: bool = True,
     ) -> Sequence[tuple[int, ...]] | None:
-        """Set many virtual references of one array.
+        """Set many virtual references of one array, given as a list or as an Arrow table.
 
         Returns the coordinates of those that are in no virtual chunk container and were left
-        out; None if there are none.
+        out; None if there are none. `Session.set_virtual_refs` also takes columns.
         """
         self._check_writable()
-        path = canonical(array_path)
-        refused = []
-        for chunk in chunks:
-            coords = tuple(chunk.index)
-            try:
-                self._session.set_virtual_ref(
-                    path, coords, chunk.to_ref(), validate_container=validate_containers
-                )
-            except InvalidInputError as error:
-                if not error.message.startswith("invalid chunk location"):
-                    raise
-                refused.append(coords)
-        return refused or None
+        return self._session.set_virtual_refs(
+            array_path, chunks, validate_containers=validate_containers
+        )
 
     async def set_virtual_refs_async(
         self,
@@ -434,8 +426,89 @@ class IcefloeStore(Store, SyncMixin):
         *,
         validate_containers: bool = True,
     ) -> Sequence[tuple[int, ...]] | None:
-        """Like `set_virtual_refs`."""
-        return self.set_virtual_refs(array_path, chunks, validate_containers=validate_containers)
+        """Like `set_virtual_refs`, without blocking the event loop."""
+        return await asyncio.to_thread(
+            self.set_virtual_refs, array_path, chunks, validate_containers=validate_containers
+        )
+
+    def set_virtual_refs_arr(
+        self,
+        array_path: str,
+        chunk_grid_shape: Sequence[int],
+        locations: Any,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        validate_containers: bool = True,
+        arr_offset: Sequence[int] | None = None,
+        checksum: str | datetime | None = None,
+    ) -> Sequence[tuple[int, ...]] | None:
+        """Set virtual references of a box of chunks, given as columns in row-major order.
+
+        Args:
+            array_path: Path of the array.
+            chunk_grid_shape: How many chunks the box has along each dimension.
+            locations: URLs of the objects; an empty one leaves a chunk out.
+            offsets: Where the chunks begin in the objects, in bytes.
+            lengths: Their numbers of bytes.
+            validate_containers: Leave out locations in no virtual chunk container.
+            arr_offset: First chunk of the box; the first of the array if not given.
+            checksum: Etag of all objects, or a time since which they must not have changed.
+
+        Returns:
+            The coordinates of chunks that were left out because no container has their location;
+            None if there are none.
+        """
+        self._check_writable()
+        is_time = not (checksum is None or isinstance(checksum, str))
+        return self._session.set_virtual_refs(
+            array_path,
+            start=arr_offset,
+            shape=chunk_grid_shape,
+            locations=locations,
+            offsets=offsets,
+            lengths=lengths,
+            etags=None if is_time else checksum,
+            last_modified=checksum if is_time else None,
+            validate_containers=validate_containers,
+        )
+
+    async def set_virtual_refs_arr_async(
+        self,
+        array_path: str,
+        chunk_grid_shape: Sequence[int],
+        locations: Any,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        validate_containers: bool = True,
+        arr_offset: Sequence[int] | None = None,
+        checksum: str | datetime | None = None,
+    ) -> Sequence[tuple[int, ...]] | None:
+        """Like `set_virtual_refs_arr`, without blocking the event loop."""
+        return await asyncio.to_thread(
+            self.set_virtual_refs_arr,
+            array_path,
+            chunk_grid_shape,
+            locations,
+            offsets,
+            lengths,
+            validate_containers=validate_containers,
+            arr_offset=arr_offset,
+            checksum=checksum,
+        )
+
+    async def array_chunk_iterator(
+        self, array_path: str, batch_size: int = 100_000
+    ) -> AsyncGenerator[ChunkBatch]:
+        """All chunk references of an array as columns, batch by batch.
+
+        A batch is a tuple (coords, kinds, paths, offsets, lengths, inlined); see
+        `Session.chunk_batches`.
+        """
+        batches = self._session.chunk_batches(array_path, batch_size)
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            yield batch
 
 
 IcechunkStore = IcefloeStore

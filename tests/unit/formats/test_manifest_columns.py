@@ -262,7 +262,7 @@ def test_blocks_do_not_hold_too_many_inline_bytes() -> None:
 def test_what_is_repeated_in_dictionaries_is_written_once() -> None:
     part = [VirtualRef(f"s3://b/{number % 2}", 0, 1, etag="e") for number in range(50)]
     native = [NativeRef(ChunkFileId(b"f" * 12), 0, 1) for _ in range(50)]
-    refs = ChunkRefs.concat([ChunkRefs.of(part), ChunkRefs.of(native)] * 2)
+    refs = ChunkRefs.concat([ChunkRefs.of(each) for each in (part, native, part, native)])
     assert len(refs.locations) == 4
     assert len(refs.files) == 2
     data = encode(ArrayChunks(ChunkIndex(Box((0,), (200,)), None), refs))

@@ -10,7 +10,8 @@ from icefloe.model.chunk_refs import (
     StringColumn,
     VirtualRef,
 )
-from icefloe.model.ids import ChunkFileId
+from icefloe.model.ids import ChunkFileId, NodeId
+from icefloe.model.manifest import ArrayChunks, resident_manifest
 
 file_ids = st.sampled_from([ChunkFileId(bytes([n]) * 12) for n in range(4)])
 numbers = st.integers(0, 2**40)
@@ -53,12 +54,30 @@ def test_take_and_compact_keep_the_references(data: st.DataObject) -> None:
     assert len(compact.inline) == sum(len(r.data) for r in expected if isinstance(r, InlineRef))
 
 
-def test_compact_merges_files_that_several_tables_name() -> None:
-    ref = NativeRef(ChunkFileId(b"x" * 12), 0, 5)
-    joined = ChunkRefs.concat([ChunkRefs.of([ref]), ChunkRefs.of([ref])])
-    assert len(joined.files) == 2
-    assert len(joined.compact().files) == 1
-    assert joined.compact().tolist() == [ref, ref]
+def test_parts_of_one_table_share_its_dictionaries_when_they_are_joined() -> None:
+    refs = [NativeRef(ChunkFileId(bytes([n]) * 12), 0, 5) for n in range(4)]
+    table = ChunkRefs.of([*refs, InlineRef(b"abc")])
+    joined = ChunkRefs.concat([table.slice(3, 5), table.slice(0, 3), ChunkRefs.of(refs[:1])])
+    assert joined.tolist() == [refs[3], InlineRef(b"abc"), *refs[:3], refs[0]]
+    assert len(joined.files) == 5
+    assert joined.inline == b"abc"
+
+
+def test_dictionaries_do_not_grow_with_what_was_replaced() -> None:
+    first, second = NodeId(b"a" * 8), NodeId(b"b" * 8)
+    parts = [(node, ArrayChunks.of([(0,)], [InlineRef(b"x")], 1)) for node in (first, second)]
+    for number in range(300):
+        manifest = resident_manifest(parts)
+        refs = [NativeRef(ChunkFileId(number.to_bytes(12, "big")), 0, 5)]
+        old = [manifest.array(first), manifest.array(second)]
+        assert old[0] is not None
+        assert old[1] is not None
+        parts = [
+            (first, ArrayChunks.merge([old[0], ArrayChunks.of([(0,)], refs, 1)])),
+            (second, old[1]),
+        ]
+    assert parts[0][1].refs.tolist() == refs
+    assert len(parts[0][1].refs.files) < 100
 
 
 @given(st.lists(st.text()), st.data())

@@ -23,6 +23,7 @@ from icefloe.formats.container import (
 )
 from icefloe.formats.port import EncodedFile, NeedsMore
 from icefloe.formats.repository import log_columns, manifest_columns, snapshot_columns
+from icefloe.model.manifest import lay_out
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -77,10 +78,14 @@ class RepositoryCodec(Record, frozen=True):
 
     # --- manifests
 
-    def encode_manifest(self, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> EncodedFile:
+    def encode_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+    ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
         if self.spec_version == COLUMNS_VERSION:
-            return manifest_columns.encode_manifest(parts, self.level)
+            return manifest_columns.encode_manifest(*(arranged or lay_out(parts)), self.level)
         from icefloe.formats.repository import rows
 
         return self._file(FileType.MANIFEST, rows.encode_manifest(parts))

@@ -45,14 +45,20 @@ from icefloe.formats.repository.columns import (
     unpack_integers,
     unpack_strings,
 )
-from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn, gather_bytes
+from icefloe.model.chunk_refs import (
+    ChunkKind,
+    ChunkRefs,
+    Locations,
+    StringColumn,
+    gather_bytes,
+    used_entries,
+)
 from icefloe.model.ids import ChunkFileId, NodeId
 from icefloe.model.manifest import (
     MAX_BLOCK_ROWS,
     Block,
     ManifestArrays,
     ManifestIndex,
-    lay_out,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +66,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.model.manifest import ArrayChunks
 
 MAX_RANK = 64
 _INDEX_AT = HEADER_SIZE + 4
@@ -147,10 +152,9 @@ _block_decoder = msgspec.msgpack.Decoder(_Block)
 
 
 def encode_manifest(
-    parts: Sequence[tuple[NodeId, ArrayChunks]], level: int = DEFAULT_LEVEL
+    index: ManifestIndex, blocks: Sequence[Block], level: int = DEFAULT_LEVEL
 ) -> EncodedFile:
     """Bytes of a manifest file of at least one reference, compressed at a level of zstd."""
-    index, blocks = lay_out(parts)
     if len(blocks) == 0:
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
     frames = [compress(encode_msgpack(_pack_block(block)), level) for block in blocks]
@@ -201,7 +205,7 @@ def _pack_block(block: Block) -> _Block:
 
 
 def _pack_native(refs: ChunkRefs) -> _Native:
-    used, numbers = _renumber(refs.sources)
+    used, numbers = used_entries(refs.sources)
     files = refs.files[used]
     if len(files) * _FEW <= len(refs):
         first, where = _distinct([row.tobytes() for row in files])
@@ -219,11 +223,8 @@ def _pack_native(refs: ChunkRefs) -> _Native:
 
 
 def _pack_virtual(refs: ChunkRefs) -> _Virtual:
-    used, numbers = _renumber(refs.sources)
-    if isinstance(used, slice):
-        locations = refs.locations.slice(used.start, used.stop)
-    else:
-        locations = refs.locations.take(used)
+    used, numbers = used_entries(refs.sources)
+    locations = refs.locations.choose(used)
     if len(locations) * _FEW <= len(refs):
         columns = (locations.urls.tolist(), locations.etags.tolist(), locations.modified.tolist())
         first, where = _distinct(list(zip(*columns, strict=True)))
@@ -254,28 +255,6 @@ def _pack_inline(refs: ChunkRefs) -> _Inline:
 
 _FEW = 8
 """Dictionaries this many times smaller than their rows are worth a search for duplicates."""
-
-
-def _renumber(
-    sources: npt.NDArray[np.uint32],
-) -> tuple[slice | npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-    """The entries of a dictionary that are used, and each source as a number among them."""
-    if len(sources) == 1:
-        only = int(sources[0])
-        return slice(only, only + 1), np.zeros(1, dtype=np.int64)
-    low, high = int(sources.min()), int(sources.max())
-    numbers = sources.astype(np.int64)
-    numbers -= low
-    span = high - low + 1
-    if span > 16 * len(sources) + 1024:
-        used, inverse = np.unique(sources, return_inverse=True)
-        return used.astype(np.intp), inverse.astype(np.int64)
-    flags = np.zeros(span, dtype=bool)
-    flags[numbers] = True
-    if flags.all():
-        return slice(low, high + 1), numbers
-    ranks = np.cumsum(flags, dtype=np.int64) - 1
-    return np.flatnonzero(flags) + low, ranks[numbers]
 
 
 def _distinct(entries: list[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:

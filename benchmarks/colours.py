@@ -1,0 +1,9 @@
+"""One colour for each peer, in all plots."""
+
+COLOURS = {
+    "icefloe": "#0b6e99",
+    "icefloe-nosync": "#56b4d3",
+    "icechunk": "#444444",
+    "zarr-local": "#d98c21",
+    "zarr-obstore": "#c44e52",
+}

@@ -1,0 +1,560 @@
+"""Which manifests commits write: random edits and configurations against a model of dictionaries.
+
+After every commit the machine reads everything back through a repository that was just opened, and
+holds the layout of the manifests against the rules of seed 004. What a commit may rewrite is worked
+out here from the layout before it, in another way than the engine does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import icefloe
+from icefloe.config import (
+    ManifestConfig,
+    ManifestPreload,
+    ManifestRule,
+    ManifestSet,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+)
+from icefloe.model.chunk_refs import InlineRef
+from icefloe.model.manifest import ArrayChunks
+from icefloe.packing import tiles
+from tests.documents import array, group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pytest
+
+    from icefloe.model.chunk_index import Box
+    from icefloe.model.ids import ManifestId, NodeId
+    from icefloe.versioning.session import Session
+
+Coords = tuple[int, ...]
+Grid = tuple[int, ...]
+
+MAX_TILE_REFS = 12
+NAMES = ("a", "b", "c", "d", "time", "x")
+PLACES = tuple(f"{folder}/{name}" for folder in ("", "/g") for name in NAMES)
+GRIDS: tuple[Grid, ...] = (
+    (1,),
+    (3,),
+    (5,),
+    (8,),
+    (12,),
+    (40,),
+    (2, 3),
+    (4, 5),
+    (3, 4, 2),
+    (),
+    (0,),
+)
+
+
+# --- configurations
+
+
+@st.composite
+def manifest_sets(draw: st.DrawFn) -> list[ManifestSet]:
+    names = ["one", "two", "three"][: draw(st.integers(0, 3))]
+    sets = []
+    for place, name in enumerate(names):
+        by_number = draw(st.booleans())
+        sets.append(
+            ManifestSet(
+                name=name,
+                max_manifest_size=None if by_number else draw(st.integers(2, 20)),
+                arrays_per_manifest=draw(st.integers(1, 3)) if by_number else None,
+                overflow_to=draw(st.sampled_from([*names[place + 1 :], "default"])),
+                cardinality=draw(st.sampled_from([1, 1, 2, 3, None])),
+            )
+        )
+    if draw(st.booleans()):
+        sets.append(ManifestSet(name="default", max_manifest_size=draw(st.integers(3, 30))))
+    return sets
+
+
+chunk_ranges = st.one_of(
+    st.none(),
+    st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(4, 20))),
+)
+
+
+@st.composite
+def manifest_rules(draw: st.DrawFn, names: list[str]) -> list[ManifestRule]:
+    rules = [
+        ManifestRule(
+            target=draw(st.sampled_from(names)),
+            path=draw(st.sampled_from([".*", "/g/.*", ".*/time", ".*/[ab]"])),
+            metadata_chunks=draw(chunk_ranges),
+            initialized_chunks=draw(chunk_ranges),
+        )
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    if draw(st.booleans()):
+        rules.append(ManifestRule(target=draw(st.sampled_from(names))))
+    return rules
+
+
+@st.composite
+def manifest_configs(draw: st.DrawFn) -> ManifestConfig:
+    sets = draw(manifest_sets())
+    names = [each.name for each in sets] or ["default"]
+    split = draw(st.sampled_from([None, None, {0: 2}, {0: 3}, {1: 2}, {0: 2, 1: 2}]))
+    splitting = ManifestSplittingConfig(())  # none, also if the repository's own has some
+    if split is not None:
+        condition = ManifestSplitCondition.name_matches(draw(st.sampled_from(["^[abc]$", ".*"])))
+        axes: dict[ManifestSplitDimCondition, int] = {
+            ManifestSplitDimCondition.Axis(axis): size for axis, size in split.items()
+        }
+        splitting = ManifestSplittingConfig.from_dict({condition: axes})
+    return ManifestConfig(
+        sets=sets,
+        rules=draw(manifest_rules(names)),
+        splitting=splitting,
+        preload=ManifestPreload(max_manifests=0),
+    )
+
+
+# --- the model
+
+
+@dataclass
+class ModelArray:
+    grid: Grid
+    chunks: dict[Coords, bytes] = field(default_factory=dict)
+
+    def places(self) -> list[Coords]:
+        return list(itertools.product(*map(range, self.grid)))
+
+    @property
+    def size(self) -> int:
+        """Chunks of the grid (H-39)."""
+        return len(self.places())
+
+
+@dataclass
+class Edits:
+    """What a session did since it started, by the ids of nodes."""
+
+    chunks: dict[NodeId, set[Coords] | None] = field(default_factory=dict)
+    """Chunks that were set or deleted; None for all."""
+    deleted: set[NodeId] = field(default_factory=set)
+
+    def touch(self, node_id: NodeId, places: Iterable[Coords]) -> None:
+        known = self.chunks.setdefault(node_id, set())
+        if known is not None:
+            known.update(places)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The references of one array in one manifest, by what the snapshot says."""
+
+    node_id: NodeId
+    manifest_id: ManifestId
+    box: Box
+    count: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which parts of which arrays are in which manifest."""
+
+    parts: tuple[Part, ...]
+    set_names: dict[ManifestId, str]
+
+    def of_array(self, node_id: NodeId) -> list[Part]:
+        return [part for part in self.parts if part.node_id == node_id]
+
+    def of_manifest(self, manifest_id: ManifestId) -> list[Part]:
+        return [part for part in self.parts if part.manifest_id == manifest_id]
+
+    def size(self, manifest_id: ManifestId) -> int:
+        return sum(part.count for part in self.of_manifest(manifest_id))
+
+
+def layout_of(session: Session) -> Layout:
+    snapshot = session._view.snapshot
+    parts = tuple(
+        Part(node.id, ref.manifest_id, ref.extents, ref.num_refs)
+        for node in snapshot.nodes
+        for ref in node.manifests
+    )
+    names = {info.id: info.set_name for info in snapshot.manifests}
+    assert names.keys() == {part.manifest_id for part in parts}  # R1-29
+    assert len(snapshot.manifests) == len(names)
+    layout = Layout(parts, names)
+    for info in snapshot.manifests:
+        assert info.num_chunk_refs == layout.size(info.id)
+    return layout
+
+
+class Tiles:
+    """How an array is cut under a configuration, worked out chunk by chunk."""
+
+    def __init__(self, path: str, grid: Grid, config: ManifestConfig) -> None:
+        assert config.splitting is not None
+        self.sizes = config.splitting.sizes_for(path, [None] * len(grid))
+        self.chosen = any(size is not None for size in self.sizes)
+        chunks = 1
+        for extent in grid:
+            chunks *= extent
+        self.is_whole = not self.chosen and chunks <= MAX_TILE_REFS
+        if not self.chosen and not self.is_whole:
+            self.sizes = list(tiles.Tiling.for_array(grid, self.sizes).shape)
+
+    def of(self, coords: Coords) -> Coords:
+        return tuple(
+            0 if size is None else c // size for c, size in zip(coords, self.sizes, strict=True)
+        )
+
+    def within(self, box: Box) -> set[Coords]:
+        """Tiles that a box reaches into."""
+        places = itertools.product(*map(range, box.lower, box.upper))
+        return {self.of(coords) for coords in places}
+
+
+# --- what a commit may rewrite
+
+
+class Reach:
+    """The manifests of a base that a commit has a reason to rewrite (R4-51, H-36)."""
+
+    def __init__(self, base: Layout, edits: Edits, cuts: dict[NodeId, Tiles]) -> None:
+        self.base = base
+        self.cuts = cuts
+        self.manifests: set[ManifestId] = set()
+        for node_id in edits.deleted:
+            self.manifests.update(part.manifest_id for part in base.of_array(node_id))
+        for node_id, places in edits.chunks.items():
+            self.manifests.update(self._edited(node_id, places))
+        while more := set(self._neighbours()) - self.manifests:
+            self.manifests |= more
+
+    def _edited(self, node_id: NodeId, places: set[Coords] | None) -> set[ManifestId]:
+        parts = self.base.of_array(node_id)
+        cut = self.cuts[node_id]
+        if cut.is_whole or places is None:
+            return {part.manifest_id for part in parts}
+        # Tiles of an older cut may lie across those of the present one.
+        reached = {cut.of(coords) for coords in places}
+        found: set[ManifestId] = set()
+        while True:
+            hit = [p for p in parts if cut.within(p.box) & reached]
+            if found == (found := {p.manifest_id for p in hit}):
+                return found
+            reached = reached.union(*(cut.within(part.box) for part in hit))
+
+    def _neighbours(self) -> Iterator[ManifestId]:
+        for manifest_id in self.manifests:
+            for part in self.base.of_manifest(manifest_id):
+                cut = self.cuts.get(part.node_id)
+                if cut is not None and cut.is_whole:
+                    yield from (p.manifest_id for p in self.base.of_array(part.node_id))
+
+
+# --- the machine
+
+
+class PackingMachine(RuleBasedStateMachine):
+    @initialize(config=manifest_configs(), spec_version=st.sampled_from([1, 2]))
+    def create(self, config: ManifestConfig, spec_version: int) -> None:
+        self.storage = icefloe.in_memory_storage()
+        self.configure(config)
+        repo = icefloe.Repository.create(
+            self.storage, self.repository_config(), spec_version=spec_version
+        )
+        session = repo.writable_session("main")
+        session.set_document("/", group())
+        session.set_document("/g", group())
+        session.commit("groups")
+        self.model: dict[str, ModelArray] = {}
+        self.counter = 0
+        self.begin()
+
+    def configure(self, config: ManifestConfig) -> None:
+        self.config = config
+        self.sets = config.chunk_manifests()
+
+    def repository_config(self) -> icefloe.RepositoryConfig:
+        return icefloe.RepositoryConfig(manifest=self.config, inline_chunk_threshold_bytes=4)
+
+    def begin(self) -> None:
+        repo = icefloe.Repository.open(self.storage, self.repository_config())
+        self.session = repo.writable_session("main")
+        self.base = layout_of(self.session)
+        self.edits = Edits()
+        self.born: set[NodeId] = set()
+
+    def node_id(self, path: str) -> NodeId:
+        node = self.session.get_node(path)
+        assert node is not None
+        return node.id
+
+    def data(self) -> bytes:
+        """Bytes that no other chunk has; sometimes inline and sometimes in a file."""
+        self.counter += 1
+        return self.counter.to_bytes(3 if self.counter % 3 else 6, "big")
+
+    def some_array(self, data: st.DataObject) -> tuple[str, ModelArray]:
+        path = data.draw(st.sampled_from(sorted(self.model)))
+        return path, self.model[path]
+
+    # --- edits
+
+    @rule(
+        places=st.sets(st.sampled_from(PLACES), min_size=1, max_size=3),
+        grid=st.sampled_from(GRIDS),
+        fill=st.sampled_from([0, 1, 3, 100]),
+    )
+    def create_arrays(self, places: set[str], grid: Grid, fill: int) -> None:
+        for path in sorted(places - self.model.keys()):
+            self.session.set_document(path, array(grid))
+            self.model[path] = ModelArray(grid)
+            self.born.add(self.node_id(path))
+            self._write(path, self.model[path].places()[:fill])
+
+    def _write(self, path: str, places: list[Coords]) -> None:
+        for coords in places:
+            content = self.data()
+            self.session.set_chunk(path, coords, content)
+            self.model[path].chunks[coords] = content
+        if places:
+            self.edits.touch(self.node_id(path), places)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def write_chunks(self, data: st.DataObject) -> None:
+        path, model = self.some_array(data)
+        if model.size:
+            some = st.lists(st.sampled_from(model.places()), min_size=1, max_size=4, unique=True)
+            self._write(path, data.draw(some))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def write_columns(self, data: st.DataObject) -> None:
+        path, model = self.some_array(data)
+        if not model.size:
+            return
+        places = model.places()
+        start = data.draw(st.integers(0, len(places) - 1))
+        places = places[start : start + data.draw(st.integers(1, 30))]
+        contents = [self.counter.to_bytes(3, "big") for self.counter in self._numbers(len(places))]
+        table = ArrayChunks.of(places, [InlineRef(c) for c in contents], len(model.grid))
+        self.session.set_chunk_refs(path, table)
+        model.chunks.update(zip(places, contents, strict=True))
+        self.edits.touch(self.node_id(path), places)
+
+    def _numbers(self, count: int) -> range:
+        return range(self.counter + 1, self.counter + 1 + count)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def delete_chunks(self, data: st.DataObject) -> None:
+        path, model = self.some_array(data)
+        if not model.size:
+            return
+        places = data.draw(st.lists(st.sampled_from(model.places()), min_size=1, max_size=4))
+        for coords in places:
+            self.session.delete_chunk(path, coords)
+            model.chunks.pop(coords, None)
+        self.edits.touch(self.node_id(path), places)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def clear(self, data: st.DataObject) -> None:
+        path, model = self.some_array(data)
+        self.session.delete_chunks(path)
+        model.chunks.clear()
+        self.edits.chunks[self.node_id(path)] = None
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def resize(self, data: st.DataObject) -> None:
+        """As zarr does: chunks outside of the new shape are deleted one by one."""
+        path, model = self.some_array(data)
+        grid = tuple(data.draw(st.integers(0 if n == 0 else 1, n + 6)) for n in model.grid)
+        inside = set(ModelArray(grid).places())
+        outside = [coords for coords in model.chunks if coords not in inside]
+        for coords in outside:
+            self.session.delete_chunk(path, coords)
+            del model.chunks[coords]
+        if outside:
+            self.edits.touch(self.node_id(path), outside)
+        self.session.set_document(path, array(grid))
+        model.grid = grid
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), again=st.booleans())
+    def delete_array(self, data: st.DataObject, again: bool) -> None:
+        path, model = self.some_array(data)
+        node_id = self.node_id(path)
+        self.session.delete_node(path)
+        self.edits.chunks.pop(node_id, None)
+        if node_id in self.born:
+            self.born.discard(node_id)
+        else:
+            self.edits.deleted.add(node_id)
+        del self.model[path]
+        if again:  # H-36
+            self.create_arrays({path}, model.grid, 2)
+            assert self.node_id(path) != node_id
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), goal=st.sampled_from(PLACES))
+    def move_array(self, data: st.DataObject, goal: str) -> None:
+        path, _ = self.some_array(data)
+        if goal not in self.model:
+            self.session.move(path, goal)
+            self.model[goal] = self.model.pop(path)
+
+    @rule(config=manifest_configs())
+    def reconfigure(self, config: ManifestConfig) -> None:
+        self.commit()
+        self.configure(config)
+        self.begin()
+
+    # --- commits
+
+    @rule()
+    def commit(self) -> None:
+        self.session.commit("packed", allow_empty=True)
+        base, edits = self.base, self.edits
+        # As written, not as remembered: the layout comes from files, and so does every chunk.
+        self.begin()
+        self.check_contents()
+        self.check_parts()
+        self.check_placement(base, edits)
+
+    def check_contents(self) -> None:
+        for path, model in self.model.items():
+            coords = [tuple(row) for row in self.session.chunk_coords(path).tolist()]
+            assert coords == sorted(model.chunks)
+            for place in model.places():
+                assert self.session.get_chunk(path, place) == model.chunks.get(place)
+
+    def check_parts(self) -> None:
+        """Extents are bounding boxes and keep out of each other's way; counts are true (R4-02)."""
+        snapshot_chunks = self.session._view.chunks
+        for path, model in self.model.items():
+            node = self.session.get_node(path)
+            assert node is not None
+            parts = self.base.of_array(node.id)
+            assert bool(parts) == bool(model.chunks)  # H-43
+            assert sum(part.count for part in parts) == len(model.chunks)
+            for one, other in itertools.combinations(parts, 2):
+                assert not one.box.intersects(other.box), (path, one, other)
+            for part in parts:
+                table = snapshot_chunks.manifest(part.manifest_id).array(node.id)
+                assert table is not None
+                rows = [tuple(row) for row in table.index.coords().tolist()]
+                assert len(rows) == part.count
+                assert part.box.lower == tuple(map(min, zip(*rows, strict=True)))
+                assert part.box.upper == tuple(max(c) + 1 for c in zip(*rows, strict=True))
+        for manifest_id in self.base.set_names:
+            held = set(snapshot_chunks.manifest(manifest_id).index.arrays)
+            assert held == {part.node_id for part in self.base.of_manifest(manifest_id)}  # H-36
+
+    def check_placement(self, before: Layout, edits: Edits) -> None:
+        after = self.base
+        cuts = {
+            self.node_id(path): Tiles(path, model.grid, self.config)
+            for path, model in self.model.items()
+        }
+        new = after.set_names.keys() - before.set_names.keys()
+        gone = before.set_names.keys() - after.set_names.keys()
+        reach = Reach(before, edits, cuts)
+        pulled = gone - reach.manifests
+        self.check_pulled(before, after, pulled, reach)
+        for each in self.sets.sets:
+            count = sum(name == each.name for name in after.set_names.values())
+            standing = sum(
+                before.set_names[m] == each.name
+                for m in before.set_names.keys() - reach.manifests - pulled
+            )
+            assert each.cardinality is None or count <= max(each.cardinality, standing)  # R4-26
+        came_from = {
+            part.node_id: before.set_names[m] for m in pulled for part in before.of_manifest(m)
+        }
+        for manifest_id in new:
+            self.check_new(manifest_id, cuts, came_from)
+
+    def check_pulled(
+        self, before: Layout, after: Layout, pulled: set[ManifestId], reach: Reach
+    ) -> None:
+        """Beyond the closure, only full sets are packed anew, their smallest first (H-38)."""
+        limits = {each.name: each.cardinality for each in self.sets.sets}
+        standing = before.set_names.keys() - reach.manifests - pulled
+        for manifest_id in pulled:
+            name = before.set_names[manifest_id]
+            limit = limits[name]
+            assert limit is not None
+            assert sum(n == name for n in after.set_names.values()) >= min(limit, 1)
+            kept = [before.size(m) for m in standing if before.set_names[m] == name]
+            assert all(size >= before.size(manifest_id) for size in kept)
+
+    def check_new(
+        self, manifest_id: ManifestId, cuts: dict[NodeId, Tiles], came_from: dict[NodeId, str]
+    ) -> None:
+        parts = self.base.of_manifest(manifest_id)
+        paths = {self.node_id(path): path for path in self.model}
+        name = self.base.set_names[manifest_id]
+        if not cuts[parts[0].node_id].is_whole:
+            self.check_tile(parts, name, cuts)
+            return
+        each = self.sets.set_named(name)
+        models = [self.model[paths[part.node_id]] for part in parts]
+        total = sum(model.size for model in models)
+        if each.max_manifest_size is not None and not (name == "default" and len(parts) == 1):
+            assert total <= each.max_manifest_size  # R4-23, R4-31
+        if each.arrays_per_manifest is not None:
+            assert len(parts) <= each.arrays_per_manifest  # R4-24
+        for part, model in zip(parts, models, strict=True):
+            assert cuts[part.node_id].is_whole
+            assert self.base.of_array(part.node_id) == [part]  # R4-14
+            wanted = next(
+                (
+                    rule.target
+                    for rule in self.sets.rules
+                    if rule.matches(paths[part.node_id], model.size, len(model.chunks))
+                ),
+                "default",  # H-35
+            )
+            ways = {wanted, came_from.get(part.node_id, wanted)}
+            assert any(name in self.way(start) for start in ways)  # R4-25, R4-33, H-34
+
+    def way(self, name: str | None) -> Iterator[str]:
+        """A set, and those that it overflows to."""
+        while name is not None:
+            yield name
+            name = self.sets.set_named(name).overflow_to
+
+    def check_tile(self, parts: list[Part], name: str, cuts: dict[NodeId, Tiles]) -> None:
+        """Tiles of large arrays stand alone."""
+        (part,) = parts
+        assert name == ""
+        cut = cuts[part.node_id]
+        assert len(cut.within(part.box)) == 1
+        assert cut.chosen or part.count <= MAX_TILE_REFS
+
+
+def test_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "MAX_TILE_REFS", MAX_TILE_REFS)
+    machine: Any = PackingMachine
+    run_state_machine_as_test(machine, settings=settings(max_examples=settings().max_examples))
