@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
+from icefloe.model.chunk_refs import PendingRef
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.model.chunk_refs import ChunkRef
 
@@ -58,6 +59,23 @@ class ChunkEdits:
     def set_many(self, chunks: ArrayChunks) -> None:
         """Set many chunks at once."""
         self._add_tables([chunks])
+
+    def pending(self) -> dict[tuple[int, ...], PendingRef]:
+        """The chunks that wait for their pack."""
+        return {c: ref for c, ref in self._single.items() if isinstance(ref, PendingRef)}
+
+    def settle(self, pending: Mapping[tuple[int, ...], PendingRef], written: ArrayChunks) -> None:
+        """Take over where pending chunks were written, but for those that changed meanwhile."""
+        same = {coords for coords, ref in pending.items() if self._single.get(coords) is ref}
+        if not same:
+            return
+        if len(same) < len(pending):
+            rows = [row for row, c in enumerate(written.index.tuples()) if c in same]
+            coords = written.index.coords()[rows]
+            written = ArrayChunks.from_sorted(coords, written.refs.take(np.array(rows)))
+        # First found in both places and then in one: readers take no lock.
+        self._tables = [*self._tables, written]
+        self._single = {c: ref for c, ref in self._single.items() if c not in same}
 
     def clear(self) -> None:
         """Delete all chunks, of the base and of earlier edits."""

@@ -17,6 +17,7 @@ from icefloe.config.preloading import (
 )
 from icefloe.config.repository import (
     CachingConfig,
+    ChunkPackingConfig,
     CompressionAlgorithm,
     CompressionConfig,
     RepositoryConfig,
@@ -27,6 +28,7 @@ from icefloe.config.settings import Settings
 __all__ = [
     "CachingConfig",
     "ChunkManifests",
+    "ChunkPackingConfig",
     "CompressionAlgorithm",
     "CompressionConfig",
     "ManifestConfig",

@@ -38,6 +38,7 @@ from icefloe.config.plain_reading import items, mapping, refuse, section, value_
 from icefloe.config.preloading import ManifestPreload
 from icefloe.config.repository import (
     CachingConfig,
+    ChunkPackingConfig,
     CompressionAlgorithm,
     CompressionConfig,
     RepositoryConfig,
@@ -249,6 +250,7 @@ _read_repository = section(
     RepositoryConfig,
     compression=section(CompressionConfig, algorithm=_algorithm),
     caching=section(CachingConfig),
+    chunk_packing=section(ChunkPackingConfig),
     storage=section(
         StorageSettings,
         concurrency=section(StorageConcurrencySettings),

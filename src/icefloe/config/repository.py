@@ -9,7 +9,7 @@ import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer, check_container
 from icefloe.config.manifests import ManifestConfig  # noqa: TC001 (msgspec reads annotations)
-from icefloe.config.section import Concurrency, Count, Section
+from icefloe.config.section import Concurrency, Count, PositiveCount, Section
 from icefloe.config.settings import Settings
 from icefloe.storage.settings import StorageRetriesSettings, StorageSettings  # noqa: TC001
 
@@ -52,6 +52,20 @@ class CachingConfig(Section):
         return CachingConfig()
 
 
+class ChunkPackingConfig(Section):
+    """How small chunks are written together, as one chunk file."""
+
+    max_chunk_bytes: Count | None = None
+    """Chunks of at most this many bytes are packed (1 MiB); 0 packs nothing."""
+    pack_bytes: PositiveCount | None = None
+    """A pack is written when so many bytes wait for it (32 MiB)."""
+
+    @staticmethod
+    def default() -> ChunkPackingConfig:
+        """A configuration that gives nothing, so that every default holds."""
+        return ChunkPackingConfig()
+
+
 class RepoUpdateRetryConfig(Section):
     """How often, and how patiently, publishing on a branch is tried again when others got there."""
 
@@ -76,6 +90,7 @@ class RepositoryConfig(Section):
     """By URL prefix. An empty dict is not None: laid over another configuration it clears it."""
     manifest: ManifestConfig | None = None
     repo_update_retries: RepoUpdateRetryConfig | None = None
+    chunk_packing: ChunkPackingConfig | None = None
     inline_attributes_threshold_bytes: Count | None = None
     """Attributes whose JSON has more bytes than this go to a file of their own."""
 

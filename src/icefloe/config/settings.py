@@ -21,6 +21,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     inline_chunk_threshold_bytes: int = 512
     inline_attributes_threshold_bytes: int = 65_536
+    packed_chunk_threshold_bytes: int = 1024 * 1024
+    pack_bytes: int = 32 * 1024 * 1024
     get_partial_values_concurrency: int = 10
     max_concurrent_requests: int = 256
     compression_level: int = 3
@@ -62,11 +64,22 @@ class Settings(msgspec.Struct, frozen=True):
             "compression_level": config.compression and config.compression.level,
             "storage": config.storage,
             "virtual_chunk_containers": config.virtual_chunk_containers,
+            **_packing(config),
             **_caching(config),
             **_manifest(config),
             **_publishing(config),
         }
         return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def _packing(config: RepositoryConfig) -> dict[str, int | None]:
+    packing = config.chunk_packing
+    if packing is None:
+        return {}
+    return {
+        "packed_chunk_threshold_bytes": packing.max_chunk_bytes,
+        "pack_bytes": packing.pack_bytes,
+    }
 
 
 def _caching(config: RepositoryConfig) -> dict[str, int | None]:

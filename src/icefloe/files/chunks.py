@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from icefloe.errors import FormatError, ObjectNotFoundError
 from icefloe.model.byte_range import WHOLE, ByteRange
-from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
+from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, PendingRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
 
 if TYPE_CHECKING:
     from icefloe.formats.port import Layout
-    from icefloe.storage.port import Storage
+    from icefloe.storage.port import BytesLike, Storage
 
 MAX_IMMEDIATE_BYTES = 256 * 1024
 """Reads up to this size are done by the event loop itself where the storage is that quick."""
@@ -28,33 +28,54 @@ class VirtualReader(Protocol):
         """Like `read`, without blocking the event loop."""
 
 
+class ChunkSettings(NamedTuple):
+    """Which chunks go where, by their number of bytes."""
+
+    inline_up_to: int = 512
+    """Kept in the manifest (R2-36)."""
+    packed_up_to: int = 1024 * 1024
+    """Written with others as one chunk file; larger ones have a file of their own."""
+    pack_bytes: int = 32 * 1024 * 1024
+    """When so many bytes wait, they are written."""
+
+
 class ChunkFiles:
     """The bytes of chunks: inline, in chunk files, or in virtual sources."""
 
     def __init__(
-        self, storage: Storage, layout: Layout, virtual: VirtualReader, inline_threshold: int
+        self, storage: Storage, layout: Layout, virtual: VirtualReader, settings: ChunkSettings
     ) -> None:
-        """Chunks of at most `inline_threshold` bytes are kept in the manifest (R2-36)."""
+        """Take where chunks are, and which go where."""
         self.storage = storage
         self.layout = layout
         self.virtual = virtual
-        self.inline_threshold = inline_threshold
+        self.settings = settings
 
-    def write(self, data: bytes) -> ChunkRef:
-        """Store a chunk; its bytes are kept as they are (R2-01)."""
-        if len(data) <= self.inline_threshold:
-            return InlineRef(bytes(data))
-        file_id = ChunkFileId.random()
-        self.storage.put(self.layout.chunk_file(file_id), data)
-        return NativeRef(file_id, 0, len(data))
+    def write(self, data: BytesLike) -> ChunkRef:
+        """Store a chunk, or keep it for a pack; its bytes stay as they are (R2-01)."""
+        ref = self._kept(data)
+        if ref is None:
+            file_id = ChunkFileId.random()
+            self.storage.put(self.layout.chunk_file(file_id), data)
+            ref = NativeRef(file_id, 0, len(data))
+        return ref
 
-    async def write_async(self, data: bytes) -> ChunkRef:
+    async def write_async(self, data: BytesLike) -> ChunkRef:
         """Like `write`, without blocking the event loop."""
-        if len(data) <= self.inline_threshold:
+        ref = self._kept(data)
+        if ref is None:
+            file_id = ChunkFileId.random()
+            await self.storage.put_async(self.layout.chunk_file(file_id), data)
+            ref = NativeRef(file_id, 0, len(data))
+        return ref
+
+    def _kept(self, data: BytesLike) -> ChunkRef | None:
+        """A chunk that needs no file now."""
+        if len(data) <= self.settings.inline_up_to:
             return InlineRef(bytes(data))
-        file_id = ChunkFileId.random()
-        await self.storage.put_async(self.layout.chunk_file(file_id), data)
-        return NativeRef(file_id, 0, len(data))
+        if len(data) <= self.settings.packed_up_to:
+            return PendingRef(bytes(data))
+        return None
 
     def read(self, ref: ChunkRef, byte_range: ByteRange = WHOLE) -> bytes:
         """Read a chunk or a part of it."""

@@ -39,6 +39,13 @@ class InlineRef(Record, frozen=True):
     data: bytes
 
 
+class PendingRef(InlineRef, frozen=True):
+    """A chunk that waits in memory to be written with others as one chunk file.
+
+    Only the uncommitted changes of a session hold these; in columns they are like inline chunks.
+    """
+
+
 class NativeRef(Record, frozen=True):
     """A chunk, or a slice of a pack, in the repository's own chunk files."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
-from icefloe.files.chunks import ChunkFiles
+from icefloe.files.chunks import ChunkFiles, ChunkSettings
 from icefloe.files.metadata import CacheBudget, MetadataFiles
 from icefloe.files.virtual import VirtualChunkResolver
 from icefloe.formats.registry import format_for
@@ -66,7 +66,14 @@ class Context:
         )
         self.files = MetadataFiles(storage, fmt, self._budget())
         self.chunk_files = ChunkFiles(
-            storage, fmt.layout, self.virtual, self.settings.inline_chunk_threshold_bytes
+            storage,
+            fmt.layout,
+            self.virtual,
+            ChunkSettings(
+                self.settings.inline_chunk_threshold_bytes,
+                self.settings.packed_chunk_threshold_bytes,
+                self.settings.pack_bytes,
+            ),
         )
         self.history = History(self.files, self.refs)
 

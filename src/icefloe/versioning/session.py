@@ -223,6 +223,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
+        self._write_pending()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -278,6 +279,7 @@ class Session(WorkingTree):
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
+            self._write_pending()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -339,6 +341,7 @@ class ForkSession(Session):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
+            self._write_pending()
             self._context.storage.sync()
             return {
                 "context": self._context,

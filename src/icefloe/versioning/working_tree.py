@@ -12,10 +12,18 @@ import numpy as np
 from icefloe.changes.change_set import ChangeSet
 from icefloe.errors import InvalidInputError, NodeNotFoundError, ReadOnlyError
 from icefloe.files.chunks import size_of
+from icefloe.files.packs import write_pack
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
-from icefloe.model.chunk_refs import ChunkKind, ChunkRef, InlineRef, NativeRef, VirtualRef
+from icefloe.model.chunk_refs import (
+    ChunkKind,
+    ChunkRef,
+    InlineRef,
+    NativeRef,
+    PendingRef,
+    VirtualRef,
+)
 from icefloe.model.manifest import ArrayChunks
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.bulk_checks import checked_table
@@ -23,10 +31,11 @@ from icefloe.versioning.bulk_refs import GivenColumns, read_refs
 from icefloe.versioning.chunk_batches import WINDOW_REFS, ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -61,6 +70,8 @@ class WorkingTree:
         """Start from a snapshot, without changes."""
         self._context = context
         self._lock = threading.RLock()
+        self._pack_turn = threading.Lock()
+        self._pending_bytes = 0
         self._show(snapshot)
 
     def _show(self, snapshot: Snapshot, changes: ChangeSet | None = None) -> None:
@@ -179,11 +190,15 @@ class WorkingTree:
         """Write a chunk."""
         self._check_chunk(path, coords)
         self._record(path, coords, self._context.chunk_files.write(data))
+        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
+            self._write_full_pack()
 
     async def set_chunk_async(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Like `set_chunk`, without blocking the event loop."""
         self._check_chunk(path, coords)
         self._record(path, coords, await self._context.chunk_files.write_async(data))
+        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
+            await asyncio.to_thread(self._write_full_pack)
 
     def delete_chunk(self, path: str, coords: tuple[int, ...]) -> None:
         """Delete a chunk; that it was not initialised is no error."""
@@ -256,6 +271,8 @@ class WorkingTree:
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkKind:
         """Where a chunk is kept."""
         match self.locate(paths.canonical(array_path), tuple(chunk_coordinates)):
+            case PendingRef():
+                return ChunkKind.NATIVE
             case InlineRef():
                 return ChunkKind.INLINE
             case NativeRef():
@@ -357,6 +374,7 @@ class WorkingTree:
         """Set many chunk references at once, as columns."""
         with self._lock:
             self._check_writable()
+            self._write_pending()
             node = self._view.array(path)
             assert node.array is not None
             grid = node.array.grid_shape
@@ -426,6 +444,7 @@ class WorkingTree:
             self._check_writable()
             node = self._view.array(path)
             assert node.array is not None
+            self._write_pending()
             table = self.chunk_table(path)
             if table is None:
                 return
@@ -458,6 +477,59 @@ class WorkingTree:
             # Checked again: while the bytes were written, others may have committed or resized.
             node = self._check_chunk(path, coords)
             self._changes.edits(node).set(coords, ref)
+            if isinstance(ref, PendingRef):
+                self._pending_bytes += len(ref.data)
+
+    # --- packs
+
+    def _write_full_pack(self) -> None:
+        """Write what waits, if it is enough. Writers wait for each other, so memory is bounded.
+
+        Nobody waits for the lock of the session while a pack is on its way.
+        """
+        with self._pack_turn:
+            pending = self._take_pending(self._context.chunk_files.settings.pack_bytes)
+            if pending:
+                self._settle(pending)
+
+    def _write_pending(self) -> None:
+        """Write all that waits: before a commit, a fork or anything that needs references."""
+        pending = self._take_pending(1)
+        if pending:
+            self._settle(pending)
+
+    def _take_pending(self, at_least: int) -> dict[NodeId, dict[tuple[int, ...], PendingRef]]:
+        """The chunks that wait, if they have so many bytes; they can still be read and changed."""
+        with self._lock:
+            if self._pending_bytes < at_least:
+                return {}
+            found = {node_id: edits.pending() for node_id, edits in self._changes.chunks.items()}
+            pending = {node_id: chunks for node_id, chunks in found.items() if chunks}
+            size = sum(len(ref.data) for chunks in pending.values() for ref in chunks.values())
+            if size < at_least // 2:
+                # Most of what was counted was overwritten since: it costs nothing.
+                self._pending_bytes = size
+                return {}
+            self._pending_bytes = 0
+            return pending
+
+    def _settle(self, pending: Mapping[NodeId, Mapping[tuple[int, ...], PendingRef]]) -> None:
+        """Write chunks as a pack and record where they are."""
+        arrays = {
+            node_id: {coords: ref.data for coords, ref in chunks.items()}
+            for node_id, chunks in pending.items()
+        }
+        try:
+            tables = write_pack(self._context.storage, self._context.format.layout, arrays)
+        except BaseException:
+            with self._lock:
+                self._pending_bytes += sum(len(d) for a in arrays.values() for d in a.values())
+            raise
+        with self._lock:
+            for node_id, table in tables.items():
+                edits = self._changes.chunks.get(node_id)
+                if edits is not None:
+                    edits.settle(pending[node_id], table)
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
