@@ -436,6 +436,7 @@ def test_an_unknown_outcome_leaves_everything(storage: FaultyStorage) -> None:
     assert not session.read_only
     tip = repository.lookup_branch("main")
     assert tip != base, "here it did land"
+    assert caught.value.snapshot_id == tip
     assert chunks_of(repository.readonly_session("main"), "/b")[5] == LARGE
     with pytest.raises(ConflictError) as again:
         session.commit("again")

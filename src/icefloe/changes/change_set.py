@@ -86,6 +86,8 @@ class ChangeSet:
 
     def by_id(self, node_id: NodeId) -> Node | None:
         """The node with an id, if it is there."""
+        if not self._overlay:
+            return self.base.by_id(node_id)
         if node_id in self.new:
             return self.new[node_id]
         node = None if node_id in self.deleted else self.base.by_id(node_id)

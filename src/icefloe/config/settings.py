@@ -39,9 +39,9 @@ class Settings(msgspec.Struct, frozen=True):
     splitting: ManifestSplittingConfig = msgspec.field(default_factory=ManifestSplittingConfig)
     manifest_fetches_during_commit: int = 16
 
-    publish_max_tries: int = 100
-    publish_initial_backoff_ms: int = 20
-    publish_max_backoff_ms: int = 5_000
+    publish_max_tries: int = 1_000
+    publish_initial_backoff_ms: int = 2
+    publish_max_backoff_ms: int = 250
 
     storage: StorageSettings | None = None
     """None: the defaults of the backend hold."""

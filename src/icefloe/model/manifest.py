@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ _D = TypeVar("_D")
 MAX_BLOCK_ROWS = 65_536
 """References per block: one lookup decodes one block."""
 _FEW_REFS = 64
+_MANY_ARRAYS = 32
 MAX_BLOCK_INLINE_BYTES = 1024 * 1024
 """Inline bytes per block, unless a single chunk has more."""
 
@@ -51,7 +53,7 @@ class ArrayChunks(Record, frozen=True, eq=False):
         """Columns of a few references that are Python values; coordinates are unique."""
         if len(refs) <= _FEW_REFS:
             # Without arrays of coordinates: a commit may have thousands of small tables.
-            order = sorted(range(len(refs)), key=coords.__getitem__)
+            order = sorted(range(len(refs)), key=lambda row: tuple(coords[row]))
             index = ChunkIndex.of_sorted([coords[row] for row in order], rank)
             return ArrayChunks(index, ChunkRefs.of([refs[row] for row in order]))
         table = np.array(list(coords), dtype=np.uint64).reshape(len(refs), rank)
@@ -105,13 +107,33 @@ class ManifestArray(Record, frozen=True):
     """Whether the references fill the bounding box, so that no positions are stored."""
 
 
+class _ArrayLists(NamedTuple):
+    """The columns of `ManifestArrays` as lists."""
+
+    places: dict[bytes, int]
+    corners: list[int]
+    lower: list[int]
+    shapes: list[int]
+    rows: list[int]
+
+
 class ManifestArrays(Mapping[NodeId, ManifestArray]):
     """The arrays of a manifest, in order of their ids; each is made when it is first asked for.
 
     Columns, so that thousands of small arrays in one manifest cost little.
     """
 
-    __slots__ = ("_corners", "_made", "_numbers", "_sizes", "lower", "node_ids", "rows", "shapes")
+    __slots__ = (
+        "_corners",
+        "_lists",
+        "_made",
+        "_numbers",
+        "_sizes",
+        "lower",
+        "node_ids",
+        "rows",
+        "shapes",
+    )
 
     def __init__(
         self,
@@ -136,6 +158,7 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
         self._numbers: npt.NDArray[np.uint64] | None = None
         self._sizes: npt.NDArray[np.uint64] | None = None
         self._made: dict[NodeId, ManifestArray] = {}
+        self._lists: _ArrayLists | None = None
 
     @classmethod
     def of(cls, parts: Sequence[tuple[NodeId, ChunkIndex]]) -> ManifestArrays:
@@ -215,7 +238,11 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
         if made is not None:
             return made
         at = 0
-        if self.node_ids != node_id:
+        if self._lists is not None or len(self._made) > _MANY_ARRAYS:
+            at = self._as_lists().places.get(node_id, -1)
+            if at < 0:
+                return default
+        elif self.node_ids != node_id:
             number = np.uint64(int.from_bytes(node_id, "big"))
             at = int(np.searchsorted(self.numbers, number, side="right")) - 1
             if at < 0 or self.numbers[at] != number:
@@ -240,7 +267,29 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
                 return self._make(node_id, at)
         return None
 
+    def _as_lists(self) -> _ArrayLists:
+        """The columns as Python values, which are quicker for who goes through all arrays."""
+        lists = self._lists
+        if lists is None:
+            ids, size = self.node_ids, NodeId.SIZE
+            lists = self._lists = _ArrayLists(
+                {ids[at * size : (at + 1) * size]: at for at in range(len(self))},
+                self._corners.tolist(),
+                self.lower.tolist(),
+                self.shapes.tolist(),
+                self.rows.tolist(),
+            )
+        return lists
+
     def _make(self, node_id: NodeId, at: int) -> ManifestArray:
+        if self._lists is not None:
+            _, corners, lowers, extents, rows = self._lists
+            lower = lowers[corners[at] : corners[at + 1]]
+            shape = extents[corners[at] : corners[at + 1]]
+            row, end = rows[at], rows[at + 1]
+            upper = tuple(map(operator.add, lower, shape))
+            is_dense = end - row == prod(shape)
+            return ManifestArray(node_id, Box(tuple(lower), upper), row, end - row, is_dense)
         corner = slice(self._corners[at], self._corners[at + 1])
         lower, shape = self.lower[corner].tolist(), self.shapes[corner].tolist()
         upper = tuple(low + extent for low, extent in zip(lower, shape, strict=True))

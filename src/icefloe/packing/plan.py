@@ -145,6 +145,8 @@ def _fill(
     pulled: list[ManifestId] = []
     smallest_first = sorted(standing, key=lambda manifest: manifest.size)
     while smallest_first and len(bins) > each.cardinality - len(smallest_first):
+        if not _has_room(each, smallest_first[0], placeable):
+            break  # no use in writing it again
         taken = smallest_first.pop(0).manifest_id
         pulled.append(taken)
         # A manifest may be older than the present limits, so what it holds need not fit any more.
@@ -154,6 +156,12 @@ def _fill(
         bins = _pack(each, placeable)
     kept, spilled = _at_most(max(0, each.cardinality - len(smallest_first)), bins, each)
     return kept, overflow + spilled, pulled
+
+
+def _has_room(each: ManifestSet, manifest: Standing, items: Sequence[Item[T]]) -> bool:
+    """Whether a standing manifest might take any of some items in."""
+    limit = each.max_manifest_size
+    return limit is None or manifest.size + min(map(_size, items)) <= limit
 
 
 def _at_most(

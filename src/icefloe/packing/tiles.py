@@ -77,8 +77,9 @@ class Tiling:
         numbers = _numbered(tiles)
         order = np.argsort(numbers, kind="stable")
         # Not np.unique by rows, whose first call imports a good part of numpy.
-        is_first = np.append(True, np.diff(numbers[order]) != 0)  # noqa: FBT003
-        return tiles[order[is_first]]
+        is_first = np.append(True, np.diff(numbers[order]) != 0)
+        found: npt.NDArray[np.int64] = tiles[order[is_first]]
+        return found
 
     def touched(
         self,
@@ -88,11 +89,14 @@ class Tiling:
     ) -> npt.NDArray[np.bool_]:
         """Which of some boxes, given by their corners (n, rank), reach into any of some tiles."""
         low, high = self.tiles_of(lower), self.tiles_of(upper - 1)
+        hit = np.zeros(len(low), dtype=np.bool_)
         if len(tiles) < len(low):
-            hits = [((low <= tile) & (high >= tile)).all(axis=1) for tile in tiles]
-            return np.logical_or.reduce(hits)
-        pairs = zip(low, high, strict=True)
-        return np.array([((a <= tiles) & (b >= tiles)).all(axis=1).any() for a, b in pairs])
+            for tile in tiles:
+                hit |= ((low <= tile) & (high >= tile)).all(axis=1)
+        else:
+            for row, (first, last) in enumerate(zip(low, high, strict=True)):
+                hit[row] = ((first <= tiles) & (last >= tiles)).all(axis=1).any()
+        return hit
 
     def cut(self, chunks: ArrayChunks) -> list[ArrayChunks]:
         """The references of each tile that has any, in order of the tiles."""

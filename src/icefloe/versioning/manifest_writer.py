@@ -242,7 +242,8 @@ def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) ->
     index = edits.touched(None)
     if index is None:
         return []
-    hit = tiling.touched(*_corners(refs), tiling.distinct(index.coords()))
+    lower, upper = _corners(refs)
+    hit = tiling.touched(lower, upper, tiling.distinct(index.coords()))
     return [refs[row] for row in np.flatnonzero(hit).tolist()]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icefloe.changes.conflicts import ConflictSolver, VersionSelection
 from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.errors import (
+    CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
     RebaseFailedError,
@@ -142,7 +143,7 @@ class Session(WorkingTree):
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
             said = self._said(message, metadata)
-            tries = rebase_tries if rebase_with is not None else 0
+            tries = min(rebase_tries, self._context.settings.publish_max_tries)
             attempt = 0
             while True:
                 snapshot = self._write(said)
@@ -236,7 +237,10 @@ class Session(WorkingTree):
 
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
-        self._context.refs.advance(self._tip, snapshot.id)
+        try:
+            self._context.refs.advance(self._tip, snapshot.id)
+        except CommitStateUnknownError as error:
+            raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
 
     def _finish(self, snapshot: Snapshot) -> None:

@@ -222,7 +222,7 @@ class TestEffective:
         assert (settings.cached_chunk_refs, settings.cached_snapshot_nodes) == (0, 1)
         assert settings.preload.max_total_refs == settings.preload.max_arrays_to_scan == 0
         assert settings.publish_max_tries == 2
-        assert settings.publish_initial_backoff_ms == 20
+        assert settings.publish_initial_backoff_ms == 2
 
     def test_settings_do_not_follow_later_changes(self):
         config = RepositoryConfig(storage=StorageSettings(storage_class="COLD"))

@@ -132,10 +132,19 @@ def test_cardinality_holds_across_commits() -> None:  # H-38
     assert len(plan.pulled) == 1
 
 
-def test_a_full_set_overflows_instead_of_growing() -> None:
+def test_a_full_set_overflows_and_is_not_written_again() -> None:
     config = ChunkManifests().complete()
     plan = planned([item("new", 4_000)], config, {"old": ("coordinates", 50_000)})
-    assert contents(plan) == [("coordinates", ["old"]), ("default", ["new"])]
+    assert contents(plan) == [("default", ["new"])]
+    assert plan.pulled == []
+
+
+def test_the_smallest_arrays_overflow_first_from_a_set_of_numbers() -> None:  # H-44
+    sets = (ManifestSet(name="pairs", arrays_per_manifest=2), ManifestSet(name="default"))
+    rules = (ManifestRule(target="pairs", path=".*"),)
+    items = [item(name, size) for size, name in enumerate("abcdef", start=1)]
+    plan = planned(items, ChunkManifests(sets=sets, rules=rules).complete())
+    assert contents(plan) == [("default", ["a", "b", "c", "d"]), ("pairs", ["e", "f"])]
 
 
 def test_packing_by_number_mixes_large_and_small() -> None:  # R4-71 to R4-73

@@ -2,7 +2,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.model.chunk_index import Box
 from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.packing.tiles import Tiling
@@ -55,14 +54,30 @@ def test_cutting_loses_nothing_and_tiles_are_disjoint(
     assert seen == {c: repr(c).encode() for c in coords}
 
 
-@given(st.data())
-def test_touches_agrees_with_enumeration(data: st.DataObject) -> None:
-    size = st.one_of(st.none(), st.integers(1, 3))
-    tiling = Tiling((data.draw(size), data.draw(size)))
-    low = data.draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))
-    high = tuple(v + data.draw(st.integers(1, 4)) for v in low)
-    probe = np.array([data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))])
-    tiles = tiling.tiles_of(probe)
-    inside = np.array([(i, j) for i in range(low[0], high[0]) for j in range(low[1], high[1])])
-    expected = any((t == tiles[0]).all() for t in tiling.tiles_of(inside))
-    assert tiling.touches(Box(low, high), tiles) == expected
+corners = st.tuples(st.integers(0, 6), st.integers(0, 6))
+spans = st.tuples(st.integers(1, 4), st.integers(1, 4))
+sizes = st.one_of(st.none(), st.integers(1, 3))
+
+
+@given(
+    st.tuples(sizes, sizes),
+    st.lists(st.tuples(corners, spans), min_size=1, max_size=5),
+    st.lists(corners, min_size=1, max_size=5),
+)
+def test_touched_boxes_agree_with_enumeration(
+    shape: tuple[int | None, ...],
+    boxes: list[tuple[tuple[int, int], tuple[int, int]]],
+    probes: list[tuple[int, int]],
+) -> None:
+    tiling = Tiling(shape)
+    tiles = tiling.distinct(np.array(probes))
+    reached = {tuple(t) for t in tiling.tiles_of(np.array(probes)).tolist()}
+    assert sorted(map(tuple, tiles.tolist())) == sorted(reached)
+    lower = np.array([low for low, _ in boxes])
+    upper = lower + np.array([span for _, span in boxes])
+    expected = []
+    for (i, j), (height, width) in boxes:
+        inside = [(i + a, j + b) for a in range(height) for b in range(width)]
+        mine = {tuple(t) for t in tiling.tiles_of(np.array(inside)).tolist()}
+        expected.append(bool(mine & reached))
+    assert tiling.touched(lower, upper, tiles).tolist() == expected
