@@ -135,20 +135,25 @@ class LocalStorage:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Read an object, or `length` bytes of it from `start`."""
         check_range(key, start, length)
-        with self._open(key) as (file, size):
+        file, size = self._open(key)
+        try:
             return self._read(key, file, size, start, length)
+        except OSError as error:
+            self._raise(key, error)
+        finally:
+            os.close(file)
 
     def get_suffix(self, key: str, length: int) -> bytes:
         """Read the last `length` bytes (all of a shorter object)."""
         check_range(key, 0, length)
-        with self._open(key) as (file, size):
+        with self._opened(key) as (file, size):
             return self._read(key, file, size, max(0, size - length), None)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read many `(start, length)` ranges of one object."""
         for start, length in ranges:
             check_range(key, start, length)
-        with self._open(key) as (file, size):
+        with self._opened(key) as (file, size):
             return [self._read(key, file, size, start, length) for start, length in ranges]
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -156,7 +161,7 @@ class LocalStorage:
         import asyncio
 
         check_range(key, start, length)
-        with self._open(key) as (file, size):
+        with self._opened(key) as (file, size):
             if min(size - start, size if length is None else length) <= _IMMEDIATE_BYTES:
                 return self._read(key, file, size, start, length)
             return await asyncio.to_thread(self._read, key, file, size, start, length)
@@ -185,12 +190,31 @@ class LocalStorage:
         attributes: Mapping[str, str] | None = None,  # noqa: ARG002 (a filesystem keeps none)
     ) -> None:
         """Write an object under a fresh name."""
-        with self._translated(key, writing=True), self._parent(key, make=True) as (folder, name):
-            with self._temporary(data) as temporary:
+        # Without context managers, whose cost shows where thousands of chunks are written.
+        parent, _, name = check_key(key).rpartition("/")
+        try:
+            folder = self._descend(parent, make=True)
+            try:
+                self._put(folder, name, data)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            self._refuse(key, error)
+        if self._durability == "fsync":
+            self._unsynced.add_file(key)
+            self._unsynced.add_folder(parent, got_entry=True)
+
+    def _put(self, folder: int, name: str, data: BytesLike) -> None:
+        shelf = self._descend(RESERVED_SEGMENT, make=True)
+        try:
+            temporary = _Temporary(shelf)
+            try:
+                temporary.write(data)
                 temporary.move(folder, name)
-            if self._durability == "fsync":
-                self._unsynced.add_file(key)
-                self._unsynced.add_folder(key.rpartition("/")[0], got_entry=True)
+            finally:
+                temporary.remove()
+        finally:
+            os.close(shelf)
 
     async def put_async(
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
@@ -324,19 +348,38 @@ class LocalStorage:
 
     # Files and folders, opened without following links
 
-    @contextmanager
-    def _open(self, key: str) -> Iterator[tuple[int, int]]:
-        """Open an object for reading, and say how big it is."""
-        with self._translated(key):
-            with self._parent(key) as (folder, name):
-                file = os.open(name, _READ, dir_fd=folder)
+    def _open(self, key: str) -> tuple[int, int]:
+        """Open an object for reading, and say how big it is; the caller closes it."""
+        parent, _, name = check_key(key).rpartition("/")
+        try:
+            folder = self._descend(parent)
             try:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
-                    raise FileNotFoundError(errno.ENOENT, "not a regular file")
-                yield file, found.st_size
+                file = os.open(name, _READ, dir_fd=folder)
             finally:
-                os.close(file)
+                os.close(folder)
+            found = os.fstat(file)
+        except FileNotFoundError:
+            raise self._absent(key) from None
+        except OSError as error:
+            self._refuse_links(key)
+            if isinstance(error, NotADirectoryError):
+                raise self._absent(key) from error
+            self._raise(key, error)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(file)
+            raise self._absent(key)
+        return file, found.st_size
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[int, int]]:
+        """Open an object for reading, say how big it is, and close it afterwards."""
+        file, size = self._open(key)
+        try:
+            yield file, size
+        except OSError as error:
+            self._raise(key, error)
+        finally:
+            os.close(file)
 
     def _read(self, key: str, file: int, size: int, start: int, length: int | None) -> bytes:
         end = size if length is None else start + length
@@ -409,18 +452,25 @@ class LocalStorage:
 
     @contextmanager
     def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
-        # The first segment is opened together with the root, whose own path is free of links.
-        first, _, rest = folder.partition("/")
-        descriptor = self._enter(f"{self._root}/{first}", None, folder, make=make)
+        descriptor = self._descend(folder, make=make)
         try:
-            while rest:
-                name, _, rest = rest.partition("/")
-                inner = self._enter(name, descriptor, folder, make=make)
-                os.close(descriptor)
-                descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _descend(self, folder: str, *, make: bool = False) -> int:
+        """Open a folder, or make it; the caller closes it."""
+        # The first segment is opened together with the root, whose own path is free of links.
+        first, _, rest = folder.partition("/")
+        descriptor = self._enter(f"{self._root}/{first}", None, folder, make=make)
+        while rest:
+            name, _, rest = rest.partition("/")
+            try:
+                inner = self._enter(name, descriptor, folder, make=make)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+        return descriptor
 
     def _enter(self, name: str, outer: int | None, folder: str, *, make: bool) -> int:
         """Open one folder on the way to `folder`, or make it."""
@@ -429,7 +479,9 @@ class LocalStorage:
         except FileNotFoundError:
             if not make:
                 raise
-        root_parents = _make_folders(self.root) if outer is None else []
+        root_parents = []
+        if outer is None and not os.path.isdir(self._root):
+            root_parents = _make_folders(self.root)
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=outer)
         self._unsynced.made_folder(folder, root_parents)
@@ -451,7 +503,9 @@ class LocalStorage:
                 done = sync_whole_filesystem(root)
             if done is not None:
                 return set() if done else files | folders
-        return _failed(self._sync_file, files) | _failed(self._sync_folder, folders)
+        jobs = [(self._sync_file, name) for name in files]
+        jobs += [(self._sync_folder, name) for name in folders]
+        return _failed(jobs)
 
     def _sync_file(self, key: str) -> bool:
         with suppress(FileNotFoundError), self._parent(key, check=False) as (folder, name):
@@ -486,12 +540,24 @@ class LocalStorage:
         try:
             yield
         except OSError as error:
-            self._refuse_links(key)
-            absent = isinstance(error, FileNotFoundError | NotADirectoryError)
-            if writing or not absent:
-                self._raise(key, error)
+            if writing:
+                self._refuse(key, error)
+            # That something is absent is never due to a link: those that are not followed are
+            # found to be no folder, or one link too many.
+            if not isinstance(error, FileNotFoundError):
+                self._refuse_links(key)
+                if not isinstance(error, NotADirectoryError):
+                    self._raise(key, error)
             if not absent_is_fine:
-                raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
+                raise self._absent(key) from error
+
+    def _absent(self, key: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(f"no object {key!r} in {self.location}", key)
+
+    def _refuse(self, key: str, error: OSError) -> NoReturn:
+        """Raise our error for the operating system's when something could not be written."""
+        self._refuse_links(key)
+        self._raise(key, error)
 
     def _refuse_links(self, key: str) -> None:
         path = self._root
@@ -557,6 +623,8 @@ def _info(key: str, found: os.stat_result) -> ObjectInfo:
 
 def _stat_object(name: str, folder: int) -> os.stat_result:
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, "a symbolic link")
     if not stat.S_ISREG(found.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a regular file")
     return found
@@ -648,13 +716,12 @@ def _fsync(descriptor: int) -> bool:
     return True
 
 
-def _failed(sync: Callable[[str], bool], names: set[str]) -> set[str]:
+def _failed(jobs: Sequence[tuple[Callable[[str], bool], str]]) -> set[str]:
     """Sync many at once, so that the filesystem may write its journal once for several."""
-    if len(names) <= 1:
-        return {name for name in names if not sync(name)}
+    if len(jobs) <= 1:
+        return {name for sync, name in jobs if not sync(name)}
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(_SYNC_THREADS, len(names))) as threads:
-        return {
-            name for name, done in zip(names, threads.map(sync, names), strict=True) if not done
-        }
+    with ThreadPoolExecutor(min(_SYNC_THREADS, len(jobs))) as threads:
+        done = threads.map(lambda job: job[0](job[1]), jobs)
+        return {name for (_, name), stored in zip(jobs, done, strict=True) if not stored}

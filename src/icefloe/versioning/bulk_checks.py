@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import string
 from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
     from icefloe.versioning.bulk_refs import VirtualRefs
 
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9!$&'()*+,;=:@._~/\n-]")
-"""What the canonical form of a location may have to write in another way; lines aside."""
+_PLAIN = string.ascii_letters.encode() + string.digits.encode() + b"!$&'()*+,;=:@._~/-\n"
+"""What the canonical form of a location never writes in another way; and ends of lines."""
 _DOTS = ("", ".", "..")
 """Names that the canonical form does not have."""
 
@@ -151,6 +151,10 @@ def _canonical(
     return canonical, np.array(accepted, dtype=bool)
 
 
+def _is_plain(text: str) -> bool:
+    return text.isascii() and not text.encode("ascii").translate(None, _PLAIN)
+
+
 class _LocationChecker:
     """Checks distinct locations; those that lie in one folder share the work."""
 
@@ -173,7 +177,7 @@ class _LocationChecker:
             split = list(map(str.rpartition, urls, repeat("/")))
             folders = list(map(itemgetter(0), split))
             is_plain = set(_DOTS).isdisjoint(map(itemgetter(2), split))
-        if not is_plain or joined.count("\n") != len(urls) or _NOT_PLAIN.search(joined):
+        if not is_plain or joined.count("\n") != len(urls) or not _is_plain(joined):
             return None
         for each in dict.fromkeys(folders):
             if each not in self._folders:

@@ -5,7 +5,9 @@ Python code runs per distinct location, etag or time, and never per reference.
 
 from __future__ import annotations
 
+import operator
 from datetime import datetime
+from itertools import chain, compress, islice
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -327,12 +329,20 @@ def _coded(values: Any) -> Coded:
     """Find the distinct values of a column."""
     if arrow_columns.is_arrow(values):
         return Coded(*arrow_columns.strings(values))
+    if isinstance(values, list) and len(values) > 1:
+        # Neighbours are mostly equal, or all values differ: both are seen without hashing all.
+        differs = np.fromiter(map(operator.ne, values, islice(values, 1, None)), dtype=bool)
+        heads = list(compress(values, chain((True,), differs.tolist())))
+        if len(heads) < len(values):
+            runs = _coded(heads)
+            numbered = np.concatenate([[0], np.cumsum(differs)])
+            return Coded(runs.values, runs.codes[numbered])
+        if _ascends(values):
+            return Coded(values, np.arange(len(values)))
     numbers: dict[Any, int] = {}
     codes = np.empty(len(values), dtype=np.int64)
     start = 0
     try:
-        if isinstance(values, list) and len(dict.fromkeys(values)) == len(values):
-            return Coded(values, np.arange(len(values)))
         for part in _parts(values):
             fresh = [value for value in dict.fromkeys(part) if value not in numbers]
             numbers.update(zip(fresh, range(len(numbers), len(numbers) + len(fresh)), strict=True))
@@ -346,6 +356,14 @@ def _coded(values: Any) -> Coded:
             "a column of locations, etags or times has values of another kind"
         ) from None
     return Coded(list(numbers), codes)
+
+
+def _ascends(values: list[Any]) -> bool:
+    """Whether all values differ because they are in order, as names of files often are."""
+    try:
+        return all(map(operator.lt, values, islice(values, 1, None)))
+    except TypeError:
+        return False
 
 
 def _parts(values: Any) -> Iterator[list[Any]]:
