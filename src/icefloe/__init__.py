@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictType as ConflictType
     from icefloe.changes.conflicts import VersionSelection as VersionSelection
     from icefloe.config import CachingConfig as CachingConfig
+    from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
     from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
     from icefloe.config import CompressionConfig as CompressionConfig
     from icefloe.config import ManifestConfig as ManifestConfig
@@ -119,6 +120,8 @@ if TYPE_CHECKING:
     from icefloe.storage.stores import http_store as http_store
     from icefloe.storage.stores import local_filesystem_store as local_filesystem_store
     from icefloe.storage.stores import s3_store as s3_store
+    from icefloe.versioning.chunk_batches import ChunkBatch as ChunkBatch
+    from icefloe.versioning.chunk_batches import ChunkBytes as ChunkBytes
     from icefloe.versioning.graph import AncestryGraph as AncestryGraph
     from icefloe.versioning.info import Diff as Diff
     from icefloe.versioning.info import ManifestFileInfo as ManifestFileInfo
@@ -145,6 +148,7 @@ _HOMES = {
     ),
     "icefloe.config": (
         "CachingConfig",
+        "ChunkPackingConfig",
         "CompressionAlgorithm",
         "CompressionConfig",
         "ManifestConfig",
@@ -254,6 +258,10 @@ _HOMES = {
         "http_store",
         "local_filesystem_store",
         "s3_store",
+    ),
+    "icefloe.versioning.chunk_batches": (
+        "ChunkBatch",
+        "ChunkBytes",
     ),
     "icefloe.versioning.graph": ("AncestryGraph",),
     "icefloe.versioning.info": (

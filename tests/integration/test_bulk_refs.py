@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from icefloe.versioning.session import Session
 
-pa = pytest.importorskip("pyarrow")
 
 GRID = (4, 5)
 PREFIX = "s3://bucket/data/"
