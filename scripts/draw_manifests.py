@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/explanation/manifests.md: `python scripts/draw_manifests.py [results]`.
+"""Draws the pictures of docs/explanation/manifests.md.
 
 The layouts come from repositories that are made and committed to here. The growth plot comes from
 the `results.json` of a benchmark run, if one is given.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +19,9 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 import icefloe
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
-from icefloe.model.nodes import Node
+
+if TYPE_CHECKING:
+    from icefloe.model.nodes import Node
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "explanation" / "pictures"

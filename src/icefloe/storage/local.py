@@ -480,7 +480,7 @@ class LocalStorage:
             if not make:
                 raise
         root_parents = []
-        if outer is None and not os.path.isdir(self._root):
+        if outer is None and not Path(self._root).is_dir():
             root_parents = _make_folders(self.root)
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=outer)
@@ -503,8 +503,10 @@ class LocalStorage:
                 done = sync_whole_filesystem(root)
             if done is not None:
                 return set() if done else files | folders
-        jobs = [(self._sync_file, name) for name in files]
-        jobs += [(self._sync_folder, name) for name in folders]
+        jobs: list[tuple[Callable[[str], bool], str]] = [
+            *((self._sync_file, name) for name in files),
+            *((self._sync_folder, name) for name in folders),
+        ]
         return _failed(jobs)
 
     def _sync_file(self, key: str) -> bool:
