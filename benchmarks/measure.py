@@ -5,6 +5,7 @@ Started by `benchmarks.run`, once per case, peer and repetition. Imports nothing
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import statistics
@@ -30,6 +31,8 @@ def peak_memory_mib() -> float:
 
 def measure(case: Case, setting: Setting) -> dict[str, Any]:
     state = case.start(setting)
+    # Otherwise whoever comes first after the imports pays for collecting what they left.
+    gc.collect()
     memory_before = peak_memory_mib()
     walls, cpus = [], []
     for number in range(setting.parameters.get("operations", 1)):

@@ -19,6 +19,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 import icefloe
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
+from icefloe.model.nodes import ManifestRef
 
 if TYPE_CHECKING:
     from icefloe.model.nodes import Node
@@ -28,8 +29,8 @@ FOLDER = ROOT / "docs" / "explanation" / "pictures"
 
 LINKED, WRITTEN, INK, EDGE = "#dfe6ea", "#f2b35e", "#20303a", "#8fa3ad"
 
-Layout = dict[str, list[tuple[str, int]]]
-"""For each manifest, the arrays that it holds and how many of their references."""
+Layout = dict[str, list[tuple[str, ManifestRef]]]
+"""For each manifest, the arrays that it holds and which of their references."""
 
 
 # --- real repositories
@@ -45,7 +46,7 @@ def layout(repo: icefloe.Repository) -> Layout:
     held: Layout = {}
     for node in arrays_of(repo):
         for ref in node.manifests:
-            held.setdefault(str(ref.manifest_id), []).append((node.path, ref.num_refs))
+            held.setdefault(str(ref.manifest_id), []).append((node.path, ref))
     return held
 
 
@@ -112,7 +113,10 @@ def draw_commits(path: Path) -> None:
 
 def draw_layout(axes: Any, held: Layout, before: set[str]) -> None:
     """A box for each manifest, one below the other."""
-    shown = sorted(held.items(), key=lambda item: (len(item[1]) == 1, item[1]))
+    cut = {name for parts in held.values() for name, ref in parts if ref.extents.lower > (0,)}
+    shown = sorted(
+        held.items(), key=lambda item: (item[1][0][0] in cut, item[1][0][1].extents.lower)
+    )
     for row, (manifest, parts) in enumerate(shown):
         y = -row
         colour = LINKED if manifest in before else WRITTEN
@@ -126,13 +130,17 @@ def draw_layout(axes: Any, held: Layout, before: set[str]) -> None:
                 edgecolor=EDGE,
             )
         )
-        names = "  ".join(name for name, _ in parts)
+        names = "  ".join(f"{name}{chunks(ref)}" if name in cut else name for name, ref in parts)
         axes.text(0.07, y, names, va="center", fontsize=8.5, color=INK)
-        count = sum(count for _, count in parts)
+        count = sum(ref.num_refs for _, ref in parts)
         axes.text(0.93, y, f"{count:,}", va="center", ha="right", fontsize=8.5, color=INK)
     axes.set_xlim(0, 1)
     axes.set_ylim(-len(shown) + 0.4, 0.6)
     axes.axis("off")
+
+
+def chunks(ref: ManifestRef) -> str:
+    return f"[{ref.extents.lower[0]:,} – {ref.extents.upper[0] - 1:,}]"  # noqa: RUF001
 
 
 # --- how one array is cut
@@ -218,9 +226,8 @@ def main() -> None:
     # Text as text, and the same bytes each time.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "icefloe"})
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for suffix in ("svg",) if len(sys.argv) < 3 else sys.argv[2].split(","):
-        draw_commits(FOLDER / f"commits.{suffix}")
-        draw_tiles(FOLDER / f"tiles.{suffix}")
+    draw_commits(FOLDER / "commits.svg")
+    draw_tiles(FOLDER / "tiles.svg")
     if len(sys.argv) > 1:
         sys.path.insert(0, str(ROOT))
         draw_growth_of(Path(sys.argv[1]), FOLDER / "growth.png")

@@ -39,7 +39,7 @@ if os.fork() == 0:
             lambda: repo.lookup_branch("main"),
             lambda: repo.readonly_session("main").get_chunk("/a", ()),
             lambda: Repository.open(storage),
-            lambda: session.set_chunk("/grid", (0, 1), bytes(1000)),
+            lambda: session.set_chunk("/grid", (0, 1), bytes(2_000_000)),
             lambda: session.commit("by the child"),
         ):
             try:
@@ -79,7 +79,7 @@ def test_local_files_work_in_a_forked_child(tmp_path: Path) -> None:
     assert next(info.message for info in repo.ancestry(branch="main")) == "by the child"
     session = repo.readonly_session("main")
     assert session.get_chunk("/grid", (0, 0)) == b"by the parent"
-    assert session.get_chunk("/grid", (0, 1)) == bytes(1000)
+    assert session.get_chunk("/grid", (0, 1)) == bytes(2_000_000)
     assert read_pair(session) == (0, 0)
 
 

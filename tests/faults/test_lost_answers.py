@@ -127,7 +127,11 @@ def test_a_commit_that_failed_can_be_repeated(faulty: FaultyStorage) -> None:
 
 
 def test_a_chunk_that_could_not_be_written_is_not_in_the_commit(faulty: FaultyStorage) -> None:
-    repo = Repository.create(faulty, icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0))
+    at_once = icefloe.RepositoryConfig(
+        inline_chunk_threshold_bytes=0,
+        chunk_packing=icefloe.ChunkPackingConfig(max_chunk_bytes=0),
+    )
+    repo = Repository.create(faulty, at_once)
     session = repo.writable_session("main")
     array = zarr.create_array(
         session.store, shape=(8,), chunks=(4,), dtype="u1", fill_value=7, compressors=None

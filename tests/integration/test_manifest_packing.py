@@ -232,3 +232,60 @@ def test_set_names_survive(spec_version: int) -> None:
     commit_arrays(repo, {"/a": 3})
     commit_arrays(icefloe.Repository.open(storage), {"/b": 3})
     assert len(layout(icefloe.Repository.open(storage))) == 1
+
+
+def split(*axes: int | None) -> ManifestConfig:
+    """Every array called `a` is cut into tiles of so many chunks along each dimension."""
+    sizes: dict[icefloe.ManifestSplitDimCondition, int] = {
+        icefloe.ManifestSplitDimCondition.Axis(axis): size
+        for axis, size in enumerate(axes)
+        if size is not None
+    }
+    condition = icefloe.ManifestSplitCondition.name_matches("^a$")
+    return ManifestConfig(splitting=ManifestSplittingConfig.from_dict({condition: sizes}))
+
+
+def reopened(storage: FaultyStorage, manifest: ManifestConfig) -> icefloe.Repository:
+    return icefloe.Repository.open(storage, icefloe.RepositoryConfig(manifest=manifest))
+
+
+def extents(repo: icefloe.Repository, path: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    node = repo.readonly_session("main").get_node(path)
+    assert node is not None
+    return [(ref.extents.lower, ref.extents.upper) for ref in node.manifests]
+
+
+def test_an_array_that_is_to_be_split_is_cut_when_a_neighbour_changes() -> None:
+    repo, storage = repository()
+    commit_arrays(repo, {"/a": 6, "/b": 3}, chunks=6)
+    repo = reopened(storage, split(3))
+    touch(repo, "/b")
+    assert groups(repo) == [["/a"], ["/a"], ["/b"]]
+    assert extents(repo, "/a") == [((0,), (3,)), ((3,), (6,))]
+
+
+def test_extents_never_overlap_when_the_cut_changes_its_direction() -> None:
+    repo, storage = repository(split(1))
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/a", array((3, 2)))
+    for coords in ((0, 0), (0, 1), (1, 1), (2, 0), (2, 1)):
+        session.set_chunk("/a", coords, b"\x01")
+    session.commit("rows; the second reaches the second column only")
+    repo = reopened(storage, split(None, 1))
+    session = repo.writable_session("main")
+    session.set_chunk("/a", (0, 0), b"\x02")
+    session.commit("columns")
+    assert extents(repo, "/a") == [((0, 0), (3, 1)), ((0, 1), (3, 2))]
+    assert len(repo.readonly_session("main").chunk_coords("/a")) == 5
+
+
+def test_a_full_set_is_not_written_again_for_an_array_that_it_cannot_take() -> None:
+    sets = [ManifestSet(name="coord", max_manifest_size=10)]
+    rules = [ManifestRule(target="coord", metadata_chunks=(0, 10))]
+    repo, _ = repository(ManifestConfig(sets=sets, rules=rules))
+    commit_arrays(repo, {"/a": 8}, chunks=8)
+    (full,) = layout(repo)
+    commit_arrays(repo, {"/b": 3})
+    assert full in layout(repo)
+    assert groups(repo) == [["/a"], ["/b"]]

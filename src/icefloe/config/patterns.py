@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 MAX_PATTERN_LENGTH = 1_000
 """Longer ones are refused: they come from files, and files may lie."""
@@ -25,6 +29,20 @@ def matches_whole(regex: str, text: str) -> bool:
     """Whether the regex describes the whole text (H-40); never, if it is no regex."""
     compiled = _compiled(regex)
     return not isinstance(compiled, str) and compiled.fullmatch(text) is not None
+
+
+def whole_matcher(regexes: Iterable[str]) -> Callable[[str], bool]:
+    """A test whether any of some regexes describes the whole text, for use on many texts."""
+    compiled = [each for each in map(_compiled, regexes) if not isinstance(each, str)]
+    matchers = [each.fullmatch for each in compiled]
+
+    def matches(text: str) -> bool:
+        for fullmatch in matchers:  # noqa: SIM110 (`any` takes twice the time)
+            if fullmatch(text):
+                return True
+        return False
+
+    return matches
 
 
 @lru_cache(maxsize=1_024)

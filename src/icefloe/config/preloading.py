@@ -9,7 +9,7 @@ import msgspec
 
 from icefloe.config.conditions import ManifestPreloadCondition
 from icefloe.config.manifest_sets import check_pattern
-from icefloe.config.patterns import matches_whole
+from icefloe.config.patterns import matches_whole, whole_matcher
 from icefloe.config.plain_reading import refuse
 from icefloe.config.section import CheckedValue, Count, Section
 
@@ -144,8 +144,9 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
         if self.wants_nothing:
             return []
         sizes: dict[ManifestT, int] = {}
+        may_want = self._path_test()
         for path, manifests in islice(arrays, self.max_arrays_to_scan):
-            if not self._may_want(path):
+            if not may_want(path):
                 continue
             for manifest in manifests:
                 if manifest not in sizes and self._wants(path, num_refs(manifest)):
@@ -159,10 +160,11 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
             chosen.append(manifest)
         return chosen
 
-    def _may_want(self, path: str) -> bool:
+    def _path_test(self) -> Callable[[str], bool]:
+        """Tells paths whose manifests need no look."""
         if isinstance(self.wanted, ManifestPreloadCondition):
-            return True
-        return any(entry.matches(path) for entry in self.wanted)
+            return lambda _: True
+        return whole_matcher(entry.path for entry in self.wanted)
 
     def _wants(self, path: str, size: int) -> bool:
         if self.max_manifest_size is not None and size > self.max_manifest_size:

@@ -54,12 +54,17 @@ class MetadataFiles:
         self.storage = storage
         self.format = fmt
         budget = budget or CacheBudget()
+        self._given: dict[SnapshotId, bytes] = {}
         self._snapshots: ByteCache[SnapshotId, Snapshot] = ByteCache(budget.snapshots)
         self._indexes: ByteCache[ManifestId, ManifestIndex] = ByteCache(budget.manifests // 2)
         self._blocks: ByteCache[tuple[ManifestId, int], Block] = ByteCache(budget.manifests // 2)
         self._attributes: ByteCache[AttributesId, list[bytes]] = ByteCache(budget.attributes)
 
     # --- snapshots and logs
+
+    def give_snapshot_file(self, snapshot_id: SnapshotId, data: bytes) -> None:
+        """Hand over a snapshot file that was read already, for who asks for it first."""
+        self._given[snapshot_id] = data
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot; raises SnapshotNotFoundError."""
@@ -68,7 +73,7 @@ class MetadataFiles:
             return snapshot
         key = self.format.layout.snapshot(snapshot_id)
         try:
-            data = self.storage.get(key)
+            data = self._given.pop(snapshot_id, None) or self.storage.get(key)
         except ObjectNotFoundError:
             raise SnapshotNotFoundError(
                 f"snapshot {snapshot_id} does not exist in {self.storage.location}",

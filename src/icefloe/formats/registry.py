@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION, WIDE_HEADER_SIZE
-from icefloe.formats.port import Codec, ConfigHistory, Layout, Refs
+from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, Refs
 from icefloe.formats.repository.codec import RepositoryCodec
 from icefloe.formats.repository.config_files import ConfigFiles
 from icefloe.formats.repository.layout import RepositoryLayout
@@ -14,6 +14,8 @@ from icefloe.formats.repository.refs import MAIN, SequenceRefs
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icefloe.storage.port import Storage
 
 REPOSITORY = "repository"
@@ -37,9 +39,9 @@ class Format(Record, frozen=True):
         codec = RepositoryCodec(self.spec_version, level)
         return Format(self.name, self.spec_version, self.layout, codec)
 
-    def make_refs(self, storage: Storage) -> Refs:
-        """Branches and tags of a repository."""
-        return SequenceRefs(storage)
+    def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
+        """Branches and tags of a repository; `seen` says where to look for a branch first."""
+        return SequenceRefs(storage, seen)
 
     def make_config_files(self, storage: Storage) -> ConfigHistory:
         """Configuration of a repository."""
@@ -55,27 +57,58 @@ def format_for(
     return Format(generation, spec_version, RepositoryLayout(), RepositoryCodec(spec_version))
 
 
+class Discovery(Record, frozen=True):
+    """What was read to find out the format of a repository; sessions need it again."""
+
+    format: Format
+    tip: BranchTip
+    """Where `main` stands."""
+    snapshot_file: bytes
+    """The snapshot that it points to."""
+
+
 def detect(storage: Storage) -> Format | None:
     """The format of the repository in a storage; None if there is none.
 
     A repository is written in the spec version of the snapshot that `main` points to.
     Raises FormatError for a repository that icefloe cannot open.
     """
+    tip = _main_tip(storage)
+    return None if tip is None else _format_of(storage, tip, _first_bytes)[0]
+
+
+def discover(storage: Storage) -> Discovery | None:
+    """Like `detect`, for who goes on to open the repository: reads the whole snapshot file."""
+    tip = _main_tip(storage)
+    if tip is None:
+        return None
+    found, data = _format_of(storage, tip, lambda storage, key: storage.get(key))
+    return Discovery(found, tip, data)
+
+
+def _main_tip(storage: Storage) -> BranchTip | None:
     tip = SequenceRefs(storage).tip(MAIN)
     if tip is None:
         _refuse_newer_official(storage)
-        return None
+    return tip
+
+
+def _format_of(
+    storage: Storage, tip: BranchTip, read: Callable[[Storage, str], bytes]
+) -> tuple[Format, bytes]:
+    """The format of the snapshot that a branch points to, and what was read of its file."""
     found = format_for()
     if tip.snapshot_id is None:
         raise FormatError("branch 'main' is marked as deleted, which no repository allows")
     key = found.layout.snapshot(tip.snapshot_id)
     try:
-        version = found.codec.spec_version_of(_first_bytes(storage, key), key)
+        data = read(storage, key)
     except ObjectNotFoundError:
         raise FormatError(
             f"{key} is missing from {storage.location}, although branch 'main' points to it", key
         ) from None
-    return format_for(spec_version=version or ROWS_VERSION)
+    version = found.codec.spec_version_of(data[:WIDE_HEADER_SIZE], key)
+    return format_for(spec_version=version or ROWS_VERSION), data
 
 
 def _first_bytes(storage: Storage, key: str) -> bytes:

@@ -21,7 +21,7 @@ MAX_BOX_POSITIONS = 2**63 - 1
 """Linear positions are 64-bit; a larger bounding box cannot be addressed."""
 
 
-class Box(Record, frozen=True):
+class Box(Record, frozen=True, gc=False):
     """A half-open box of chunk coordinates: lower corner inclusive, upper exclusive (H-18)."""
 
     lower: tuple[int, ...]

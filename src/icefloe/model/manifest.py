@@ -29,7 +29,7 @@ MAX_BLOCK_INLINE_BYTES = 1024 * 1024
 """Inline bytes per block, unless a single chunk has more."""
 
 
-class ManifestFileInfo(Record, frozen=True):
+class ManifestFileInfo(Record, frozen=True, gc=False):
     """A manifest as a snapshot lists it."""
 
     id: ManifestId

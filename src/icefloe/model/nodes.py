@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
-class ManifestRef(Record, frozen=True):
+class ManifestRef(Record, frozen=True, gc=False):
     """Where some of an array's chunk references are."""
 
     manifest_id: ManifestId

@@ -47,6 +47,9 @@ _AZURE_SECRETS = (
 StorageLike = port.Storage | str | os.PathLike[str]
 
 
+_storage_classes: set[type] = set()
+
+
 def storage_from_url(place: StorageLike) -> port.Storage:
     """Return the storage that a URL or path names, or a storage as it is.
 
@@ -66,7 +69,9 @@ def storage_from_url(place: StorageLike) -> port.Storage:
     if isinstance(place, os.PathLike):
         return local_filesystem_storage(place)
     if not isinstance(place, str):
-        if isinstance(place, port.Storage):
+        # Checking a protocol looks at each of its methods: once for each class is enough.
+        if type(place) in _storage_classes or isinstance(place, port.Storage):
+            _storage_classes.add(type(place))
             return place
         raise InvalidInputError(
             f"expected a storage, a URL or a path, found a {type(place).__name__}"

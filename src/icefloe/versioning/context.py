@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icefloe.config.repository import RepositoryConfig
-    from icefloe.formats.registry import Format
+    from icefloe.formats.registry import Discovery, Format
     from icefloe.storage.port import Storage
 
 _BYTES_PER_NODE = 600
@@ -50,21 +50,24 @@ class Context:
         fmt: Format,
         config: RepositoryConfig,
         access: VirtualAccess,
+        found: Discovery | None = None,
     ) -> None:
-        """Put the layers together."""
+        """Put the layers together; `found` is what was read of the repository already."""
         self.config = config.copy()  # what callers do to theirs later is not ours
         self.settings = Settings.from_config(config)
         self.format = fmt = fmt.at_level(self.settings.compression_level)
         wanted = self.settings.storage
         self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
         self.access = access
-        self.refs = fmt.make_refs(storage)
+        self.refs = fmt.make_refs(storage, None if found is None else found.tip)
         self.virtual = VirtualChunkResolver(
             self.settings.virtual_chunk_containers,
             access.authorizations,
             confirmed_prefixes=access.confirmed_prefixes,
         )
         self.files = MetadataFiles(storage, fmt, self._budget())
+        if found is not None and found.tip.snapshot_id is not None:
+            self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(
             storage,
             fmt.layout,

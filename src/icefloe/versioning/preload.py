@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+_FEW_NODES = 100
+"""So many nodes are looked through sooner than a thread is started that may find nothing to do."""
+
+
 def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | None:
     """Begin to fetch what the configuration wants of a snapshot, without waiting for it.
 
@@ -23,26 +27,40 @@ def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | No
     """
     if context.settings.preload.wants_nothing or not snapshot.manifests:
         return None
+    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= _FEW_NODES else None
+    if chosen == []:
+        return None
     thread = threading.Thread(
-        target=_preload, args=(context, snapshot), name="icefloe-preload", daemon=True
+        target=_preload, args=(context, snapshot, chosen), name="icefloe-preload", daemon=True
     )
     thread.start()
     return thread
 
 
-def _preload(context: Context, snapshot: Snapshot) -> None:
+def _preload(context: Context, snapshot: Snapshot, chosen: list[ManifestId] | None) -> None:
     infos = {info.id: info for info in snapshot.manifests}
     try:
-        chosen = context.settings.preload.chosen(
-            ((path, _manifests_of(snapshot, path)) for path in snapshot.nodes.paths),
-            lambda manifest_id: infos[manifest_id].num_chunk_refs,
-        )
-        for manifest_id in chosen:
+        for manifest_id in _chosen(context, snapshot) if chosen is None else chosen:
             info = infos[manifest_id]
             context.files.manifest(manifest_id, info.size_bytes).load_all()
             logger.debug("preloaded manifest %s: %d references", info.id, info.num_chunk_refs)
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)
+
+
+def _chosen(context: Context, snapshot: Snapshot) -> list[ManifestId]:
+    """The manifests that the configuration wants; none if the snapshot cannot be understood."""
+    sizes = {info.id: info.num_chunk_refs for info in snapshot.manifests}
+    try:
+        return list(
+            context.settings.preload.chosen(
+                ((path, _manifests_of(snapshot, path)) for path in snapshot.nodes.paths),
+                sizes.__getitem__,
+            )
+        )
+    except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
+        logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)
+        return []
 
 
 def _manifests_of(snapshot: Snapshot, path: str) -> Iterator[ManifestId]:

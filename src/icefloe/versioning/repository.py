@@ -20,7 +20,7 @@ from icefloe.errors import (
     RepositoryNotFoundError,
     SessionStateError,
 )
-from icefloe.formats.registry import detect, format_for
+from icefloe.formats.registry import detect, discover, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
@@ -115,17 +115,17 @@ class Repository:
     ) -> Repository:
         """Open a repository; `config` is laid over the configuration that is kept with it."""
         place = storage_from_url(storage)
-        fmt = detect(place)
-        if fmt is None:
+        found = discover(place)
+        if found is None:
             raise RepositoryNotFoundError(
                 f"the repository doesn't exist: {place.location} has no branch {MAIN!r}; "
                 "create it with Repository.create",
                 place.location,
             )
-        kept = _read_config(fmt, place) or RepositoryConfig.default()
+        kept = _read_config(found.format, place) or RepositoryConfig.default()
         merged = kept if config is None else kept.merge(config)
         access = VirtualAccess.given(authorize_virtual_chunk_access, config)
-        return cls(Context(place, fmt, merged, access))
+        return cls(Context(place, found.format, merged, access, found))
 
     @classmethod
     def open_or_create(

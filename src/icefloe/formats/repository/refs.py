@@ -103,10 +103,12 @@ def _folded(name: str) -> str:
 class SequenceRefs:
     """Branches and tags of a repository in a storage."""
 
-    def __init__(self, storage: Storage) -> None:
-        """Take where the repository is."""
+    def __init__(self, storage: Storage, seen: BranchTip | None = None) -> None:
+        """Take where the repository is, and where a branch was seen to stand."""
         self._storage = storage
         self._folders: dict[str, SequenceFolder] = {}
+        if seen is not None:
+            self._folder(seen.branch).start_at(seen.sequence)
 
     def __getstate__(self) -> Storage:
         return self._storage

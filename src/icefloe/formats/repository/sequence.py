@@ -63,6 +63,10 @@ class SequenceFolder:
         self._storage.create(self.key(sequence), data)
         self._seen = max(self._seen, sequence)
 
+    def start_at(self, sequence: int) -> None:
+        """Look for the newest file from a number on; that it is too high does no harm."""
+        self._seen = sequence
+
     def newest(self) -> tuple[int, bytes] | None:
         """Number and content of the newest file."""
         capabilities = self._storage.capabilities
