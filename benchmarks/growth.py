@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEASURES = {
-    "wall_seconds": ("wall time, s", 1.0),
+    # On a machine that does other things too, wall times of milliseconds say little.
+    "cpu_seconds": ("CPU time, s", 1.0),
     "peak_memory_mib": ("peak memory of the process, MiB", 1.0),
     "written_bytes": ("written, KiB", 1024.0),
 }
@@ -39,15 +40,16 @@ def draw_growth(about: dict[str, Any], rows: list[dict[str, Any]], path: Path) -
         figsize=(11, 0.8 + 2.2 * len(groups)),
         layout="constrained",
         sharex=True,
+        sharey="col",
         squeeze=False,
     )
     for group, line in zip(groups, panels, strict=True):
         chosen = [row for row in growing if row["parameters"]["growth"] == group]
-        for (measure, (heading, unit)), axes in zip(MEASURES.items(), line, strict=True):
+        for (measure, (_, unit)), axes in zip(MEASURES.items(), line, strict=True):
             draw_panel(axes, chosen, measure, unit, about["labels"])
-            if line is panels[0]:
-                axes.set_title(heading, fontsize=10)
         line[0].set_ylabel(HEADINGS.get(group, group))
+    for (heading, _), axes in zip(MEASURES.values(), panels[0], strict=True):
+        axes.set_title(heading, fontsize=10)
     for axes in panels[-1]:
         axes.set_xlabel("references")
     handles, names = panels[0][0].get_legend_handles_labels()
@@ -62,7 +64,6 @@ def draw_panel(
 ) -> None:
     if not any(row[measure] for row in rows):
         axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center", color="#888888")
-        axes.set_yticks([])
     for peer in (peer for peer in COLOURS if any(row["peer"] == peer for row in rows)):
         points = sorted(
             (row["parameters"]["references"], row[measure] / unit)
@@ -75,5 +76,6 @@ def draw_panel(
             )
             axes.set_yscale("log")
     axes.set_xscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
