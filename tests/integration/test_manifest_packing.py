@@ -289,3 +289,21 @@ def test_a_full_set_is_not_written_again_for_an_array_that_it_cannot_take() -> N
     commit_arrays(repo, {"/b": 3})
     assert full in layout(repo)
     assert groups(repo) == [["/a"], ["/b"]]
+
+
+def test_an_array_that_is_no_longer_split_comes_together_again_when_its_set_is_packed() -> None:
+    sets = [ManifestSet(name="one", max_manifest_size=100)]
+    rules = [ManifestRule(target="one", path=".*")]
+    repo, storage = repository(ManifestConfig(sets=sets, rules=rules))
+    commit_arrays(repo, {"/a": 3, "/b": 3}, chunks=3)
+    repo = reopened(storage, split(3))
+    session = repo.writable_session("main")
+    session.set_document("/a", array((9,)))
+    session.set_chunk("/a", (7,), b"\x01")
+    session.commit("a tile beside the shared manifest")
+    assert groups(repo) == [["/a"], ["/a", "/b"]]
+    repo = icefloe.Repository.open(storage)
+    commit_arrays(repo, {"/c": 3})  # takes the set's only manifest in again
+    assert groups(repo) == [["/a", "/b", "/c"]]
+    assert extents(repo, "/a") == [((0,), (8,))]
+    assert repo.readonly_session("main").chunk_coords("/a").ravel().tolist() == [0, 1, 2, 7]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
-from hypothesis import settings
+import pytest
+from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -37,9 +37,8 @@ from icefloe.packing import tiles
 from tests.documents import array, group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pytest
+    from collections.abc import Iterable, Iterator, Sequence
+    from random import Random
 
     from icefloe.model.chunk_index import Box
     from icefloe.model.ids import ManifestId, NodeId
@@ -48,87 +47,83 @@ if TYPE_CHECKING:
 Coords = tuple[int, ...]
 Grid = tuple[int, ...]
 
-MAX_TILE_REFS = 12
+MAX_TILE_REFS = 20
 NAMES = ("a", "b", "c", "d", "time", "x")
 PLACES = tuple(f"{folder}/{name}" for folder in ("", "/g") for name in NAMES)
 GRIDS: tuple[Grid, ...] = (
-    (1,),
-    (3,),
-    (5,),
-    (8,),
-    (12,),
-    (40,),
-    (2, 3),
-    (4, 5),
-    (3, 4, 2),
-    (),
-    (0,),
+    *((), (0,), (1,), (3,), (4,), (6,), (9,), (30,)),
+    *((2, 3), (3, 2), (3, 3), (4, 4), (5, 6)),
 )
 
 
 # --- configurations
 
+# Chosen by a random generator that hypothesis seeds, not by its own strategies: these prefer simple
+# values, and a configuration of simple values has little to pack.
 
-@st.composite
-def manifest_sets(draw: st.DrawFn) -> list[ManifestSet]:
-    names = ["one", "two", "three"][: draw(st.integers(0, 3))]
+
+def some_sets(chance: Random) -> list[ManifestSet]:
+    names = ["one", "two", "three"][: chance.choice([1, 2, 2, 3])]
     sets = []
     for place, name in enumerate(names):
-        by_number = draw(st.booleans())
+        by_number = chance.random() < 0.4
         sets.append(
             ManifestSet(
                 name=name,
-                max_manifest_size=None if by_number else draw(st.integers(2, 20)),
-                arrays_per_manifest=draw(st.integers(1, 3)) if by_number else None,
-                overflow_to=draw(st.sampled_from([*names[place + 1 :], "default"])),
-                cardinality=draw(st.sampled_from([1, 1, 2, 3, None])),
+                max_manifest_size=None if by_number else chance.randint(6, 30),
+                arrays_per_manifest=chance.randint(1, 4) if by_number else None,
+                overflow_to=chance.choice([*names[place + 1 :], "default"]),
+                cardinality=chance.choice([1, 1, 2, None]),
             )
         )
-    if draw(st.booleans()):
-        sets.append(ManifestSet(name="default", max_manifest_size=draw(st.integers(3, 30))))
+    if chance.random() < 0.5:
+        sets.append(ManifestSet(name="default", max_manifest_size=chance.randint(6, 40)))
     return sets
 
 
-chunk_ranges = st.one_of(
-    st.none(),
-    st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(4, 20))),
-)
+def some_range(chance: Random) -> tuple[int, int | None] | None:
+    return chance.choice([None, None, (0, chance.randint(2, 12)), (chance.randint(0, 5), None)])
 
 
-@st.composite
-def manifest_rules(draw: st.DrawFn, names: list[str]) -> list[ManifestRule]:
+def some_rules(chance: Random, names: list[str]) -> list[ManifestRule]:
     rules = [
         ManifestRule(
-            target=draw(st.sampled_from(names)),
-            path=draw(st.sampled_from([".*", "/g/.*", ".*/time", ".*/[ab]"])),
-            metadata_chunks=draw(chunk_ranges),
-            initialized_chunks=draw(chunk_ranges),
+            target=chance.choice(names),
+            path=chance.choice([".*", "/g/.*", ".*/time", ".*/[ab]"]),
+            metadata_chunks=some_range(chance),
+            initialized_chunks=some_range(chance),
         )
-        for _ in range(draw(st.integers(0, 3)))
+        for _ in range(chance.randint(0, 2))
     ]
-    if draw(st.booleans()):
-        rules.append(ManifestRule(target=draw(st.sampled_from(names))))
+    if chance.random() < 0.5:
+        rules.append(ManifestRule(target=chance.choice(names)))
     return rules
 
 
-@st.composite
-def manifest_configs(draw: st.DrawFn) -> ManifestConfig:
-    sets = draw(manifest_sets())
-    names = [each.name for each in sets] or ["default"]
-    split = draw(st.sampled_from([None, None, {0: 2}, {0: 3}, {1: 2}, {0: 2, 1: 2}]))
-    splitting = ManifestSplittingConfig(())  # none, also if the repository's own has some
-    if split is not None:
-        condition = ManifestSplitCondition.name_matches(draw(st.sampled_from(["^[abc]$", ".*"])))
-        axes: dict[ManifestSplitDimCondition, int] = {
-            ManifestSplitDimCondition.Axis(axis): size for axis, size in split.items()
-        }
-        splitting = ManifestSplittingConfig.from_dict({condition: axes})
+def some_splitting(chance: Random, share: float) -> ManifestSplittingConfig:
+    if chance.random() >= share:
+        return ManifestSplittingConfig(())  # none, also if the repository's own has some
+    cuts = chance.choice([{0: 1}, {0: 2}, {0: 3}, {1: 1}, {1: 2}, {0: 2, 1: 2}])
+    sizes: dict[ManifestSplitDimCondition, int] = {
+        ManifestSplitDimCondition.Axis(axis): size for axis, size in cuts.items()
+    }
+    condition = ManifestSplitCondition.name_matches(
+        chance.choice(["^a$", "^[ab]$", "^[cd]$", ".*"])
+    )
+    return ManifestSplittingConfig.from_dict({condition: sizes})
+
+
+def some_config(chance: Random, split_share: float) -> ManifestConfig:
+    sets = some_sets(chance)
     return ManifestConfig(
         sets=sets,
-        rules=draw(manifest_rules(names)),
-        splitting=splitting,
+        rules=some_rules(chance, [each.name for each in sets]),
+        splitting=some_splitting(chance, split_share),
         preload=ManifestPreload(max_manifests=0),
     )
+
+
+chances = st.randoms(use_true_random=True)
 
 
 # --- the model
@@ -146,6 +141,11 @@ class ModelArray:
     def size(self) -> int:
         """Chunks of the grid (H-39)."""
         return len(self.places())
+
+
+def some_places(chance: Random, model: ModelArray) -> list[Coords]:
+    places = model.places()
+    return chance.sample(places, min(len(places), chance.randint(1, 4)))
 
 
 @dataclass
@@ -273,10 +273,16 @@ class Reach:
 
 
 class PackingMachine(RuleBasedStateMachine):
-    @initialize(config=manifest_configs(), spec_version=st.sampled_from([1, 2]))
-    def create(self, config: ManifestConfig, spec_version: int) -> None:
+    """Many arrays that share manifests, of which some are cut."""
+
+    places: ClassVar[Sequence[str]] = PLACES
+    grids: ClassVar[Sequence[Grid]] = GRIDS
+    split_share: ClassVar[float] = 0.4
+
+    @initialize(chance=chances, spec_version=st.sampled_from([1, 2]))
+    def create(self, chance: Random, spec_version: int) -> None:
         self.storage = icefloe.in_memory_storage()
-        self.configure(config)
+        self.configure(some_config(chance, self.split_share))
         repo = icefloe.Repository.create(
             self.storage, self.repository_config(), spec_version=spec_version
         )
@@ -287,6 +293,9 @@ class PackingMachine(RuleBasedStateMachine):
         self.model: dict[str, ModelArray] = {}
         self.counter = 0
         self.begin()
+        for _ in range(chance.randint(3, 9)):
+            self.create_array(chance)
+        self.commit()
 
     def configure(self, config: ManifestConfig) -> None:
         self.config = config
@@ -307,54 +316,48 @@ class PackingMachine(RuleBasedStateMachine):
         assert node is not None
         return node.id
 
-    def data(self) -> bytes:
+    def content(self) -> bytes:
         """Bytes that no other chunk has; sometimes inline and sometimes in a file."""
         self.counter += 1
         return self.counter.to_bytes(3 if self.counter % 3 else 6, "big")
 
-    def some_array(self, data: st.DataObject) -> tuple[str, ModelArray]:
-        path = data.draw(st.sampled_from(sorted(self.model)))
+    def some_array(self, chance: Random) -> tuple[str, ModelArray]:
+        path = chance.choice(sorted(self.model))
         return path, self.model[path]
 
     # --- edits
 
-    @rule(
-        places=st.sets(st.sampled_from(PLACES), min_size=1, max_size=3),
-        grid=st.sampled_from(GRIDS),
-        fill=st.sampled_from([0, 1, 3, 100]),
-    )
-    def create_arrays(self, places: set[str], grid: Grid, fill: int) -> None:
-        for path in sorted(places - self.model.keys()):
-            self.session.set_document(path, array(grid))
-            self.model[path] = ModelArray(grid)
-            self.born.add(self.node_id(path))
-            self._write(path, self.model[path].places()[:fill])
+    def create_array(self, chance: Random) -> None:
+        free = [path for path in self.places if path not in self.model]
+        if free:
+            self._create(chance, chance.choice(free), chance.choice(self.grids))
+
+    def _create(self, chance: Random, path: str, grid: Grid) -> None:
+        self.session.set_document(path, array(grid))
+        model = self.model[path] = ModelArray(grid)
+        self.born.add(self.node_id(path))
+        share = chance.choice([0, 0.3, 0.7, 1, 1])
+        self._write(path, [coords for coords in model.places() if chance.random() < share])
 
     def _write(self, path: str, places: list[Coords]) -> None:
         for coords in places:
-            content = self.data()
+            content = self.content()
             self.session.set_chunk(path, coords, content)
             self.model[path].chunks[coords] = content
         if places:
             self.edits.touch(self.node_id(path), places)
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def write_chunks(self, data: st.DataObject) -> None:
-        path, model = self.some_array(data)
-        if model.size:
-            some = st.lists(st.sampled_from(model.places()), min_size=1, max_size=4, unique=True)
-            self._write(path, data.draw(some))
+    def write_chunks(self, chance: Random) -> None:
+        path, model = self.some_array(chance)
+        self._write(path, some_places(chance, model))
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def write_columns(self, data: st.DataObject) -> None:
-        path, model = self.some_array(data)
+    def write_columns(self, chance: Random) -> None:
+        path, model = self.some_array(chance)
         if not model.size:
             return
         places = model.places()
-        start = data.draw(st.integers(0, len(places) - 1))
-        places = places[start : start + data.draw(st.integers(1, 30))]
+        start = chance.randrange(len(places))
+        places = places[start : start + chance.randint(1, 30)]
         contents = [self.counter.to_bytes(3, "big") for self.counter in self._numbers(len(places))]
         table = ArrayChunks.of(places, [InlineRef(c) for c in contents], len(model.grid))
         self.session.set_chunk_refs(path, table)
@@ -364,32 +367,25 @@ class PackingMachine(RuleBasedStateMachine):
     def _numbers(self, count: int) -> range:
         return range(self.counter + 1, self.counter + 1 + count)
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def delete_chunks(self, data: st.DataObject) -> None:
-        path, model = self.some_array(data)
-        if not model.size:
-            return
-        places = data.draw(st.lists(st.sampled_from(model.places()), min_size=1, max_size=4))
+    def delete_chunks(self, chance: Random) -> None:
+        path, model = self.some_array(chance)
+        places = some_places(chance, model)
         for coords in places:
             self.session.delete_chunk(path, coords)
             model.chunks.pop(coords, None)
-        self.edits.touch(self.node_id(path), places)
+        if places:
+            self.edits.touch(self.node_id(path), places)
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def clear(self, data: st.DataObject) -> None:
-        path, model = self.some_array(data)
+    def clear(self, chance: Random) -> None:
+        path, model = self.some_array(chance)
         self.session.delete_chunks(path)
         model.chunks.clear()
         self.edits.chunks[self.node_id(path)] = None
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def resize(self, data: st.DataObject) -> None:
+    def resize(self, chance: Random) -> None:
         """As zarr does: chunks outside of the new shape are deleted one by one."""
-        path, model = self.some_array(data)
-        grid = tuple(data.draw(st.integers(0 if n == 0 else 1, n + 6)) for n in model.grid)
+        path, model = self.some_array(chance)
+        grid = tuple(max(0, n + chance.randint(-3, 2)) for n in model.grid)
         inside = set(ModelArray(grid).places())
         outside = [coords for coords in model.chunks if coords not in inside]
         for coords in outside:
@@ -400,10 +396,8 @@ class PackingMachine(RuleBasedStateMachine):
         self.session.set_document(path, array(grid))
         model.grid = grid
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), again=st.booleans())
-    def delete_array(self, data: st.DataObject, again: bool) -> None:
-        path, model = self.some_array(data)
+    def delete_array(self, chance: Random) -> None:
+        path, model = self.some_array(chance)
         node_id = self.node_id(path)
         self.session.delete_node(path)
         self.edits.chunks.pop(node_id, None)
@@ -412,27 +406,64 @@ class PackingMachine(RuleBasedStateMachine):
         else:
             self.edits.deleted.add(node_id)
         del self.model[path]
-        if again:  # H-36
-            self.create_arrays({path}, model.grid, 2)
+        if chance.random() < 0.5:  # H-36
+            self._create(chance, path, model.grid)
             assert self.node_id(path) != node_id
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), goal=st.sampled_from(PLACES))
-    def move_array(self, data: st.DataObject, goal: str) -> None:
-        path, _ = self.some_array(data)
+    def move_array(self, chance: Random) -> None:
+        path, _ = self.some_array(chance)
+        goal = chance.choice(self.places)
         if goal not in self.model:
             self.session.move(path, goal)
             self.model[goal] = self.model.pop(path)
 
-    @rule(config=manifest_configs())
-    def reconfigure(self, config: ManifestConfig) -> None:
+    # Writing is what commits are mostly for.
+    EDITS = (
+        create_array,
+        create_array,
+        write_chunks,
+        write_chunks,
+        write_chunks,
+        write_columns,
+        delete_chunks,
+        clear,
+        resize,
+        delete_array,
+        move_array,
+    )
+
+    # --- steps: each ends with a commit, so that none is idle
+
+    @rule(chance=chances)
+    def work(self, chance: Random) -> None:
+        for _ in range(chance.randint(1, 3)):
+            edit = chance.choice(self.EDITS) if self.model else self.EDITS[0]
+            note(edit.__name__)
+            edit(self, chance)
         self.commit()
+
+    @rule(chance=chances)
+    def work_on(self, chance: Random) -> None:
+        """The same, so that configurations last for a while."""
+        self.work(chance)
+
+    @rule(chance=chances)
+    def work_under_another_configuration(self, chance: Random) -> None:
+        config = some_config(chance, self.split_share)
+        if chance.random() < 0.5:
+            config = ManifestConfig(
+                sets=self.config.sets,
+                rules=self.config.rules,
+                splitting=config.splitting,
+                preload=config.preload,
+            )
         self.configure(config)
+        note(str(self.config))
         self.begin()
+        self.work(chance)
 
     # --- commits
 
-    @rule()
     def commit(self) -> None:
         self.session.commit("packed", allow_empty=True)
         base, edits = self.base, self.edits
@@ -503,8 +534,8 @@ class PackingMachine(RuleBasedStateMachine):
         standing = before.set_names.keys() - reach.manifests - pulled
         for manifest_id in pulled:
             name = before.set_names[manifest_id]
-            limit = limits[name]
-            assert limit is not None
+            limit = limits.get(name)
+            assert limit is not None, "a tile, or a manifest of a set without limit"
             assert sum(n == name for n in after.set_names.values()) >= min(limit, 1)
             kept = [before.size(m) for m in standing if before.set_names[m] == name]
             assert all(size >= before.size(manifest_id) for size in kept)
@@ -536,14 +567,23 @@ class PackingMachine(RuleBasedStateMachine):
                 ),
                 "default",  # H-35
             )
-            ways = {wanted, came_from.get(part.node_id, wanted)}
-            assert any(name in self.way(start) for start in ways)  # R4-25, R4-33, H-34
+            ways = [list(self.way(start)) for start in (wanted, came_from.get(part.node_id))]
+            (way, *_) = [way for way in ways if name in way]  # R4-25, R4-33, H-34
+            assert all(self.had_no_place(each, model.size) for each in way[: way.index(name)])
 
     def way(self, name: str | None) -> Iterator[str]:
         """A set, and those that it overflows to."""
         while name is not None:
             yield name
             name = self.sets.set_named(name).overflow_to
+
+    def had_no_place(self, name: str, size: int) -> bool:
+        """Whether an array of a size had to go on from a set: too large for it, or it was full."""
+        each = self.sets.set_named(name)
+        if each.max_manifest_size is not None and size > each.max_manifest_size:
+            return True
+        count = sum(other == name for other in self.base.set_names.values())
+        return each.cardinality is not None and count >= each.cardinality
 
     def check_tile(self, parts: list[Part], name: str, cuts: dict[NodeId, Tiles]) -> None:
         """Tiles of large arrays stand alone."""
@@ -554,7 +594,17 @@ class PackingMachine(RuleBasedStateMachine):
         assert cut.chosen or part.count <= MAX_TILE_REFS
 
 
-def test_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+class CuttingMachine(PackingMachine):
+    """Few arrays of two dimensions with holes, which are cut now in this way and now in that."""
+
+    places = ("/a", "/b", "/g/a")
+    grids = ((3, 3), (4, 4), (2, 5), (5, 6))
+    split_share = 0.8
+
+
+@pytest.mark.parametrize("machine", [PackingMachine, CuttingMachine])
+def test_packing(machine: type[PackingMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "MAX_TILE_REFS", MAX_TILE_REFS)
-    machine: Any = PackingMachine
-    run_state_machine_as_test(machine, settings=settings(max_examples=settings().max_examples))
+    # Each step commits and reads everything back, so fewer of them do.
+    examples = max(2, int(settings().max_examples * 0.3))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples))

@@ -25,6 +25,7 @@ from icefloe.model.chunk_refs import (
     VirtualRef,
 )
 from icefloe.model.manifest import ArrayChunks
+from icefloe.model.segments import FoundChunks, Segments
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.bulk_checks import checked_table
 from icefloe.versioning.bulk_refs import GivenColumns, read_refs
@@ -199,6 +200,23 @@ class WorkingTree:
         self._record(path, coords, await self._context.chunk_files.write_async(data))
         if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
             await asyncio.to_thread(self._write_full_pack)
+
+    def read_chunks(self, path: str, coords: npt.NDArray[np.integer]) -> Iterator[FoundChunks]:
+        """The bytes of many chunks, in any order; those in no group are not initialised.
+
+        Args:
+            path: Canonical path of an array.
+            coords: Coordinates of the chunks, (n, rank), none twice.
+        """
+        for row, place in enumerate(coords.tolist()):
+            data = self.get_chunk(path, tuple(place))
+            if data is not None:
+                yield FoundChunks(np.array([row], dtype=np.int64), Segments.of([data]))
+
+    def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
+        """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice."""
+        for row, place in enumerate(coords.tolist()):
+            self.set_chunk(path, tuple(place), bytes(segments.piece(row)))
 
     def delete_chunk(self, path: str, coords: tuple[int, ...]) -> None:
         """Delete a chunk; that it was not initialised is no error."""

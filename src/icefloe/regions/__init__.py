@@ -1,0 +1,1 @@
+"""Regions of arrays read and written as numpy arrays, all their chunks at once."""

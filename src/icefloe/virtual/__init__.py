@@ -1,0 +1,1 @@
+"""Arrays in files of other formats, referenced without copying them."""
