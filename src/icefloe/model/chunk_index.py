@@ -35,12 +35,12 @@ class Box(Record, frozen=True, gc=False):
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of positions along each dimension."""
-        return tuple(hi - lo for lo, hi in zip(self.lower, self.upper, strict=True))
+        return tuple(map(operator.sub, self.upper, self.lower))
 
     @property
     def size(self) -> int:
         """Number of positions."""
-        return prod(self.shape)
+        return prod(map(operator.sub, self.upper, self.lower))
 
     def contains(self, coords: Sequence[int]) -> bool:
         """Whether one position lies inside."""
