@@ -127,7 +127,7 @@ class ChunkIndex:
     @classmethod
     def of_sorted(cls, coords: Sequence[Sequence[int]], rank: int) -> Self:
         """Index a few unique coordinates, at least one, that are in row-major order already."""
-        columns = [[place[axis] for place in coords] for axis in range(rank)]
+        columns = list(zip(*coords, strict=True)) if rank else []
         box = _box(tuple(map(min, columns)), tuple(max(column) + 1 for column in columns))
         if len(coords) == box.size:
             return cls(box, None)

@@ -263,6 +263,8 @@ class ChunkRefs:
     @classmethod
     def of(cls, refs: Sequence[ChunkRef]) -> Self:
         """Columns of a few references that are Python values."""
+        if len(refs) > 1 and all(isinstance(ref, InlineRef) for ref in refs):
+            return cls._of_inline([ref.data for ref in refs])  # type: ignore[union-attr]
         rows: list[tuple[int, int, int, int, int]] = []
         files: dict[ChunkFileId, int] = {}
         locations: dict[tuple[str, str | None, int | None], int] = {}
@@ -293,6 +295,21 @@ class ChunkRefs:
             else _NO_FILES,
             Locations.of(list(locations)) if locations else _NO_LOCATIONS,
             b"".join(inline),
+        )
+
+    @classmethod
+    def _of_inline(cls, data: Sequence[bytes]) -> Self:
+        lengths = np.fromiter(map(len, data), dtype=np.uint64, count=len(data))
+        zeros = np.zeros(len(data), dtype=np.uint32)
+        return cls(
+            np.full(len(data), _INLINE, dtype=np.uint8),
+            zeros,
+            np.cumsum(lengths) - lengths,
+            lengths,
+            zeros,
+            _NO_FILES,
+            _NO_LOCATIONS,
+            b"".join(data),
         )
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.changes.chunk_edits import prepare_tables
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
@@ -97,6 +98,7 @@ class ManifestWriter:
 
     def _add_edited(self) -> None:
         """Take the new references of edited arrays."""
+        prepare_tables(self._changes.chunks.values())
         for node_id, edits in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
             if node is None or edits.is_empty:
