@@ -50,6 +50,12 @@ class Box(Record, frozen=True, gc=False):
             and all(map(operator.lt, coords, self.upper))
         )
 
+    def encloses(self, other: Box) -> bool:
+        """Whether all positions of another box of the same rank lie inside."""
+        return all(map(operator.le, self.lower, other.lower)) and all(
+            map(operator.ge, self.upper, other.upper)
+        )
+
     def intersects(self, other: Box) -> bool:
         """Whether some position lies in both."""
         return all(
@@ -86,6 +92,13 @@ def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
     """The smallest box around at least one coordinate (n, rank)."""
     lower = tuple(coords.min(axis=0).tolist())
     return _box(lower, tuple(high + 1 for high in coords.max(axis=0).tolist()))
+
+
+def box_around(one: Box, other: Box) -> Box:
+    """The smallest box around two of the same rank."""
+    if one.encloses(other):
+        return one
+    return _box(tuple(map(min, one.lower, other.lower)), tuple(map(max, one.upper, other.upper)))
 
 
 def _box(lower: tuple[int, ...], upper: tuple[int, ...]) -> Box:
@@ -168,6 +181,10 @@ class ChunkIndex:
         if self.linear is None:
             return np.arange(self.box.size, dtype=np.uint64)
         return self.linear
+
+    def positions_in(self, box: Box) -> npt.NDArray[np.uint64]:
+        """Linear positions within a box that encloses this one, ascending."""
+        return self.positions() if box == self.box else box.linearize(self.coords())
 
     def coords(self) -> npt.NDArray[np.uint64]:
         """All coordinates (n, rank), in row-major order."""
