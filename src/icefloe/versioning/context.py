@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
 from icefloe.files.chunks import ChunkFiles, ChunkSettings
-from icefloe.files.metadata import CacheBudget, MetadataFiles
+from icefloe.files.metadata import MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
 from icefloe.files.virtual import VirtualChunkResolver
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
@@ -42,7 +43,7 @@ class VirtualAccess(Record, frozen=True):
 
 
 class Context:
-    """The parts of an open repository; sessions of one repository share its caches."""
+    """The parts of an open repository; its caches are those of the process."""
 
     def __init__(
         self,
