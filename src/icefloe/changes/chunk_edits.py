@@ -61,6 +61,10 @@ class ChunkEdits:
         """Set many chunks at once."""
         self._add_tables([chunks])
 
+    def delete_many(self, gone: ChunkIndex) -> None:
+        """Delete many chunks at once."""
+        self._add_tables([gone])
+
     def pending(self) -> dict[tuple[int, ...], PendingRef]:
         """The chunks that wait for their pack."""
         return {c: ref for c, ref in self._single.items() if isinstance(ref, PendingRef)}

@@ -38,11 +38,22 @@ INDEX_PREFIX_BYTES = 64 * 1024
 MAX_PARALLEL_FILES = 16
 
 
+def _load_nothing(number: int) -> Block:
+    raise AssertionError(f"block {number} was not asked for")
+
+
 class MetadataFiles:
     """The snapshots, manifests, attribute files and logs of one repository."""
 
-    def __init__(self, storage: Storage, fmt: Format, budget: CacheBudget | None = None) -> None:
-        """Take where the files are and how they are laid out."""
+    def __init__(
+        self,
+        storage: Storage,
+        fmt: Format,
+        budget: CacheBudget | None = None,
+        parallel: int = MAX_PARALLEL_FILES,
+    ) -> None:
+        """Take where the files are, how they are laid out, and how many to handle at a time."""
+        self._parallel = parallel
         self.storage = storage
         self.format = fmt
         self._given: dict[SnapshotId, bytes] = {}
@@ -124,6 +135,18 @@ class MetadataFiles:
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
         return Manifest(index, lambda number: self._block(manifest_id, index, number))
+
+    def is_at_hand(self, manifest_id: ManifestId, node_id: NodeId, coords: Sequence[int]) -> bool:
+        """Whether a chunk can be found in a manifest without reading anything."""
+        index = self._caches.indexes.get((self._scope, manifest_id))
+        if index is None:
+            return False
+        if index.resident is not None:
+            return True
+        number = Manifest(index, _load_nothing).block_for(node_id, coords)
+        if number is None:
+            return True
+        return self._caches.blocks.get((self._scope, manifest_id, number)) is not None
 
     def write_manifest(
         self, parts: Sequence[tuple[NodeId, ArrayChunks]], set_name: str = ""
@@ -207,9 +230,9 @@ class MetadataFiles:
     def in_parallel(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """Run something for each item, at the same time where there are several."""
         todo = list(items)
-        if len(todo) <= 1:
+        if len(todo) <= 1 or self._parallel <= 1:
             return [work(item) for item in todo]
-        with ThreadPoolExecutor(min(MAX_PARALLEL_FILES, len(todo))) as pool:
+        with ThreadPoolExecutor(min(self._parallel, len(todo))) as pool:
             return list(pool.map(work, todo))
 
     def _get(self, key: str, length: int | None = None) -> bytes:

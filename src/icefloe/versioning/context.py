@@ -66,7 +66,11 @@ class Context:
             access.authorizations,
             confirmed_prefixes=access.confirmed_prefixes,
         )
-        self.files = MetadataFiles(storage, fmt, self._budget())
+        at_once = (
+            self.settings.manifest_fetches_during_commit,
+            self.settings.max_concurrent_requests,
+        )
+        self.files = MetadataFiles(storage, fmt, self._budget(), min(at_once))
         if found is not None and found.tip.snapshot_id is not None:
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(
