@@ -39,11 +39,16 @@ def matches_whole(regex: str, text: str) -> bool:
 def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
     """Those of many texts that any of some regexes describes as a whole."""
     valid = [each for each in regexes if pattern_error(each) is None]
-    endings = [_ending(each) for each in valid]
-    if all(endings):
+    if are_endings(valid):
+        endings = tuple(map(_ending, valid))
         # Thousands of paths are looked through when a session starts.
-        texts = filter(methodcaller("endswith", tuple(endings)), texts)
+        texts = filter(methodcaller("endswith", endings), texts)
     return [text for text in texts if any(matches_whole(each, text) for each in valid)]
+
+
+def are_endings(regexes: Iterable[str]) -> bool:
+    """Whether texts are told by how they end, so that thousands are looked through in no time."""
+    return all(map(_ending, regexes))
 
 
 _ENDING = re.compile(r"\.\*([\w/ -]+)", re.ASCII)
