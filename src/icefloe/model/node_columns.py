@@ -148,7 +148,7 @@ class NodeColumns(NamedTuple):
     paths: Sequence[str]
     ids: bytes
     """End to end."""
-    documents: bytes
+    documents: bytes | memoryview
     """End to end."""
     document_ends: Column
     refs: RefColumns
@@ -173,7 +173,7 @@ class NodeColumns(NamedTuple):
 
     def document_at(self, row: int) -> bytes:
         """The document of the node of a row."""
-        return self.documents[self._document_start(row) : self._document_start(row + 1)]
+        return bytes(self.documents[self._document_start(row) : self._document_start(row + 1)])
 
     def _document_start(self, row: int) -> int:
         return int(self.document_ends[row - 1]) if row else 0
@@ -192,7 +192,7 @@ class NodeColumns(NamedTuple):
         """
         paths: list[str] = []
         ids: list[bytes] = []
-        documents: list[bytes] = []
+        documents: list[bytes | memoryview] = []
         rows: list[int] = []
         new: list[Node] = []
         for start, stop, node in _runs(self.paths, edits):

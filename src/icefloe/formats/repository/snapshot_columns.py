@@ -78,7 +78,7 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Paths of the nodes, in ascending order."""
     nodes: bytes = b""
     """Ids of the nodes, 8 bytes each."""
-    documents: bytes = b""
+    documents: bytes | memoryview = b""
     """The zarr.json of the nodes, end to end."""
     document_sizes: Any = 0
     refs: Any = 0
@@ -101,7 +101,13 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Where in the document the attributes belong."""
 
 
-_decoder = msgspec.msgpack.Decoder(_Snapshot)
+class _StoredSnapshot(_Snapshot):
+    """The same as it is read: the documents, most of the bytes, are not copied."""
+
+    documents: memoryview = memoryview(b"")
+
+
+_decoder = msgspec.msgpack.Decoder(_StoredSnapshot)
 
 
 def microseconds(time: datetime) -> int:
