@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictDetector as ConflictDetector
     from icefloe.changes.conflicts import ConflictSolver as ConflictSolver
     from icefloe.changes.conflicts import ConflictType as ConflictType
+    from icefloe.changes.conflicts import Documents as Documents
+    from icefloe.changes.conflicts import MergedDocument as MergedDocument
+    from icefloe.changes.conflicts import Sides as Sides
     from icefloe.changes.conflicts import VersionSelection as VersionSelection
+    from icefloe.changes.solvers import AppendSolver as AppendSolver
+    from icefloe.changes.solvers import MergeSolver as MergeSolver
     from icefloe.config import CachingConfig as CachingConfig
     from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
     from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
@@ -120,6 +125,7 @@ if TYPE_CHECKING:
     from icefloe.storage.stores import http_store as http_store
     from icefloe.storage.stores import local_filesystem_store as local_filesystem_store
     from icefloe.storage.stores import s3_store as s3_store
+    from icefloe.versioning.blame import Blame as Blame
     from icefloe.versioning.chunk_batches import ChunkBatch as ChunkBatch
     from icefloe.versioning.chunk_batches import ChunkBytes as ChunkBytes
     from icefloe.versioning.graph import AncestryGraph as AncestryGraph
@@ -128,6 +134,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
     from icefloe.versioning.repository import Repository as Repository
     from icefloe.versioning.session import ForkSession as ForkSession
+    from icefloe.versioning.session import OverlapWarning as OverlapWarning
     from icefloe.versioning.session import Session as Session
     from icefloe.zarr_store.store import IcefloeStore as IcefloeStore
 
@@ -144,7 +151,14 @@ _HOMES = {
         "ConflictDetector",
         "ConflictSolver",
         "ConflictType",
+        "Documents",
+        "MergedDocument",
+        "Sides",
         "VersionSelection",
+    ),
+    "icefloe.changes.solvers": (
+        "AppendSolver",
+        "MergeSolver",
     ),
     "icefloe.config": (
         "CachingConfig",
@@ -259,6 +273,7 @@ _HOMES = {
         "local_filesystem_store",
         "s3_store",
     ),
+    "icefloe.versioning.blame": ("Blame",),
     "icefloe.versioning.chunk_batches": (
         "ChunkBatch",
         "ChunkBytes",
@@ -272,6 +287,7 @@ _HOMES = {
     "icefloe.versioning.repository": ("Repository",),
     "icefloe.versioning.session": (
         "ForkSession",
+        "OverlapWarning",
         "Session",
     ),
     "icefloe.zarr_store.store": ("IcefloeStore",),

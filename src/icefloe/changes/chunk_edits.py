@@ -60,6 +60,26 @@ class ChunkEdits:
         """Set many chunks at once."""
         self._add_tables([chunks])
 
+    def delete_many(self, gone: ChunkIndex) -> None:
+        """Delete many chunks at once."""
+        self._add_tables([gone])
+
+    def shifted(self, axis: int, start: int, by: int) -> ChunkEdits:
+        """The same edits, those from `start` on moved along a dimension; none may be pending."""
+        assert not self.cleared
+        twin = ChunkEdits(self.rank)
+        for table in self._tables_with_single():
+            index = table if isinstance(table, ChunkIndex) else table.index
+            coords = index.coords()
+            # All that moves lies behind all that stays along the dimension, but not in the order.
+            coords[coords[:, axis] >= start, axis] += np.uint64(by)
+            moved, order = ChunkIndex.from_coords(coords)
+            if isinstance(table, ChunkIndex):
+                twin._tables.append(moved)
+            else:
+                twin._tables.append(ArrayChunks(moved, table.refs.take(order)))
+        return twin
+
     def pending(self) -> dict[tuple[int, ...], PendingRef]:
         """The chunks that wait for their pack."""
         return {c: ref for c, ref in self._single.items() if isinstance(ref, PendingRef)}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.ids import ManifestId
     from icefloe.model.manifest import Manifest
@@ -37,6 +40,16 @@ class SnapshotChunks:
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
+
+    def some(self, node: Node, wanted: ChunkIndex) -> ArrayChunks | None:
+        """The references of some chunks of an array; None if it has none of them."""
+        near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
+        table = self.merged(node, near)
+        if table is None:
+            return None
+        coords = table.index.coords()
+        rows = np.flatnonzero(wanted.find_many(coords) >= 0)
+        return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
 
     def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""

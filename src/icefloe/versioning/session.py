@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import time
 import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import ConflictSolver, VersionSelection
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.compare import disputed
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
-    RebaseFailedError,
     SessionStateError,
 )
 from icefloe.model.nodes import NodeTable
@@ -22,19 +18,22 @@ from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
+from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.detection import Found
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
+
+
+class OverlapWarning(UserWarning):
+    """Two forks of a session wrote the same chunk."""
 
 
 class Session(WorkingTree):
@@ -154,7 +153,7 @@ class Session(WorkingTree):
                         raise
                 else:
                     return str(snapshot.id)
-                self._back_off(attempt)
+                back_off(self._context.settings, attempt)
                 attempt += 1
                 self._rebase(rebase_with)
 
@@ -268,17 +267,10 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
-        _resolve(ours, found, solver, head)
-        ours.rebase(head.nodes)
+        view = MeetingView(self._context, self._snapshot, head, looking_at)
+        rebase_changes(view, ours, theirs, self._view.chunks, solver)
         self._tip = tip
         self._show(head, ours)
-
-    def _back_off(self, attempt: int) -> None:
-        """Wait a little, longer each time and never in step with other writers."""
-        settings = self._context.settings
-        longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-        time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
@@ -309,7 +301,11 @@ class Session(WorkingTree):
             return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of forks; where two wrote one chunk, the later one wins."""
+        """Take over the changes of forks.
+
+        Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
+        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        """
         for other in others:
             if not isinstance(other, ForkSession):
                 raise TypeError(
@@ -328,6 +324,7 @@ class Session(WorkingTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
             if parts:
                 self._show(self._snapshot, merged)
@@ -382,25 +379,26 @@ class ForkSession(Session):
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
 
-def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
-) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
-
-    As in the official package, the error then has all conflicts; its text, those that are left.
-    """
-    unsolved = []
-    for item in found:
-        choice = solver.solve(item.conflict)
-        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
-            give_up_chunks(ours, item)
-        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
-            unsolved.append(item.conflict)
-    if unsolved:
-        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
-        raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}",
-            str(head.id),
-            [item.conflict for item in found],
+def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
+    found = [
+        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
+        for node_id, edits in later.chunks.items()
+        if (mine := ours.chunks.get(node_id)) is not None
+        and (node := later.by_id(node_id)) is not None
+        and len(common := disputed(mine, edits))
+    ]
+    if found:
+        warnings.warn(
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            "Cut the work along chunks so that no two tasks write one",
+            OverlapWarning,
+            stacklevel=4,
         )
+
+
+def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
+    """A read-only session on a snapshot, with changes laid over it if given."""
+    session = Session(context, snapshot)
+    if changes is not None:
+        session._show(snapshot, changes)  # noqa: SLF001
+    return session
