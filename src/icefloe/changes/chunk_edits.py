@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
-from icefloe.model.chunk_refs import PendingRef
+from icefloe.model.chunk_refs import ChunkRefs, PendingRef
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icefloe.model.chunk_refs import ChunkRef
 
 
 _UNDECIDED: Any = object()
+_FEW_EDITS = 64
 
 
 class ChunkEdits:
@@ -176,6 +177,20 @@ class ChunkEdits:
         box = bounding_box(coords)
         return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))
 
+    def few_written(self) -> list[tuple[int, ...]]:
+        """The coordinates of single edits in order, if they are few and delete nothing."""
+        if not 0 < len(self._single) <= _FEW_EDITS or self._as_tables is not None:
+            return []
+        return [] if None in self._single.values() else sorted(self._single)
+
+    def chosen(self, coords: Sequence[tuple[int, ...]]) -> Iterator[ChunkRef]:
+        """The references of `few_written`."""
+        return (ref for each in coords if (ref := self._single[each]) is not None)
+
+    def give_table(self, table: ArrayChunks) -> None:
+        """Take the table that was made of all single edits."""
+        self._as_tables = [table]
+
     def _add_tables(self, later: Sequence[ArrayChunks | ChunkIndex]) -> None:
         """Put tables on top of all edits so far.
 
@@ -207,6 +222,20 @@ class ChunkEdits:
         if deleted:
             tables.append(ChunkIndex.from_tuples(deleted, self.rank))
         return tables
+
+
+def prepare_tables(all_edits: Iterable[ChunkEdits]) -> None:
+    """Make the tables of the single edits of many arrays together, ahead of who asks for each.
+
+    A commit may have thousands of small arrays, and arrays of columns are costly to make.
+    """
+    todo = [(edits, coords) for edits in all_edits if (coords := edits.few_written())]
+    columns = ChunkRefs.of([ref for edits, coords in todo for ref in edits.chosen(coords)])
+    end = 0
+    for edits, coords in todo:
+        start, end = end, end + len(coords)
+        index = ChunkIndex.of_sorted(coords, edits.rank)
+        edits.give_table(ArrayChunks(index, columns.slice(start, end)))
 
 
 def _of_similar_size(older: ArrayChunks | ChunkIndex, newer: ArrayChunks | ChunkIndex) -> bool:

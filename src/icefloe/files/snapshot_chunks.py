@@ -53,6 +53,8 @@ class SnapshotChunks:
 
     def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
+        if not refs:
+            return None
         assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(
