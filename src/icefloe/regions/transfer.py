@@ -187,7 +187,8 @@ class Box:
             slice(r.first, r.first + (r.length - 1) * step + 1, step)
             for r, step in zip(tile, steps, strict=True)
         ]
-        return logical[(*grid, *inner)]
+        index: tuple[Any, ...] = (*grid, *inner, ...)
+        return logical[index]
 
 
 def _in_target(target: Values, tile: tuple[Run, ...]) -> Values:
