@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.files.virtual import VirtualChunkResolver
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -484,6 +485,11 @@ class WorkingTree:
                 )
             self._changes.edits(node).set_many(chunks)
 
+    @property
+    def virtual_sources(self) -> VirtualChunkResolver:
+        """What whoever opened the repository allowed to be read outside of it."""
+        return self._context.virtual
+
     def all_virtual_chunk_locations(self) -> list[str]:
         """URLs of all virtual chunks, of each reference one, array by array."""
         found: list[str] = []
@@ -511,7 +517,7 @@ class WorkingTree:
             moved: npt.NDArray[np.int64] = coords + offset
             return moved
 
-        self._rearrange_chunks(paths.canonical(array_path), shifted)
+        self.rearrange_chunks(paths.canonical(array_path), shifted)
 
     def reindex_array(
         self,
@@ -531,11 +537,17 @@ class WorkingTree:
             rows = [outside if target is None else list(target) for target in targets]
             return np.array(rows, dtype=np.int64).reshape(coords.shape)
 
-        self._rearrange_chunks(paths.canonical(array_path), reindexed)
+        self.rearrange_chunks(paths.canonical(array_path), reindexed)
 
-    def _rearrange_chunks(
+    def rearrange_chunks(
         self, path: str, place: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
     ) -> None:
+        """Give all chunks of an array other coordinates at once; those outside are dropped.
+
+        Args:
+            path: Canonical path of an array.
+            place: New coordinates (n, rank) of chunks from their present ones.
+        """
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
