@@ -9,10 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.job import JobOptions as JobOptions
+    from icefloe.spark.job import JobPlan as JobPlan
+    from icefloe.spark.job import JobReport as JobReport
     from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.writing import write as write
 
 _HOMES = {
+    "JobOptions": "job",
+    "JobPlan": "job",
+    "JobReport": "job",
+    "NewArray": "arrays",
     "local_session": "session",
+    "write": "writing",
 }
 """Public name: module of this package that has it."""
 
