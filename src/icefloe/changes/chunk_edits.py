@@ -83,6 +83,9 @@ class ChunkEdits:
             else:
                 twin._tables.append(ArrayChunks(moved, table.refs.take(order)))
         return twin
+    def delete_many(self, chunks: ChunkIndex) -> None:
+        """Delete many chunks at once."""
+        self._add_tables([chunks])
 
     def pending(self) -> dict[tuple[int, ...], PendingRef]:
         """The chunks that wait for their pack."""
@@ -235,6 +238,14 @@ class ChunkEdits:
     def give_table(self, table: ArrayChunks) -> None:
         """Take the table that was made of all single edits."""
         self._as_tables = [table]
+    def own(self) -> tuple[ArrayChunks | None, ChunkIndex | None]:
+        """The chunks that these edits set, and those that they delete, whatever the base has."""
+        kept = self.apply(None)
+        touched = self.touched(None)
+        if touched is None or kept is None or len(kept) == len(touched):
+            return kept, touched if kept is None else None
+        coords = touched.coords()
+        return kept, ChunkIndex.from_coords(coords[kept.index.find_many(coords) < 0])[0]
 
     def _add_tables(self, later: Sequence[ArrayChunks | ChunkIndex]) -> None:
         """Put tables on top of all edits so far.

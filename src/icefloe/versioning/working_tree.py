@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.files.virtual import VirtualChunkResolver
+    from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -467,23 +468,23 @@ class WorkingTree:
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
 
-    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
-        """Set many chunk references at once, as columns."""
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
             self._write_pending()
-            node = self._view.array(path)
-            assert node.array is not None
-            grid = node.array.grid_shape
-            box = chunks.index.box
-            if box.rank != node.array.rank or (
-                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
-            ):
-                raise InvalidInputError(
-                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
-                    f"of its grid {grid}"
-                )
-            self._changes.edits(node).set_many(chunks)
+            node = self._view.array(paths.canonical(path))
+            indexes = (None if chunks is None else chunks.index, deleted)
+            for index in indexes:
+                if index is not None and len(index):
+                    _check_box(node, index.box)
+            edits = self._changes.edits(node)
+            if deleted is not None and len(deleted):
+                edits.delete_many(deleted)
+            if chunks is not None and len(chunks):
+                edits.set_many(chunks)
 
     @property
     def virtual_sources(self) -> VirtualChunkResolver:
@@ -657,6 +658,13 @@ def _within_grid(
         return coords.astype(np.uint64), None
     rows = np.flatnonzero(inside)
     return coords[rows].astype(np.uint64), rows
+def _check_box(node: Node, box: Box) -> None:
+    if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
