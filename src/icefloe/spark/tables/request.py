@@ -28,6 +28,8 @@ class TableRequest(Record, frozen=True):
     layout: Layout = "cells"
     inner_dims: int | None = None
     """With lines: how many of the last dimensions one row holds."""
+    carried: tuple[str, ...] = ()
+    """With lines: inner dimensions whose coordinate values every row holds."""
     changed_since: str | None = None
     """Only cells whose chunks changed after this snapshot."""
     task_bytes: int | None = None

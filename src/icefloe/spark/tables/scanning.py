@@ -175,8 +175,9 @@ class Scan:
         outer = set(self.layout.dims[: len(self.layout.dims) - self.inner_dims])
         fields = [self.layout.field(n) for n in self.columns if n in outer]
         fields += [pa.field(START, pa.list_(pa.int32())), pa.field(EXTENT, pa.list_(pa.int32()))]
+        carried = [n for n in self.columns if n in self.request.carried and n not in outer]
         values = [n for n in self.columns if n not in self.layout.dims]
-        return pa.schema([*fields, *(_listed(self.layout.field(n)) for n in values)])
+        return pa.schema([*fields, *(_listed(self.layout.field(n)) for n in (*carried, *values))])
 
     def tasks(self) -> list[Boxes]:
         """Blocks for each task; chunks that cannot have a wanted cell are left out."""
@@ -297,20 +298,25 @@ class Scan:
                 if field.name in (START, EXTENT):
                     columns.append(_constant(starts if field.name == START else line, rows))
                 elif field.name in self.layout.dims:
-                    axis = self.layout.dims.index(field.name)
-                    first = int(box[axis, 0])
-                    columns.append(
-                        self._coordinate_column(
-                            field.name,
-                            first + part[axis].start,
-                            first + part[axis].stop,
-                            (*shape[: rank - inner], *(1,) * inner),
-                        )
-                    )
+                    columns.append(self._line_coordinate(field.name, box, part, inner))
                 else:
                     cells = self._decoded(field.name, block[field.name], part, shape)
                     columns.append(_lists(cells, rows, length))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _line_coordinate(
+        self, dim: str, box: npt.NDArray[np.int64], part: Sequence[slice], inner: int
+    ) -> pa.Array:
+        """A coordinate of lines: one value for a row, or all of an inner dimension as a list."""
+        axis = self.layout.dims.index(dim)
+        start, stop = (int(box[axis, 0]) + at for at in (part[axis].start, part[axis].stop))
+        outer = tuple(one.stop - one.start for one in part[: len(part) - inner])
+        if axis < len(outer):
+            return self._coordinate_column(dim, start, stop, (*outer, *(1,) * inner))
+        values = self.coordinates[dim].slice(start, stop - start)
+        rows = prod(outer)
+        again = np.tile(np.arange(len(values), dtype=np.int64), rows)
+        return _lists(values.take(pa.array(again)), rows, len(values))
 
     def _chunk_row(
         self, box: npt.NDArray[np.int64], block: dict[str, npt.NDArray[Any]]
