@@ -8,6 +8,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.conflicts import ConflictSolver, VersionSelection
 from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.errors import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from icefloe.changes.detection import Found
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -308,6 +311,24 @@ class Session(WorkingTree):
             self._unmerged_forks = True
             return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
 
+    def part(self) -> ForkSession:
+        """A fork for the tasks of one job, which sees the nodes that this session made or changed.
+
+        It does not see uncommitted chunks. What its copies write comes back as columns, by
+        `ForkSession.written` and `set_chunk_refs`, instead of by `merge`.
+        """
+        with self._lock:
+            self._check_writable()
+            part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
+            nodes = self._changes.copy()
+            nodes.chunks = {
+                node_id: _only_cleared(edits)
+                for node_id, edits in nodes.chunks.items()
+                if edits.cleared
+            }
+            part._show(self._snapshot, nodes)  # noqa: SLF001
+            return part
+
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks; where two wrote one chunk, the later one wins."""
         for other in others:
@@ -363,6 +384,18 @@ class ForkSession(Session):
         changes.rebase(snapshot.nodes)
         self._show(snapshot, changes)
 
+    def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
+        """References of the chunks that were written, and which ones were deleted, by array."""
+        with self._lock:
+            self._write_pending()
+            self._context.storage.sync()
+            found = {}
+            for node_id, edits in self._changes.chunks.items():
+                node = self._changes.by_id(node_id)
+                if node is not None and not edits.is_empty:
+                    found[node.path] = edits.own()
+            return found
+
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
         child = super().fork()
@@ -380,6 +413,13 @@ class ForkSession(Session):
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+
+
+def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
+    """Of some edits, only that all chunks of the base are gone."""
+    cleared = ChunkEdits(edits.rank)
+    cleared.cleared = True
+    return cleared
 
 
 def _resolve(

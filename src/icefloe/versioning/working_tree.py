@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -388,23 +389,23 @@ class WorkingTree:
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
 
-    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
-        """Set many chunk references at once, as columns."""
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
             self._write_pending()
-            node = self._view.array(path)
-            assert node.array is not None
-            grid = node.array.grid_shape
-            box = chunks.index.box
-            if box.rank != node.array.rank or (
-                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
-            ):
-                raise InvalidInputError(
-                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
-                    f"of its grid {grid}"
-                )
-            self._changes.edits(node).set_many(chunks)
+            node = self._view.array(paths.canonical(path))
+            indexes = (None if chunks is None else chunks.index, deleted)
+            for index in indexes:
+                if index is not None and len(index):
+                    _check_box(node, index.box)
+            edits = self._changes.edits(node)
+            if deleted is not None and len(deleted):
+                edits.delete_many(deleted)
+            if chunks is not None and len(chunks):
+                edits.set_many(chunks)
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """URLs of all virtual chunks, of each reference one, array by array."""
@@ -548,6 +549,15 @@ class WorkingTree:
                 edits = self._changes.chunks.get(node_id)
                 if edits is not None:
                     edits.settle(pending[node_id], table)
+
+
+def _check_box(node: Node, box: Box) -> None:
+    if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
