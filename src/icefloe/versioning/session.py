@@ -28,6 +28,8 @@ from icefloe.versioning.working_tree import WorkingTree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.detection import Found
     from icefloe.config.repository import RepositoryConfig
@@ -114,6 +116,57 @@ class Session(WorkingTree):
         from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
+
+    # --- regions
+
+    def read_region(
+        self,
+        path: str,
+        selection: Any = ...,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Read a box of an array, without an object for each chunk.
+
+        Gives the values that Zarr gives, for any codec and data type.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            out: An array to read into; a new one if not given.
+
+        Returns:
+            The values, always as an array: one without axes if integers select all axes.
+        """
+        from icefloe.regions.transfer import read_region
+
+        return read_region(self, path, selection, out)
+
+    def write_region(
+        self,
+        path: str,
+        selection: Any,
+        values: npt.ArrayLike,
+        *,
+        write_empty_chunks: bool | None = None,
+    ) -> None:
+        """Write a box of an array, without an object for each chunk.
+
+        Chunks that the selection covers in part are read first. Two writers of parts of one
+        chunk must not write at the same time: one of them would undo what the other did.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            values: What to write; numpy's rules of broadcasting hold.
+            write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
+                deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
+        """
+        from icefloe.regions.transfer import write_region
+
+        write_region(self, path, selection, values, write_empty_chunks=write_empty_chunks)
+
+    read_region_async = async_twin(read_region)
+    write_region_async = async_twin(write_region)
 
     def status(self) -> Diff:
         """What the session changed so far."""
