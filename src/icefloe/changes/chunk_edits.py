@@ -83,9 +83,6 @@ class ChunkEdits:
             else:
                 twin._tables.append(ArrayChunks(moved, table.refs.take(order)))
         return twin
-    def delete_many(self, chunks: ChunkIndex) -> None:
-        """Delete many chunks at once."""
-        self._add_tables([chunks])
 
     def pending(self) -> dict[tuple[int, ...], PendingRef]:
         """The chunks that wait for their pack."""
@@ -238,6 +235,7 @@ class ChunkEdits:
     def give_table(self, table: ArrayChunks) -> None:
         """Take the table that was made of all single edits."""
         self._as_tables = [table]
+
     def own(self) -> tuple[ArrayChunks | None, ChunkIndex | None]:
         """The chunks that these edits set, and those that they delete, whatever the base has."""
         kept = self.apply(None)

@@ -6,10 +6,8 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.compare import disputed
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.conflicts import ConflictSolver, VersionSelection
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.compare import disputed
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -25,7 +23,6 @@ from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -483,35 +480,14 @@ def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
             "Cut the work along chunks so that no two tasks write one",
             OverlapWarning,
             stacklevel=4,
+        )
+
+
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
     """Of some edits, only that all chunks of the base are gone."""
     cleared = ChunkEdits(edits.rank)
     cleared.cleared = True
     return cleared
-
-
-def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
-) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
-
-    As in the official package, the error then has all conflicts; its text, those that are left.
-    """
-    unsolved = []
-    for item in found:
-        choice = solver.solve(item.conflict)
-        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
-            give_up_chunks(ours, item)
-        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
-            unsolved.append(item.conflict)
-    if unsolved:
-        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
-        raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}",
-            str(head.id),
-            [item.conflict for item in found],
-        )
 
 
 def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:

@@ -658,6 +658,8 @@ def _within_grid(
         return coords.astype(np.uint64), None
     rows = np.flatnonzero(inside)
     return coords[rows].astype(np.uint64), rows
+
+
 def _check_box(node: Node, box: Box) -> None:
     if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
         assert node.array is not None
