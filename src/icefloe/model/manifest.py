@@ -481,6 +481,16 @@ class Manifest:
         at[at == len(here)] = 0
         return np.where(here[at] == positions, at + rows.start, -1)
 
+    def block_for(self, node_id: NodeId, coords: Sequence[int]) -> int | None:
+        """The number of the block that `find` needs; None if it needs none."""
+        array = self.index.arrays.of_rank(node_id, len(coords))
+        if array is None or not array.extents.contains(coords):
+            return None
+        position = array.extents.position(coords)
+        if array.is_dense:
+            return self._block_of(array.row + position)
+        return self._block_at(array, position)
+
     def array(self, node_id: NodeId, rank: int | None = None) -> ArrayChunks | None:
         """All references of an array, as columns.
 

@@ -23,7 +23,6 @@ from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
-
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet

@@ -17,6 +17,7 @@ from icefloe.files.packs import write_pack
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import (
     ChunkKind,
     ChunkRef,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.config.settings import Settings
     from icefloe.files.virtual import VirtualChunkResolver
     from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.ids import NodeId
@@ -93,6 +95,11 @@ class WorkingTree:
     @property
     def _changes(self) -> ChangeSet:
         return self._view.changes
+
+    @property
+    def settings(self) -> Settings:
+        """What holds under the configuration."""
+        return self._context.settings
 
     @property
     def read_only(self) -> bool:
@@ -195,6 +202,17 @@ class WorkingTree:
                 return ref
         return view.chunks.find(node, coords) if node.manifests else None
 
+    async def locate_async(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
+        """Like `locate`: at once if what it takes is at hand, else in a thread."""
+        if not self._context.storage.capabilities.reads_are_immediate:
+            view = self._view
+            node = view.array(path)
+            edits = view.changes.chunks.get(node.id)
+            edited = edits is not None and edits.get(coords)[0]
+            if not edited and not view.chunks.is_at_hand(node, coords):
+                return await asyncio.to_thread(self.locate, path, coords)
+        return self.locate(path, coords)
+
     def get_chunk(
         self,
         path: str,
@@ -224,7 +242,7 @@ class WorkingTree:
     ) -> bytes | None:
         """Like `get_chunk`, without blocking the event loop."""
         view = self._view
-        ref = self._locate(view, path, coords)
+        ref = await self.locate_async(path, coords)
         if ref is None:
             return None
         read = self._context.chunk_files.read_async
@@ -302,6 +320,16 @@ class WorkingTree:
         """Delete a chunk; that it was not initialised is no error."""
         self._check_chunk(path, coords)
         self._record(path, coords, None)
+
+    def delete_chunk_set(self, path: str, coords: npt.NDArray[np.integer]) -> None:
+        """Delete many chunks of an array, at coordinates (n, rank) within its grid, none twice."""
+        if len(coords) == 0:
+            return
+        with self._lock:
+            self._check_writable()
+            self._write_pending()
+            node = self._view.array(path)
+            self._changes.edits(node).delete_many(ChunkIndex.from_coords(coords)[0])
 
     def chunk_size(self, path: str, coords: tuple[int, ...]) -> int | None:
         """Number of bytes of an initialised chunk."""
