@@ -224,7 +224,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
-        self._write_pending()
+        self._packs.write_all()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -283,7 +283,7 @@ class Session(WorkingTree):
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -345,7 +345,7 @@ class ForkSession(Session):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             return {
                 "context": self._context,
