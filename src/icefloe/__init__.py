@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictDetector as ConflictDetector
     from icefloe.changes.conflicts import ConflictSolver as ConflictSolver
     from icefloe.changes.conflicts import ConflictType as ConflictType
+    from icefloe.changes.conflicts import Documents as Documents
+    from icefloe.changes.conflicts import MergedDocument as MergedDocument
+    from icefloe.changes.conflicts import Sides as Sides
     from icefloe.changes.conflicts import VersionSelection as VersionSelection
+    from icefloe.changes.solvers import AppendSolver as AppendSolver
+    from icefloe.changes.solvers import MergeSolver as MergeSolver
     from icefloe.config import CachingConfig as CachingConfig
     from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
     from icefloe.config import ChunkReadingConfig as ChunkReadingConfig
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from icefloe.errors import StorageError as StorageError
     from icefloe.errors import StoragePermissionError as StoragePermissionError
     from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
+    from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
@@ -122,6 +128,7 @@ if TYPE_CHECKING:
     from icefloe.storage.stores import http_store as http_store
     from icefloe.storage.stores import local_filesystem_store as local_filesystem_store
     from icefloe.storage.stores import s3_store as s3_store
+    from icefloe.versioning.blame import Blame as Blame
     from icefloe.versioning.chunk_batches import ChunkBatch as ChunkBatch
     from icefloe.versioning.chunk_batches import ChunkBytes as ChunkBytes
     from icefloe.versioning.graph import AncestryGraph as AncestryGraph
@@ -130,6 +137,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
     from icefloe.versioning.repository import Repository as Repository
     from icefloe.versioning.session import ForkSession as ForkSession
+    from icefloe.versioning.session import OverlapWarning as OverlapWarning
     from icefloe.versioning.session import Session as Session
     from icefloe.zarr_store.store import IcefloeStore as IcefloeStore
 
@@ -146,7 +154,14 @@ _HOMES = {
         "ConflictDetector",
         "ConflictSolver",
         "ConflictType",
+        "Documents",
+        "MergedDocument",
+        "Sides",
         "VersionSelection",
+    ),
+    "icefloe.changes.solvers": (
+        "AppendSolver",
+        "MergeSolver",
     ),
     "icefloe.config": (
         "CachingConfig",
@@ -199,6 +214,7 @@ _HOMES = {
         "StoragePermissionError",
         "StoreKeyNotFoundError",
         "UnsafeStorageError",
+        "TaskFailedError",
         "VirtualChunkError",
     ),
     "icefloe.model.chunk_refs": ("ChunkKind",),
@@ -263,6 +279,7 @@ _HOMES = {
         "local_filesystem_store",
         "s3_store",
     ),
+    "icefloe.versioning.blame": ("Blame",),
     "icefloe.versioning.chunk_batches": (
         "ChunkBatch",
         "ChunkBytes",
@@ -276,6 +293,7 @@ _HOMES = {
     "icefloe.versioning.repository": ("Repository",),
     "icefloe.versioning.session": (
         "ForkSession",
+        "OverlapWarning",
         "Session",
     ),
     "icefloe.zarr_store.store": ("IcefloeStore",),

@@ -14,12 +14,13 @@ from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from icefloe.model.chunk_refs import ChunkRef
 
 
 _UNDECIDED: Any = object()
+_FEW_EDITS = 64
 
 Table: TypeAlias = "ArrayChunks | ChunkIndex | PendingChunks"
 """Edits as columns. An index alone stands for deleted chunks."""
@@ -78,6 +79,26 @@ class ChunkEdits:
     def set_many(self, chunks: ArrayChunks | PendingChunks) -> None:
         """Set many chunks at once."""
         self._add_tables([chunks])
+
+    def delete_many(self, gone: ChunkIndex) -> None:
+        """Delete many chunks at once."""
+        self._add_tables([gone])
+
+    def shifted(self, axis: int, start: int, by: int) -> ChunkEdits:
+        """The same edits, those from `start` on moved along a dimension; none may be pending."""
+        assert not self.cleared
+        twin = ChunkEdits(self.rank)
+        for table in self._tables_with_single():
+            coords = _index_of(table).coords()
+            # All that moves lies behind all that stays along the dimension, but not in the order.
+            coords[coords[:, axis] >= start, axis] += np.uint64(by)
+            moved, order = ChunkIndex.from_coords(coords)
+            if isinstance(table, ChunkIndex):
+                twin._tables.append(moved)
+            else:
+                assert isinstance(table, ArrayChunks)
+                twin._tables.append(ArrayChunks(moved, table.refs.take(order)))
+        return twin
 
     # --- chunks that wait for their pack
 
@@ -266,6 +287,32 @@ class ChunkEdits:
             indexes.append(old.index)
         return indexes[0].union(*indexes[1:]) if indexes else None
 
+    def few_written(self) -> list[tuple[int, ...]]:
+        """The coordinates of single edits in order, if they are few and delete nothing."""
+        if not 0 < len(self._single) <= _FEW_EDITS or self._as_tables is not None:
+            return []
+        values = self._single.values()
+        if None in values or any(isinstance(ref, PendingRef) for ref in values):
+            return []
+        return sorted(self._single)
+
+    def chosen(self, coords: Sequence[tuple[int, ...]]) -> Iterator[ChunkRef]:
+        """The references of `few_written`."""
+        return (ref for each in coords if (ref := self._single[each]) is not None)
+
+    def give_table(self, table: ArrayChunks) -> None:
+        """Take the table that was made of all single edits."""
+        self._as_tables = [table]
+
+    def own(self) -> tuple[ArrayChunks | None, ChunkIndex | None]:
+        """The chunks that these edits set, and those that they delete, whatever the base has."""
+        kept = self.apply(None)
+        touched = self.touched(None)
+        if touched is None or kept is None or len(kept) == len(touched):
+            return kept, touched if kept is None else None
+        coords = touched.coords()
+        return kept, ChunkIndex.from_coords(coords[kept.index.find_many(coords) < 0])[0]
+
     def _add_tables(self, later: Sequence[Table]) -> None:
         """Put tables on top of all edits so far."""
         tables = self._tables_with_single()
@@ -303,6 +350,20 @@ class ChunkEdits:
         if deleted:
             tables.append(ChunkIndex.from_tuples(deleted, self.rank))
         return tables
+
+
+def prepare_tables(all_edits: Iterable[ChunkEdits]) -> None:
+    """Make the tables of the single edits of many arrays together, ahead of who asks for each.
+
+    A commit may have thousands of small arrays, and arrays of columns are costly to make.
+    """
+    todo = [(edits, coords) for edits in all_edits if (coords := edits.few_written())]
+    columns = ChunkRefs.of([ref for edits, coords in todo for ref in edits.chosen(coords)])
+    end = 0
+    for edits, coords in todo:
+        start, end = end, end + len(coords)
+        index = ChunkIndex.of_sorted(coords, edits.rank)
+        edits.give_table(ArrayChunks(index, columns.slice(start, end)))
 
 
 def _index_of(table: Table) -> ChunkIndex:

@@ -115,6 +115,8 @@ class RepositoryConfig(Section):
     chunk_reading: ChunkReadingConfig | None = None
     verify_chunks: bool | None = None
     """Whether chunks are compared with their checksums each time they are read (no)."""
+    codec_threads: Concurrency | None = None
+    """How many threads decode and encode chunks; as many as there are processors to use."""
 
     @staticmethod
     def default() -> RepositoryConfig:

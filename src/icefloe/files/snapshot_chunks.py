@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
@@ -74,8 +75,20 @@ class SnapshotChunks:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
 
+    def some(self, node: Node, wanted: ChunkIndex) -> ArrayChunks | None:
+        """The references of some chunks of an array; None if it has none of them."""
+        near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
+        table = self.merged(node, near)
+        if table is None:
+            return None
+        coords = table.index.coords()
+        rows = np.flatnonzero(wanted.find_many(coords) >= 0)
+        return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
+
     def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
+        if not refs:
+            return None
         assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(

@@ -35,12 +35,12 @@ class Box(Record, frozen=True, gc=False):
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of positions along each dimension."""
-        return tuple(hi - lo for lo, hi in zip(self.lower, self.upper, strict=True))
+        return tuple(map(operator.sub, self.upper, self.lower))
 
     @property
     def size(self) -> int:
         """Number of positions."""
-        return prod(self.shape)
+        return prod(map(operator.sub, self.upper, self.lower))
 
     def contains(self, coords: Sequence[int]) -> bool:
         """Whether one position lies inside."""
@@ -48,6 +48,12 @@ class Box(Record, frozen=True, gc=False):
             len(coords) == len(self.lower)
             and all(map(operator.le, self.lower, coords))
             and all(map(operator.lt, coords, self.upper))
+        )
+
+    def encloses(self, other: Box) -> bool:
+        """Whether all positions of another box of the same rank lie inside."""
+        return all(map(operator.le, self.lower, other.lower)) and all(
+            map(operator.ge, self.upper, other.upper)
         )
 
     def intersects(self, other: Box) -> bool:
@@ -104,6 +110,13 @@ def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
     return _box(lower, tuple(high + 1 for high in coords.max(axis=0).tolist()))
 
 
+def box_around(one: Box, other: Box) -> Box:
+    """The smallest box around two of the same rank."""
+    if one.encloses(other):
+        return one
+    return _box(tuple(map(min, one.lower, other.lower)), tuple(map(max, one.upper, other.upper)))
+
+
 def _box(lower: tuple[int, ...], upper: tuple[int, ...]) -> Box:
     box = Box(lower, upper)
     if box.size > MAX_BOX_POSITIONS:
@@ -143,7 +156,7 @@ class ChunkIndex:
     @classmethod
     def of_sorted(cls, coords: Sequence[Sequence[int]], rank: int) -> Self:
         """Index a few unique coordinates, at least one, that are in row-major order already."""
-        columns = [[place[axis] for place in coords] for axis in range(rank)]
+        columns = list(zip(*coords, strict=True)) if rank else []
         box = _box(tuple(map(min, columns)), tuple(max(column) + 1 for column in columns))
         if len(coords) == box.size:
             return cls(box, None)
@@ -184,6 +197,10 @@ class ChunkIndex:
         if self.linear is None:
             return np.arange(self.box.size, dtype=np.uint64)
         return self.linear
+
+    def positions_in(self, box: Box) -> npt.NDArray[np.uint64]:
+        """Linear positions within a box that encloses this one, ascending."""
+        return self.positions() if box == self.box else box.linearize(self.coords())
 
     def coords(self) -> npt.NDArray[np.uint64]:
         """All coordinates (n, rank), in row-major order."""

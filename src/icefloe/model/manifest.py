@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box
+from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box, box_around
 from icefloe.model.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.located import Located
@@ -25,6 +25,8 @@ _D = TypeVar("_D")
 MAX_BLOCK_ROWS = 65_536
 """References per block: one lookup decodes one block."""
 _FEW_REFS = 64
+_MUCH_LARGER = 8
+"""A table this many times as large as another is not sorted again when the other is merged."""
 _MANY_ARRAYS = 32
 MAX_BLOCK_INLINE_BYTES = 1024 * 1024
 """Inline bytes per block, unless a single chunk has more."""
@@ -77,6 +79,8 @@ class ArrayChunks(Record, frozen=True, eq=False):
         """One table of several; where coordinates repeat, the later part wins."""
         if len(parts) == 1:
             return parts[0]
+        if len(parts) == 2 and len(parts[1]) * _MUCH_LARGER <= len(parts[0]):
+            return parts[0].patched(parts[1])
         coords = np.concatenate([part.index.coords() for part in parts])
         refs = ChunkRefs.concat([part.refs for part in parts])
         box = bounding_box(coords)
@@ -93,15 +97,38 @@ class ArrayChunks(Record, frozen=True, eq=False):
         """One reference as a value."""
         return self.refs.get(row)
 
+    def patched(self, later: ArrayChunks) -> ArrayChunks:
+        """This table with the rows of a small one, which win; nothing is sorted again."""
+        index = self.index
+        box = box_around(index.box, later.index.box)
+        theirs = later.index.positions_in(box)
+        if index.is_dense and box == index.box:
+            rows = theirs.astype(np.intp)
+            refs = self.refs.patched(later.refs, rows, np.zeros(len(rows), dtype=np.bool_))
+            return ArrayChunks(index, refs)
+        mine = index.positions_in(box)
+        rows = np.searchsorted(mine, theirs)
+        is_new = mine[np.minimum(rows, len(mine) - 1)] != theirs
+        refs = self.refs.patched(later.refs, rows, is_new)
+        positions = np.insert(mine, rows[is_new], theirs[is_new])
+        return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs)
+
     def without(self, gone: ChunkIndex) -> ArrayChunks | None:
         """The references whose coordinates are not in `gone`; None if none is left."""
-        coords = self.index.coords()
-        kept = np.flatnonzero(gone.find_many(coords) < 0)
-        if len(kept) == len(coords):
+        if len(gone) < len(self):
+            rows = self.index.find_many(gone.coords())
+            rows = rows[rows >= 0]
+        else:
+            rows = np.flatnonzero(gone.find_many(self.index.coords()) >= 0)
+        if len(rows) == 0:
             return self
-        if len(kept) == 0:
+        if len(rows) == len(self):
             return None
-        return ArrayChunks.from_columns(coords[kept], self.refs.take(kept))
+        kept = np.delete(np.arange(len(self)), rows)
+        positions = self.index.positions()[kept]
+        # Without some rows, the box may be smaller.
+        coords = self.index.box.delinearize(positions)
+        return ArrayChunks.from_sorted(coords, self.refs.take(kept))
 
 
 class ManifestArray(Record, frozen=True):

@@ -6,7 +6,9 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from icefloe.changes.compare import compare_nodes
+import msgspec
+
+from icefloe.changes.compare import compare_chunks, compare_nodes
 from icefloe.changes.logs import combine
 from icefloe.errors import (
     FormatError,
@@ -19,6 +21,7 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
+from icefloe.model.transaction_log import TransactionLog
 from icefloe.versioning.info import Diff
 
 if TYPE_CHECKING:
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.formats.port import Refs
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.snapshot import SnapshotStub
-    from icefloe.model.transaction_log import TransactionLog
 
     Lookup = Callable[[str], SnapshotId | None]
 
@@ -236,16 +239,63 @@ class History:
         path = self.between(older, newer)
         return None if path is None else combine(self.files.in_parallel(self.log, path))
 
+    def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """What differs between any two states: by logs if one descends from the other."""
+        if before.id == after.id:
+            return TransactionLog()
+        log = self.changes_between(before.id, after.id)
+        if log is not None:
+            return log
+        return compare_nodes(
+            list(before.nodes),
+            list(after.nodes),
+            SnapshotChunks(self.files, before).table,
+            SnapshotChunks(self.files, after).table,
+        )
+
+    def net_difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """Like `difference`, without what was changed and changed back."""
+        log = self.difference(before, after)
+        chunks_before = SnapshotChunks(self.files, before)
+        chunks_after = SnapshotChunks(self.files, after)
+        updated = {}
+        for node_id, index in log.updated_chunks.items():
+            old, new = before.nodes.by_id(node_id), after.nodes.by_id(node_id)
+            changed: ChunkIndex | None = index
+            if old is not None and new is not None:
+                changed = compare_chunks(
+                    chunks_before.some(old, index), chunks_after.some(new, index)
+                )
+            if changed is not None:
+                updated[node_id] = changed
+        same = {
+            node_id
+            for node_id in log.updated_arrays | log.updated_groups
+            if (old := before.nodes.by_id(node_id)) is not None
+            and (new := after.nodes.by_id(node_id)) is not None
+            and self.files.document(old) == self.files.document(new)
+        }
+        return msgspec.structs.replace(
+            log,
+            updated_chunks=updated,
+            updated_arrays=log.updated_arrays - same,
+            updated_groups=log.updated_groups - same,
+        )
+
+    def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+        """The newest snapshot that both descend from, or are."""
+        ancestors = {stub.id for stub in self.stubs(one)}
+        return next((stub.id for stub in self.stubs(other) if stub.id in ancestors), None)
+
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
-        """Differences from an ancestor to a later snapshot."""
-        log = None if older == newer else self.changes_between(older, newer)
-        if log is None:
+        """Differences between two snapshots that have a common ancestor."""
+        if older == newer or self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
-                f"the ancestry of {newer} doesn't include {older}: "
-                "a diff goes from an ancestor to a later snapshot"
+                f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
+                "from: a diff is between two different snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
-        return Diff(log, before.nodes, after.nodes)
+        return Diff(self.difference(before, after), before.nodes, after.nodes)
 
 
 def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:

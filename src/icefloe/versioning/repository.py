@@ -25,6 +25,8 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
+from icefloe.versioning.blame import Blame, blame
+from icefloe.versioning.branch_work import BranchWork
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.context import Context, VirtualAccess
@@ -335,6 +337,99 @@ class Repository:
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
 
+    # --- work on branches
+
+    def merge(
+        self,
+        from_branch: str,
+        into_branch: str,
+        *,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+        fast_forward: bool = True,
+    ) -> str:
+        """Bring what a branch has into another: a three-way merge as one commit.
+
+        What differs since the two parted is compared chunk by chunk, key by key of the metadata
+        and attribute by attribute. If the other branch has no commits of its own, it is moved
+        forward instead. What was merged is remembered, so a later merge takes only what is new.
+
+        Args:
+            from_branch: Whose changes to take.
+            into_branch: The branch that moves.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            solver: Decides conflicts, with `from_branch` as ours; MergeSolver() if not given,
+                which merges metadata and leaves chunks that both wrote to you.
+            fast_forward: Whether to move the branch without a commit where that is enough.
+
+        Returns:
+            The id of the snapshot that `into_branch` points to then.
+
+        Raises:
+            RebaseFailedError: If conflicts are left; nothing was changed then.
+        """
+        work = self._branch_work()
+        return work.merge(
+            from_branch, into_branch, message, metadata, solver, fast_forward=fast_forward
+        )
+
+    def cherry_pick(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch what one commit elsewhere changed; returns the tip's id."""
+        picked = self._existing(snapshot_id)
+        return self._branch_work().cherry_pick(picked, branch, message, metadata, solver)
+
+    def revert(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch the opposite of what one commit changed; returns the tip's id.
+
+        The chunks that it replaced come back as they were; later changes of other chunks stay.
+        """
+        undone = self._existing(snapshot_id)
+        return self._branch_work().revert(undone, branch, message, metadata, solver)
+
+    def squash(
+        self,
+        branch: str,
+        since_snapshot_id: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Make one commit of all commits of a branch after a snapshot; returns its id.
+
+        Other branches and tags keep the single commits. Raises ConflictError if the branch moved.
+        """
+        since = self._existing(since_snapshot_id)
+        return self._branch_work().squash(branch, since, message, metadata)
+
+    def publish(self, from_branch: str, to_branch: str) -> str:
+        """Move a branch forward to the tip of another, whose commits follow its own.
+
+        The last step of write, audit, publish: write on a branch, look at it, then publish it.
+        Raises ConflictError if the branch has commits that the other does not have.
+        """
+        return self._branch_work().publish(from_branch, to_branch)
+
+    def _branch_work(self) -> BranchWork:
+        return BranchWork(self._context, self._default_metadata)
+
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""
         tip = self._context.refs.tip(branch)
@@ -443,7 +538,7 @@ class Repository:
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """What changed from an ancestor to a later snapshot."""
+        """What changed from one snapshot to another that has a common ancestor with it."""
         Version(from_branch, from_tag, from_snapshot_id).check(
             "from_branch, from_tag, or from_snapshot_id"
         )
@@ -451,6 +546,17 @@ class Repository:
         older = self._resolve(from_branch, from_tag, from_snapshot_id)
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return self._context.history.diff(older, newer)
+
+    def blame(
+        self,
+        path: str,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Blame:
+        """Which commit last wrote each chunk of an array, as columns."""
+        return blame(self._context.history, self._resolve(branch, tag, snapshot_id), path)
 
     def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
         """A snapshot as JSON, for people."""

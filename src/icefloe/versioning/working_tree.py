@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.files.virtual import VirtualChunkResolver
+    from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -490,23 +492,27 @@ class WorkingTree:
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
 
-    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
-        """Set many chunk references at once, as columns."""
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
-            self._packs.write_all()
-            node = self._view.array(path)
-            assert node.array is not None
-            grid = node.array.grid_shape
-            box = chunks.index.box
-            if box.rank != node.array.rank or (
-                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
-            ):
-                raise InvalidInputError(
-                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
-                    f"of its grid {grid}"
-                )
-            self._changes.edits(node).set_many(chunks)
+            node = self._view.array(paths.canonical(path))
+            indexes = (None if chunks is None else chunks.index, deleted)
+            for index in indexes:
+                if index is not None and len(index):
+                    _check_box(node, index.box)
+            edits = self._changes.edits(node)
+            if deleted is not None and len(deleted):
+                edits.delete_many(deleted)
+            if chunks is not None and len(chunks):
+                edits.set_many(chunks)
+
+    @property
+    def virtual_sources(self) -> VirtualChunkResolver:
+        """What whoever opened the repository allowed to be read outside of it."""
+        return self._context.virtual
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """URLs of all virtual chunks, of each reference one, array by array."""
@@ -535,7 +541,7 @@ class WorkingTree:
             moved: npt.NDArray[np.int64] = coords + offset
             return moved
 
-        self._rearrange_chunks(paths.canonical(array_path), shifted)
+        self.rearrange_chunks(paths.canonical(array_path), shifted)
 
     def reindex_array(
         self,
@@ -555,11 +561,17 @@ class WorkingTree:
             rows = [outside if target is None else list(target) for target in targets]
             return np.array(rows, dtype=np.int64).reshape(coords.shape)
 
-        self._rearrange_chunks(paths.canonical(array_path), reindexed)
+        self.rearrange_chunks(paths.canonical(array_path), reindexed)
 
-    def _rearrange_chunks(
+    def rearrange_chunks(
         self, path: str, place: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
     ) -> None:
+        """Give all chunks of an array other coordinates at once; those outside are dropped.
+
+        Args:
+            path: Canonical path of an array.
+            place: New coordinates (n, rank) of chunks from their present ones.
+        """
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
@@ -659,6 +671,15 @@ def _checked(
                 f"chunk {wanted[twice[0]].tolist()} of {node.path} is given twice"
             )
     return wanted, segments
+
+
+def _check_box(node: Node, box: Box) -> None:
+    if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
