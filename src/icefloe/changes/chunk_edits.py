@@ -141,19 +141,15 @@ class ChunkEdits:
 
     def _waiting(self) -> list[Waiting]:
         """Tables that wait, oldest first, with the rows that no later edit replaced."""
+        if not any(isinstance(table, PendingChunks) for table in self._tables):
+            return []
         found: list[Waiting] = []
         later: list[ChunkIndex] = []
         if self._single:
             later.append(ChunkIndex.from_tuples(list(self._single), self.rank))
         for table in reversed(self._tables):
             if isinstance(table, PendingChunks):
-                kept = np.ones(len(table), dtype=np.bool_)
-                coords = table.index.coords() if later else None
-                for index in later:
-                    if index.box.intersects(table.index.box):
-                        assert coords is not None
-                        kept &= index.find_many(coords) < 0
-                found.append(Waiting(table, np.flatnonzero(kept)))
+                found.append(Waiting(table, _left_over(table, later)))
             later.append(_index_of(table))
         return found[::-1]
 
@@ -364,6 +360,18 @@ def prepare_tables(all_edits: Iterable[ChunkEdits]) -> None:
         start, end = end, end + len(coords)
         index = ChunkIndex.of_sorted(coords, edits.rank)
         edits.give_table(ArrayChunks(index, columns.slice(start, end)))
+
+
+def _left_over(table: PendingChunks, later: Sequence[ChunkIndex]) -> npt.NDArray[np.intp]:
+    """Rows of a table that no later edit replaced."""
+    near = [index for index in later if index.box.intersects(table.index.box)]
+    if not near:
+        return np.arange(len(table))
+    coords = table.index.coords()
+    kept = np.ones(len(table), dtype=np.bool_)
+    for index in near:
+        kept &= index.find_many(coords) < 0
+    return np.flatnonzero(kept)
 
 
 def _index_of(table: Table) -> ChunkIndex:

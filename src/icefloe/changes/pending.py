@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     BytesLike = bytes | bytearray | memoryview
 
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)
+_FEW_CHUNKS = 64
 _NO_LOCATIONS = Locations.none()
 
 
@@ -49,9 +50,15 @@ class PendingChunks:
     @classmethod
     def of(cls, coords: Sequence[tuple[int, ...]], refs: Sequence[PendingRef], rank: int) -> Self:
         """Columns of chunks that were written one by one; their bytes are not copied."""
-        table = np.array(coords, dtype=np.uint64).reshape(len(coords), rank)
-        index, order = ChunkIndex.from_coords(table)
-        buffers = tuple([refs[row].data for row in order.tolist()])
+        if len(coords) <= _FEW_CHUNKS:
+            # Without arrays of coordinates: a commit may have thousands of small tables.
+            order = sorted(range(len(refs)), key=coords.__getitem__)
+            index = ChunkIndex.of_sorted([coords[row] for row in order], rank)
+        else:
+            table = np.array(coords, dtype=np.uint64).reshape(len(coords), rank)
+            index, rows = ChunkIndex.from_coords(table)
+            order = rows.tolist()
+        buffers = tuple([refs[row].data for row in order])
         lengths = np.fromiter(map(len, buffers), dtype=np.int64, count=len(buffers))
         sources = np.arange(len(buffers), dtype=np.uint32)
         return cls(index, buffers, sources, np.zeros(len(buffers), dtype=np.int64), lengths)

@@ -81,9 +81,7 @@ def write_packs(
             max_bytes=limits.in_flight_bytes,
         )
     )
-    refs = _refs(plan, done, bounds[count] if count else 0)
-    results = iter([_outcome(table, each, plan, refs) for table, each in enumerate(waiting)])
-    return [[next(results) for _ in tables] for tables in arrays]
+    return _outcomes(arrays, plan, _refs(plan, done, bounds[count] if count else 0))
 
 
 def _plan(arrays: Sequence[Sequence[Waiting]], pack_bytes: int) -> _Plan:
@@ -173,18 +171,41 @@ def _refs(plan: _Plan, done: Sequence[_Written], count: int) -> ChunkRefs | None
     )
 
 
+def _outcomes(
+    arrays: Sequence[Sequence[Waiting]], plan: _Plan, refs: ChunkRefs | None
+) -> list[list[list[ArrayChunks | PendingChunks]]]:
+    """What stands for each table once the packs are written."""
+    results = []
+    start = number = 0
+    for waiting in arrays:
+        stop = start + sum(len(each.rows) for each in waiting)
+        mine: list[list[ArrayChunks | PendingChunks]] = []
+        for each in waiting:
+            places = np.arange(start, stop)
+            if len(waiting) > 1:
+                places = places[plan.tables[start:stop] == number]
+            mine.append(_outcome(each, places, plan, refs))
+            number += 1
+        results.append(mine)
+        start = stop
+    return results
+
+
 def _outcome(
-    table: int, waiting: Waiting, plan: _Plan, refs: ChunkRefs | None
+    waiting: Waiting, places: npt.NDArray[np.intp], plan: _Plan, refs: ChunkRefs | None
 ) -> list[ArrayChunks | PendingChunks]:
-    """What stands for a table once its packs are written."""
-    mine = np.flatnonzero(plan.tables == table)
-    written = 0 if refs is None else int(np.searchsorted(mine, len(refs)))
+    """What stands for a table whose chunks are at some places of the plan."""
+    written = 0 if refs is None else int(np.searchsorted(places, len(refs)))
     result: list[ArrayChunks | PendingChunks] = []
     if refs is not None and written:
-        coords = waiting.table.index.coords()[plan.rows[mine[:written]]]
-        result.append(ArrayChunks.from_sorted(coords, refs.take(mine[:written])))
-    if written < len(mine):
-        result.append(waiting.table.take(plan.rows[mine[written:]]))
+        chosen = refs.take(places[:written])
+        if written == len(waiting.table):
+            result.append(ArrayChunks(waiting.table.index, chosen))
+        else:
+            coords = waiting.table.index.coords()[plan.rows[places[:written]]]
+            result.append(ArrayChunks.from_sorted(coords, chosen))
+    if written < len(places):
+        result.append(waiting.table.take(plan.rows[places[written:]]))
     return result
 
 

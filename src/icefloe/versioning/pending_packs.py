@@ -50,7 +50,7 @@ class PendingPacks:
     def write_full(self) -> None:
         """Write what fills packs."""
         with self._turn:
-            if self.is_due and (taken := self._take(self._chunk_files.settings.pack_bytes)):
+            if self.is_due and (taken := self._take_enough()):
                 self._write(taken, only_full=True)
 
     def write_all(self) -> None:
@@ -58,19 +58,25 @@ class PendingPacks:
 
         Also what another thread is writing just now: whoever is done first settles it.
         """
-        if taken := self._take(1):
+        if taken := self._take():
             self._write(taken, only_full=False)
 
-    def _take(self, at_least: int) -> dict[NodeId, list[Waiting]]:
+    def _take_enough(self) -> dict[NodeId, list[Waiting]]:
+        """What waits, if it fills a pack."""
         with self._lock:
             chunks = self._changes().chunks
             size = sum(edits.pending_bytes() for edits in chunks.values())
-            if size < at_least:
-                # The rest of what was noted was overwritten since: it costs nothing.
-                for edits in chunks.values():
-                    edits.compact_pending()
-                self._noted = size
-                return {}
+            if size >= self._chunk_files.settings.pack_bytes:
+                return self._take()
+            # The rest of what was noted was overwritten since: it costs nothing.
+            for edits in chunks.values():
+                edits.compact_pending()
+            self._noted = size
+            return {}
+
+    def _take(self) -> dict[NodeId, list[Waiting]]:
+        with self._lock:
+            chunks = self._changes().chunks
             taken = {node_id: edits.take_pending() for node_id, edits in chunks.items()}
             self._noted = 0
             return {node_id: waiting for node_id, waiting in taken.items() if waiting}
