@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.model.chunk_index import is_inside
 from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
@@ -48,19 +49,15 @@ class SnapshotChunks:
         refs = [node.manifests[at] for at in np.flatnonzero(hit).tolist()]
         manifests = self._files.in_parallel(lambda ref: self.manifest(ref.manifest_id), refs)
         found: list[Located] = []
-        left = np.arange(len(coords))
+        is_left = np.ones(len(coords), dtype=np.bool_)
         for ref, manifest in zip(refs, manifests, strict=True):
-            inside = ref.extents.inside(coords[left])
-            if len(inside) == 0:
+            inside = is_inside(coords, ref.extents.lower, ref.extents.upper)
+            rows = np.flatnonzero(inside & is_left)
+            if len(rows) == 0:
                 continue
-            rows = left[inside]
-            parts = manifest.find_many(node.id, coords[rows], self._files.in_parallel)
-            found += [Located(rows[part.rows], part.refs) for part in parts]
-            if parts and len(refs) > 1:
-                got = np.concatenate([rows[part.rows] for part in parts])
-                left = np.setdiff1d(left, got, assume_unique=True)
-            if len(left) == 0:
-                break
+            for part in manifest.find_many(node.id, coords[rows], self._files.in_parallel):
+                found.append(Located(rows[part.rows], part.refs))
+                is_left[found[-1].rows] = False
         return found
 
     def _extents_of(self, node: Node) -> npt.NDArray[np.uint64]:

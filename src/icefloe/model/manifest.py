@@ -85,10 +85,17 @@ class ArrayChunks(Record, frozen=True, eq=False):
         refs = ChunkRefs.concat([part.refs for part in parts])
         box = bounding_box(coords)
         linear = box.linearize(coords)
+        if (linear[1:] > linear[:-1]).all():
+            # Parts that follow each other, as those of an array that grows.
+            return ArrayChunks(ChunkIndex.from_sorted(box, linear), refs)
         # The last of equal positions is the first in the reversed order, which np.unique keeps.
         positions, from_end = np.unique(linear[::-1], return_index=True)
         rows = len(linear) - 1 - from_end
         return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs.take(rows))
+
+    def get(self, row: int) -> ChunkRef:
+        """One reference as a value."""
+        return self.refs.get(row)
 
     def patched(self, later: ArrayChunks) -> ArrayChunks:
         """This table with the rows of a small one, which win; nothing is sorted again."""

@@ -279,7 +279,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
-        self._write_pending()
+        self._packs.write_all()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -331,7 +331,7 @@ class Session(WorkingTree):
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -416,7 +416,7 @@ class ForkSession(Session):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             return {
                 "context": self._context,
@@ -437,7 +437,7 @@ class ForkSession(Session):
     def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
         """References of the chunks that were written, and which ones were deleted, by array."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             found = {}
             for node_id, edits in self._changes.chunks.items():

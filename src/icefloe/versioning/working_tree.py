@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.pending import PendingChunks
 from icefloe.errors import DamagedChunkError, InvalidInputError, NodeNotFoundError, ReadOnlyError
 from icefloe.files.bulk_reads import BulkReader
+from icefloe.files.bulk_writes import write_segments
 from icefloe.files.chunks import size_of
-from icefloe.files.packs import write_pack
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
-from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.chunk_index import ChunkIndex, bounding_box, is_inside
 from icefloe.model.chunk_refs import (
     ChunkKind,
     ChunkRef,
@@ -34,16 +35,16 @@ from icefloe.versioning.bulk_checks import checked_table
 from icefloe.versioning.bulk_refs import GivenColumns, read_refs
 from icefloe.versioning.chunk_batches import WINDOW_REFS, ArrayReader
 from icefloe.versioning.chunk_names import ChunkNames, named
+from icefloe.versioning.pending_packs import PendingPacks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
     from icefloe.files.virtual import VirtualChunkResolver
-    from icefloe.model.chunk_index import Box, ChunkIndex
-    from icefloe.model.ids import NodeId
+    from icefloe.model.chunk_index import Box
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -78,8 +79,7 @@ class WorkingTree:
         """Start from a snapshot, without changes."""
         self._context = context
         self._lock = threading.RLock()
-        self._pack_turn = threading.Lock()
-        self._pending_bytes = 0
+        self._packs = PendingPacks(context.chunk_files, lambda: self._changes, self._lock)
         self._verify_chunks = context.settings.verify_chunks
         self._show(snapshot)
 
@@ -255,15 +255,15 @@ class WorkingTree:
         """Write a chunk."""
         self._check_chunk(path, coords)
         self._record(path, coords, self._context.chunk_files.write(data))
-        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
-            self._write_full_pack()
+        if self._packs.is_due:
+            self._packs.write_full()
 
     async def set_chunk_async(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Like `set_chunk`, without blocking the event loop."""
         self._check_chunk(path, coords)
         self._record(path, coords, await self._context.chunk_files.write_async(data))
-        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
-            await asyncio.to_thread(self._write_full_pack)
+        if self._packs.is_due:
+            await asyncio.to_thread(self._packs.write_full)
 
     def read_chunks(
         self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None = None
@@ -312,9 +312,32 @@ class WorkingTree:
             yield FoundChunks(np.zeros(1, dtype=np.intp), Segments.of([data]))
 
     def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
-        """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice."""
-        for row, place in enumerate(coords.tolist()):
-            self.set_chunk(path, tuple(place), bytes(segments.piece(row)))
+        """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice.
+
+        Small chunks wait for a pack, full packs and large chunks are written at once, several at
+        a time; the call returns when they are on the storage. If it fails, none of the chunks is
+        set, and it can be tried again.
+        """
+        if len(coords) == 1 and len(segments) == 1:
+            self.set_chunk(path, tuple(coords[0].tolist()), bytes(segments.piece(0)))
+            return
+        self._check_writable()
+        wanted, segments = _checked(self._view.array(path), coords, segments)
+        if len(wanted) == 0:
+            return
+        tables = write_segments(self._context.chunk_files, wanted, segments)
+        with self._lock:
+            # Checked again: while the bytes were written, others may have committed or resized.
+            self._check_writable()
+            node = self._view.array(path)
+            _check_all_in_grid(node, wanted)
+            edits = self._changes.edits(node)
+            for table in tables:
+                edits.set_many(table)
+                if isinstance(table, PendingChunks):
+                    self._packs.note(table.nbytes)
+        if self._packs.is_due:
+            self._packs.write_full()
 
     def delete_chunk(self, path: str, coords: tuple[int, ...]) -> None:
         """Delete a chunk; that it was not initialised is no error."""
@@ -327,7 +350,6 @@ class WorkingTree:
             return
         with self._lock:
             self._check_writable()
-            self._write_pending()
             node = self._view.array(path)
             self._changes.edits(node).delete_many(ChunkIndex.from_coords(coords)[0])
 
@@ -502,7 +524,6 @@ class WorkingTree:
         """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
-            self._write_pending()
             node = self._view.array(paths.canonical(path))
             indexes = (None if chunks is None else chunks.index, deleted)
             for index in indexes:
@@ -581,7 +602,7 @@ class WorkingTree:
             self._check_writable()
             node = self._view.array(path)
             assert node.array is not None
-            self._write_pending()
+            self._packs.write_all()
             table = self.chunk_table(path)
             if table is None:
                 return
@@ -615,58 +636,7 @@ class WorkingTree:
             node = self._check_chunk(path, coords)
             self._changes.edits(node).set(coords, ref)
             if isinstance(ref, PendingRef):
-                self._pending_bytes += len(ref.data)
-
-    # --- packs
-
-    def _write_full_pack(self) -> None:
-        """Write what waits, if it is enough. Writers wait for each other, so memory is bounded.
-
-        Nobody waits for the lock of the session while a pack is on its way.
-        """
-        with self._pack_turn:
-            pending = self._take_pending(self._context.chunk_files.settings.pack_bytes)
-            if pending:
-                self._settle(pending)
-
-    def _write_pending(self) -> None:
-        """Write all that waits: before a commit, a fork or anything that needs references."""
-        pending = self._take_pending(1)
-        if pending:
-            self._settle(pending)
-
-    def _take_pending(self, at_least: int) -> dict[NodeId, dict[tuple[int, ...], PendingRef]]:
-        """The chunks that wait, if they have so many bytes; they can still be read and changed."""
-        with self._lock:
-            if self._pending_bytes < at_least:
-                return {}
-            found = {node_id: edits.pending() for node_id, edits in self._changes.chunks.items()}
-            pending = {node_id: chunks for node_id, chunks in found.items() if chunks}
-            size = sum(len(ref.data) for chunks in pending.values() for ref in chunks.values())
-            if size < at_least // 2:
-                # Most of what was counted was overwritten since: it costs nothing.
-                self._pending_bytes = size
-                return {}
-            self._pending_bytes = 0
-            return pending
-
-    def _settle(self, pending: Mapping[NodeId, Mapping[tuple[int, ...], PendingRef]]) -> None:
-        """Write chunks as a pack and record where they are."""
-        arrays = {
-            node_id: {coords: ref.data for coords, ref in chunks.items()}
-            for node_id, chunks in pending.items()
-        }
-        try:
-            tables = write_pack(self._context.storage, self._context.format.layout, arrays)
-        except BaseException:
-            with self._lock:
-                self._pending_bytes += sum(len(d) for a in arrays.values() for d in a.values())
-            raise
-        with self._lock:
-            for node_id, table in tables.items():
-                edits = self._changes.chunks.get(node_id)
-                if edits is not None:
-                    edits.settle(pending[node_id], table)
+                self._packs.note(len(ref.data))
 
 
 def _within_grid(
@@ -679,13 +649,54 @@ def _within_grid(
             f"chunks of {node.path} have coordinates of the shape (n, {node.array.rank}), "
             f"found {coords.shape}"
         )
-    inside = (coords >= 0).all(axis=1)
-    if node.array.grid_shape is not None:
-        inside &= (coords < np.array(node.array.grid_shape, dtype=np.int64)).all(axis=1)
+    largest = np.iinfo(np.int64).max
+    grid = node.array.grid_shape or (largest,) * node.array.rank
+    inside = is_inside(coords, (0,) * node.array.rank, grid)
     if inside.all():
         return coords.astype(np.uint64), None
     rows = np.flatnonzero(inside)
     return coords[rows].astype(np.uint64), rows
+
+
+def _check_all_in_grid(node: Node, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Coordinates (n, rank) of chunks that may be written."""
+    wanted, rows = _within_grid(node, coords)
+    if rows is not None:
+        assert node.array is not None
+        outside = np.setdiff1d(np.arange(len(coords)), rows)
+        raise InvalidInputError(
+            f"invalid chunk index: {coords[outside[0]].tolist()} in {node.path}, whose chunk grid "
+            f"is {list(node.array.grid_shape or ())}"
+        )
+    return wanted
+
+
+def _checked(
+    node: Node, coords: npt.NDArray[np.integer], segments: Segments
+) -> tuple[npt.NDArray[np.uint64], Segments]:
+    """Chunks that may be written, in row-major order."""
+    wanted = _check_all_in_grid(node, coords)
+    if len(wanted) != len(segments):
+        raise InvalidInputError(
+            f"expected a segment for each of {len(wanted)} chunks of {node.path}, found "
+            f"{len(segments)}"
+        )
+    if len(wanted) == 0:
+        return wanted, segments
+    size = memoryview(segments.data).nbytes
+    lowest = min(int(segments.offsets.min()), int(segments.lengths.min()))
+    if lowest < 0 or int((segments.offsets + segments.lengths).max()) > size:
+        raise InvalidInputError(f"segments of chunks of {node.path} lie outside of their buffer")
+    linear = bounding_box(wanted).linearize(wanted)
+    if not (linear[1:] > linear[:-1]).all():
+        order = np.argsort(linear, kind="stable")
+        wanted, segments, linear = wanted[order], segments.take(order), linear[order]
+        twice = np.flatnonzero(linear[1:] == linear[:-1])
+        if len(twice):
+            raise InvalidInputError(
+                f"chunk {wanted[twice[0]].tolist()} of {node.path} is given twice"
+            )
+    return wanted, segments
 
 
 def _check_box(node: Node, box: Box) -> None:
