@@ -125,7 +125,7 @@ def box_of(batch: Batch, plan: ArrayPlan) -> BoxOfChunks | None:
 def _grid(coords: Ints) -> tuple[int, ...] | None:
     """Numbers of chunks along each axis of a box in row-major order; None if it is none."""
     if len(coords) == 1:
-        return (1,) * coords.shape[1]
+        return (1,) * int(coords.shape[1])
     extents: list[int] = (coords[-1] - coords[0] + 1).tolist()
     if min(extents) < 1 or math.prod(extents) != len(coords):
         return None
