@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import VersionSelection as VersionSelection
     from icefloe.config import CachingConfig as CachingConfig
     from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
+    from icefloe.config import ChunkReadingConfig as ChunkReadingConfig
     from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
     from icefloe.config import CompressionConfig as CompressionConfig
     from icefloe.config import ManifestConfig as ManifestConfig
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
     from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
     from icefloe.errors import ConflictError as ConflictError
+    from icefloe.errors import DamagedChunkError as DamagedChunkError
     from icefloe.errors import ErrorKind as ErrorKind
     from icefloe.errors import ForkedProcessError as ForkedProcessError
     from icefloe.errors import FormatError as FormatError
@@ -149,6 +151,7 @@ _HOMES = {
     "icefloe.config": (
         "CachingConfig",
         "ChunkPackingConfig",
+        "ChunkReadingConfig",
         "CompressionAlgorithm",
         "CompressionConfig",
         "ManifestConfig",
@@ -176,6 +179,7 @@ _HOMES = {
         "AlreadyExistsError",
         "CommitStateUnknownError",
         "ConflictError",
+        "DamagedChunkError",
         "ErrorKind",
         "ForkedProcessError",
         "FormatError",

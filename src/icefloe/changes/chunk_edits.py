@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
-from icefloe.model.chunk_refs import PendingRef
+from icefloe.model.chunk_refs import ChunkRefs, PendingRef
+from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
 
     from icefloe.model.chunk_refs import ChunkRef
 
@@ -114,6 +117,48 @@ class ChunkEdits:
             elif (row := table.index.find(coords)) >= 0:
                 return True, table.refs.get(row)
         return self.cleared, None
+
+    def find_many(
+        self, coords: npt.NDArray[np.uint64]
+    ) -> tuple[list[Located], npt.NDArray[np.intp]]:
+        """References of many chunks (n, rank), and the rows that the edits do not decide about.
+
+        Like `get`, it takes no lock.
+        """
+        found: list[Located] = []
+        left = np.arange(len(coords))
+        single = self._single
+        if single:
+            left = self._find_single(list(single.items()), coords, found)
+        for table in reversed(tuple(self._tables)):
+            if len(left) == 0:
+                break
+            index = table if isinstance(table, ChunkIndex) else table.index
+            at = index.find_many(coords if len(left) == len(coords) else coords[left])
+            hits = np.flatnonzero(at >= 0)
+            if isinstance(table, ArrayChunks) and len(hits):
+                found.append(Located(left[hits], table.refs.take(at[hits])))
+            left = left[at < 0]
+        return found, left[:0] if self.cleared else left
+
+    def _find_single(
+        self,
+        single: Sequence[tuple[tuple[int, ...], ChunkRef | None]],
+        coords: npt.NDArray[np.uint64],
+        found: list[Located],
+    ) -> npt.NDArray[np.intp]:
+        """Find what single edits decide about; returns the other rows."""
+        index, order = ChunkIndex.from_coords(
+            np.array([place for place, _ in single], dtype=np.uint64).reshape(len(single), -1)
+        )
+        at = index.find_many(coords)
+        hits = np.flatnonzero(at >= 0)
+        refs = [single[number][1] for number in order[at[hits]].tolist()]
+        present = [number for number, ref in enumerate(refs) if ref is not None]
+        if present:
+            columns = ChunkRefs.of([ref for ref in refs if ref is not None])
+            found.append(Located(hits[present], columns))
+        return np.flatnonzero(at < 0)
 
     def absorb(self, later: ChunkEdits) -> None:
         """Add the edits of another session on top of these."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from icefloe.errors import FormatError, ObjectNotFoundError
+from icefloe.errors import DamagedChunkError, ObjectNotFoundError, StorageError
+from icefloe.files.checksums import checksum
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, PendingRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
@@ -77,8 +78,18 @@ class ChunkFiles:
             return PendingRef(bytes(data))
         return None
 
-    def read(self, ref: ChunkRef, byte_range: ByteRange = WHOLE) -> bytes:
-        """Read a chunk or a part of it."""
+    def read(self, ref: ChunkRef, byte_range: ByteRange = WHOLE, *, verify: bool = False) -> bytes:
+        """Read a chunk or a part of it.
+
+        Args:
+            ref: Where it is.
+            byte_range: Which part.
+            verify: Compare its bytes with the checksum that was recorded, if there is one; then
+                the whole chunk is read, also for a part.
+
+        Raises:
+            DamagedChunkError: The chunk file is not as the reference says.
+        """
         match ref:
             case InlineRef():
                 start, length = byte_range.resolve(len(ref.data))
@@ -87,16 +98,16 @@ class ChunkFiles:
                 start, length = byte_range.resolve(ref.length)
                 if length == 0:
                     return b""
-                key = self.layout.chunk_file(ref.file)
-                try:
-                    return self.storage.get(key, ref.offset + start, length)
-                except ObjectNotFoundError:
-                    raise _missing(key) from None
+                if verify and ref.checksum:
+                    return self._read_verified(ref)[start : start + length]
+                return self._read_native(ref, start, length)
             case VirtualRef():
                 start, length = byte_range.resolve(ref.length)
                 return self.virtual.read(ref, start, length)
 
-    async def read_async(self, ref: ChunkRef, byte_range: ByteRange = WHOLE) -> bytes:
+    async def read_async(
+        self, ref: ChunkRef, byte_range: ByteRange = WHOLE, *, verify: bool = False
+    ) -> bytes:
         """Like `read`, without blocking the event loop for long."""
         match ref:
             case InlineRef():
@@ -107,26 +118,70 @@ class ChunkFiles:
                     return b""
                 if self.storage.capabilities.reads_are_immediate:
                     if length <= MAX_IMMEDIATE_BYTES:
-                        return self.read(ref, byte_range)
-                    return await asyncio.to_thread(self.read, ref, byte_range)
+                        return self.read(ref, byte_range, verify=verify)
+                    return await asyncio.to_thread(self.read, ref, byte_range, verify=verify)
+                if verify:
+                    return await asyncio.to_thread(self.read, ref, byte_range, verify=verify)
                 key = self.layout.chunk_file(ref.file)
                 try:
                     return await self.storage.get_async(key, ref.offset + start, length)
-                except ObjectNotFoundError:
-                    raise _missing(key) from None
+                except (ObjectNotFoundError, StorageError) as error:
+                    explained = await asyncio.to_thread(self._explained, ref, key, error)
+                    raise explained from error
             case VirtualRef():
                 start, length = byte_range.resolve(ref.length)
                 return await self.virtual.read_async(ref, start, length)
+
+    def _read_native(self, ref: NativeRef, start: int, length: int) -> bytes:
+        key = self.layout.chunk_file(ref.file)
+        try:
+            return self.storage.get(key, ref.offset + start, length)
+        except (ObjectNotFoundError, StorageError) as error:
+            raise self._explained(ref, key, error) from error
+
+    def _read_verified(self, ref: NativeRef) -> bytes:
+        data = self._read_native(ref, 0, ref.length)
+        found = checksum(data)
+        if found != ref.checksum:
+            key = self.layout.chunk_file(ref.file)
+            raise DamagedChunkError(wrong_checksum(found, ref.checksum), key)
+        return data
+
+    def _explained(
+        self, ref: NativeRef, key: str, error: ObjectNotFoundError | StorageError
+    ) -> Exception:
+        """The error to raise if a chunk cannot be read: is its file at fault?"""
+        what = self.fault_of_file(key, ref.offset, ref.length, error)
+        return error if what is None else DamagedChunkError(what, key)
+
+    def fault_of_file(
+        self, key: str, offset: int, length: int, error: ObjectNotFoundError | StorageError
+    ) -> str | None:
+        """What is wrong with a file that a chunk could not be read from; None if nothing is."""
+        if isinstance(error, ObjectNotFoundError):
+            return "its file is missing; perhaps it was cleaned up while the repository was open"
+        try:
+            size = self.storage.head(key).size
+        except ObjectNotFoundError:
+            return "its file is missing; perhaps it was cleaned up while the repository was open"
+        except StorageError:
+            return None
+        if size >= offset + length:
+            return None
+        return (
+            f"its file is too short: expected {length} bytes from byte {offset}, found a file of "
+            f"{size} bytes"
+        )
+
+
+def wrong_checksum(found: int, recorded: int) -> str:
+    """What is wrong with a chunk whose bytes are others than were written."""
+    return (
+        f"its bytes have the checksum {found:08x}, and {recorded:08x} was recorded when they were "
+        "written"
+    )
 
 
 def size_of(ref: ChunkRef) -> int:
     """Number of bytes of a chunk."""
     return len(ref.data) if isinstance(ref, InlineRef) else ref.length
-
-
-def _missing(key: str) -> FormatError:
-    return FormatError(
-        f"chunk file {key} is missing, although a manifest refers to it; "
-        "the repository is damaged or was cleaned up while it was open",
-        key,
-    )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_refs import ChunkRef
-    from icefloe.model.ids import ManifestId
+    from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import Snapshot
@@ -23,6 +28,7 @@ class SnapshotChunks:
     def __init__(self, files: MetadataFiles, snapshot: Snapshot) -> None:
         """Take the snapshot and where its manifests are."""
         self._files = files
+        self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
         self._sizes = {info.id: info.size_bytes for info in snapshot.manifests}
 
     def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
@@ -33,6 +39,39 @@ class SnapshotChunks:
                 if found is not None:
                     return found
         return None
+
+    def find_many(self, node: Node, coords: npt.NDArray[np.uint64]) -> list[Located]:
+        """The references of many chunks (n, rank); opens only manifests whose extents have some."""
+        lower, upper = self._extents_of(node)
+        hit = ((lower < coords.max(axis=0) + 1) & (upper > coords.min(axis=0))).all(axis=1)
+        refs = [node.manifests[at] for at in np.flatnonzero(hit).tolist()]
+        manifests = self._files.in_parallel(lambda ref: self.manifest(ref.manifest_id), refs)
+        found: list[Located] = []
+        left = np.arange(len(coords))
+        for ref, manifest in zip(refs, manifests, strict=True):
+            inside = ref.extents.inside(coords[left])
+            if len(inside) == 0:
+                continue
+            rows = left[inside]
+            parts = manifest.find_many(node.id, coords[rows], self._files.in_parallel)
+            found += [Located(rows[part.rows], part.refs) for part in parts]
+            if parts and len(refs) > 1:
+                got = np.concatenate([rows[part.rows] for part in parts])
+                left = np.setdiff1d(left, got, assume_unique=True)
+            if len(left) == 0:
+                break
+        return found
+
+    def _extents_of(self, node: Node) -> npt.NDArray[np.uint64]:
+        """Lower and upper corners of the extents of an array's manifests: shape (2, n, rank)."""
+        known = self._extents.get(node.id)
+        if known is None or known[0] is not node.manifests:
+            boxes = [ref.extents for ref in node.manifests]
+            corners = np.array(
+                [[box.lower for box in boxes], [box.upper for box in boxes]], dtype=np.uint64
+            )
+            self._extents[node.id] = known = (node.manifests, corners)
+        return known[1]
 
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""

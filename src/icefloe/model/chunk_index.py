@@ -57,6 +57,12 @@ class Box(Record, frozen=True, gc=False):
             for a, b, c, d in zip(self.lower, other.lower, self.upper, other.upper, strict=True)
         )
 
+    def inside(self, coords: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+        """Which coordinates (n, rank) lie inside."""
+        lower = np.array(self.lower, dtype=np.uint64)
+        upper = np.array(self.upper, dtype=np.uint64)
+        return np.flatnonzero(np.logical_and(coords >= lower, coords < upper).all(axis=1))
+
     def linearize(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
         """Row-major positions within the box of coordinates (n, rank) that all lie inside."""
         linear = np.zeros(len(coords), dtype=np.uint64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
+from icefloe.files.bulk_reads import ReadLimits
 from icefloe.files.chunks import ChunkFiles, ChunkSettings
 from icefloe.files.metadata import CacheBudget, MetadataFiles
 from icefloe.files.virtual import VirtualChunkResolver
@@ -77,6 +78,12 @@ class Context:
                 self.settings.packed_chunk_threshold_bytes,
                 self.settings.pack_bytes,
             ),
+        )
+        self.read_limits = ReadLimits(
+            self.settings.read_gap_bytes,
+            self.settings.read_request_bytes,
+            self.settings.read_concurrency,
+            self.settings.read_buffered_bytes,
         )
         self.history = History(self.files, self.refs)
 

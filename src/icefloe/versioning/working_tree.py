@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.errors import InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.errors import DamagedChunkError, InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.files.bulk_reads import BulkReader
 from icefloe.files.chunks import size_of
 from icefloe.files.packs import write_pack
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -24,12 +25,14 @@ from icefloe.model.chunk_refs import (
     PendingRef,
     VirtualRef,
 )
+from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.bulk_checks import checked_table
 from icefloe.versioning.bulk_refs import GivenColumns, read_refs
 from icefloe.versioning.chunk_batches import WINDOW_REFS, ArrayReader
+from icefloe.versioning.chunk_names import ChunkNames, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -73,6 +76,7 @@ class WorkingTree:
         self._lock = threading.RLock()
         self._pack_turn = threading.Lock()
         self._pending_bytes = 0
+        self._verify_chunks = context.settings.verify_chunks
         self._show(snapshot)
 
     def _show(self, snapshot: Snapshot, changes: ChangeSet | None = None) -> None:
@@ -92,6 +96,21 @@ class WorkingTree:
     def read_only(self) -> bool:
         """Whether nothing can be edited."""
         return True
+
+    @property
+    def verify_chunks(self) -> bool:
+        """Whether chunks are compared with their checksums when they are read.
+
+        It starts as the configuration says, and can be set.
+        """
+        return self._verify_chunks
+
+    @verify_chunks.setter
+    def verify_chunks(self, value: bool) -> None:
+        self._verify_chunks = value
+
+    def _verifies(self, *, asked: bool | None) -> bool:
+        return self._verify_chunks if asked is None else asked
 
     # --- nodes
 
@@ -160,7 +179,10 @@ class WorkingTree:
 
     def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         """Where the bytes of a chunk are; None if it is not initialised or outside the grid."""
-        view = self._view
+        return self._locate(self._view, path, coords)
+
+    @staticmethod
+    def _locate(view: _View, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         node = view.array(path)
         if not _in_grid(node, coords):
             return None
@@ -172,20 +194,42 @@ class WorkingTree:
         return view.chunks.find(node, coords) if node.manifests else None
 
     def get_chunk(
-        self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
+        self,
+        path: str,
+        coords: tuple[int, ...],
+        byte_range: ByteRange = WHOLE,
+        *,
+        verify: bool | None = None,
     ) -> bytes | None:
-        """The bytes of a chunk, or a part of them; None if it is not initialised."""
-        ref = self.locate(path, coords)
-        return None if ref is None else self._context.chunk_files.read(ref, byte_range)
+        """The bytes of a chunk, or a part of them; None if it is not initialised.
+
+        `verify` says whether the whole chunk is compared with its checksum; the setting if not
+        given.
+        """
+        view = self._view
+        ref = self._locate(view, path, coords)
+        if ref is None:
+            return None
+        try:
+            return self._context.chunk_files.read(
+                ref, byte_range, verify=self._verifies(asked=verify)
+            )
+        except DamagedChunkError as error:
+            raise named(error, path, coords, str(view.snapshot.id)) from error
 
     async def get_chunk_async(
         self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
     ) -> bytes | None:
         """Like `get_chunk`, without blocking the event loop."""
-        ref = self.locate(path, coords)
+        view = self._view
+        ref = self._locate(view, path, coords)
         if ref is None:
             return None
-        return await self._context.chunk_files.read_async(ref, byte_range)
+        read = self._context.chunk_files.read_async
+        try:
+            return await read(ref, byte_range, verify=self._verify_chunks)
+        except DamagedChunkError as error:
+            raise named(error, path, coords, str(view.snapshot.id)) from error
 
     def set_chunk(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Write a chunk."""
@@ -201,17 +245,51 @@ class WorkingTree:
         if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
             await asyncio.to_thread(self._write_full_pack)
 
-    def read_chunks(self, path: str, coords: npt.NDArray[np.integer]) -> Iterator[FoundChunks]:
+    def read_chunks(
+        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None = None
+    ) -> Iterator[FoundChunks]:
         """The bytes of many chunks, in any order; those in no group are not initialised.
+
+        Chunks that are near each other in a file are fetched together, and several requests are
+        on their way at a time. Segments are pieces of what was fetched, not copies. Fetching
+        waits for a caller who is slow to take the groups.
 
         Args:
             path: Canonical path of an array.
-            coords: Coordinates of the chunks, (n, rank), none twice.
+            coords: Coordinates of the chunks, (n, rank), none twice; those outside of the grid
+                are not initialised.
+            verify: Whether to compare the bytes with their checksums; the setting if not given.
         """
-        for row, place in enumerate(coords.tolist()):
-            data = self.get_chunk(path, tuple(place))
-            if data is not None:
-                yield FoundChunks(np.array([row], dtype=np.int64), Segments.of([data]))
+        if len(coords) == 1:
+            return self._read_one(path, coords, verify=verify)
+        view = self._view
+        node = view.array(path)
+        wanted, rows = _within_grid(node, coords)
+        if len(wanted) == 0:
+            return iter(())
+        edits = view.changes.chunks.get(node.id)
+        located, left = ([], np.arange(len(wanted))) if edits is None else edits.find_many(wanted)
+        if len(left) and node.manifests:
+            base = view.chunks.find_many(node, wanted[left])
+            located += [Located(left[part.rows], part.refs) for part in base]
+        if rows is not None:
+            located = [Located(rows[part.rows], part.refs) for part in located]
+        names = ChunkNames(path, coords, str(view.snapshot.id))
+        reader = BulkReader(
+            self._context.chunk_files,
+            self._context.read_limits,
+            names.damaged,
+            verify=self._verifies(asked=verify),
+        )
+        return reader.read(located)
+
+    def _read_one(
+        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None
+    ) -> Iterator[FoundChunks]:
+        """Like `read_chunks`, for which a single chunk is too little."""
+        data = self.get_chunk(path, tuple(coords[0].tolist()), verify=verify)
+        if data is not None:
+            yield FoundChunks(np.zeros(1, dtype=np.intp), Segments.of([data]))
 
     def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
         """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice."""
@@ -550,6 +628,25 @@ class WorkingTree:
                     edits.settle(pending[node_id], table)
 
 
+def _within_grid(
+    node: Node, coords: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
+    """Coordinates (n, rank) in the chunk grid, and which ones they are; None if they are all."""
+    assert node.array is not None
+    if coords.ndim != 2 or coords.shape[1] != node.array.rank:
+        raise InvalidInputError(
+            f"chunks of {node.path} have coordinates of the shape (n, {node.array.rank}), "
+            f"found {coords.shape}"
+        )
+    inside = (coords >= 0).all(axis=1)
+    if node.array.grid_shape is not None:
+        inside &= (coords < np.array(node.array.grid_shape, dtype=np.int64)).all(axis=1)
+    if inside.all():
+        return coords.astype(np.uint64), None
+    rows = np.flatnonzero(inside)
+    return coords[rows].astype(np.uint64), rows
+
+
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
     assert node.array is not None
     grid = node.array.grid_shape
@@ -557,4 +654,4 @@ def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
         return len(coords) == node.array.rank
     if len(coords) != len(grid):
         return False
-    return all(map(operator.lt, coords, grid))
+    return all(map(operator.lt, coords, grid)) and min(coords, default=0) >= 0
