@@ -238,6 +238,13 @@ class WorkingTree:
             table = view.chunks.table(node) if node.manifests else None
             return table if edits is None else edits.apply(table)
 
+    def chunk_tables(self, array_path: str) -> Iterator[ArrayChunks]:
+        """All chunk references of an array as columns, some manifests at a time, none twice.
+
+        It shows the session as it was at the call, whatever is written meanwhile.
+        """
+        return self._array_reader(array_path).tables()
+
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
         node = self._view.array(path)
