@@ -292,6 +292,12 @@ class _Planner:
                 if target is not None:
                     moved[axis] = target
         self._check_overlaps(name, [dims[axis] for axis in moving], placed)
+        if not self._axes and len(found) > 1:
+            hint = "the files have the same coordinates: give file_coordinates that tell them apart"
+            every = (("all of it", tuple(found)),)
+            self.differences.append(
+                Difference(name, "several files have one part", every, hint=hint)
+            )
         self.variables[name] = VariablePlan(
             name, document, is_virtual=True, files=placed, moved=moved, exists=old is not None
         )
@@ -306,7 +312,8 @@ class _Planner:
     ) -> tuple[str, ...]:
         """The files that give chunks: one alone for a variable that is the same in all."""
         if not moving:
-            return () if exists else tuple(found)[:1]
+            # Where nothing is put together, a file is all there is, and replaces what was there.
+            return () if exists and self._axes else tuple(found)[:1]
         return tuple(
             url for url in found if all(url in self._axes[dims[axis]].places for axis in moving)
         )

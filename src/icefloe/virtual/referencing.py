@@ -306,8 +306,6 @@ def clear_replaced(
 
 def _covers_old(plan: IngestPlan, dims: Sequence[str], url: str) -> bool:
     """Whether a file lies, along all dimensions, where the repository had something already."""
-    import numpy as np
-
     for dim in dims:
         if dim in plan.axes:
             axis = plan.axes[dim]
@@ -315,4 +313,4 @@ def _covers_old(plan: IngestPlan, dims: Sequence[str], url: str) -> bool:
             old = axis.old_positions
             if old is None or not ((old >= start) & (old < stop)).any():
                 return False
-    return bool(np.any([dim in plan.axes for dim in dims]))
+    return not plan.axes or any(dim in plan.axes for dim in dims)

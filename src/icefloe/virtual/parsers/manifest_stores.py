@@ -28,7 +28,7 @@ def array_of(array: ManifestArray) -> ParsedArray:
     rank = len(document["shape"])
     if not paths.size or not present.any():
         return ParsedArray(document, References.none(rank))
-    coords = np.argwhere(present).astype(np.int64).reshape(-1, rank)
+    coords = np.argwhere(present).astype(np.int64).reshape(int(present.sum()), rank)
     urls, codes = _distinct(paths[present])
     references = References(
         coords,
