@@ -56,7 +56,9 @@ def in_units_of(
     from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
 
     moments = decode_cf_datetime(values, own["units"], calendars[0])
-    numbers, _, _ = encode_cf_datetime(moments, wanted["units"], calendars[1], dtype=None)
+    # Nanoseconds since 1970 are more than 64-bit floats hold exactly.
+    exact = np.dtype(np.int64 if wanted["units"].startswith("nano") else np.float64)
+    numbers, _, _ = encode_cf_datetime(moments, wanted["units"], calendars[1], dtype=exact)
     return _as_whole_numbers(np.asarray(numbers), values.dtype)
 
 
