@@ -311,7 +311,7 @@ def test_zarr_stores(tmp_path: Path, layout: str) -> None:
     values = np.arange(60, dtype="f8").reshape(6, 10)
     values[0, 0] = np.nan
     data = xr.Dataset({"v": (("y", "x"), values), "s": ((), 3)}, {"x": np.arange(10)})
-    path = tmp_path / "a.zarr"
+    path = tmp_path / ("folder" if layout == "v3" else "a.zarr")
     if layout == "v2/":
         group = zarr.open_group(str(path), mode="w", zarr_format=2)
         array = group.create_array(

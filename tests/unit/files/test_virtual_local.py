@@ -187,8 +187,8 @@ def test_the_status_of_a_file_is_that_of_object_stores(root):
     (root / "link").symlink_to(root.parent / "secret")
     with pytest.raises(VirtualChunkError, match="leads out of the folder"):
         source(root).status(parse_location(f"file://{root}/link"))
-    with pytest.raises(VirtualChunkError, match="not a regular file"):
-        source(root).status(parse_location(f"file://{root}/"))
+    (root / "folder").mkdir()
+    assert source(root).status(parse_location(f"file://{root}/folder")) is None
 
 
 def test_files_are_listed_and_links_are_not_followed(root):
