@@ -511,6 +511,11 @@ class WorkingTree:
             if pending:
                 self._settle(pending)
 
+    def settle_pending(self) -> None:
+        """Write small chunks that wait for others now, to free their memory."""
+        with self._lock:
+            self._write_pending()
+
     def _write_pending(self) -> None:
         """Write all that waits: before a commit, a fork or anything that needs references."""
         pending = self._take_pending(1)
