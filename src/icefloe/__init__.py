@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from icefloe.errors import StorageError as StorageError
     from icefloe.errors import StoragePermissionError as StoragePermissionError
     from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
+    from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
@@ -197,6 +198,7 @@ _HOMES = {
         "StoragePermissionError",
         "StoreKeyNotFoundError",
         "UnsafeStorageError",
+        "TaskFailedError",
         "VirtualChunkError",
     ),
     "icefloe.model.chunk_refs": ("ChunkKind",),

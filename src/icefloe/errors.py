@@ -22,7 +22,8 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
 │   ├── ForkedProcessError       a client that does not survive fork() was used after one
 │   └── CommitStateUnknownError  .key .snapshot_id: it may have landed; nothing was cleaned up
-└── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+├── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+└── TaskFailedError              .failures: parts of a distributed job failed; nothing was committed
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class ErrorKind(StrEnum):
     STORE_KEY_NOT_FOUND = "store-key-not-found"
     READ_ONLY_STORE = "read-only-store"
     INCONSISTENT_FILES = "inconsistent-files"
+    TASK_FAILED = "task-failed"
 
 
 class IcefloeError(Exception):
@@ -263,3 +265,13 @@ class VirtualChunkError(IcefloeError):
     """A virtual chunk cannot be read: missing, changed or not authorised."""
 
     kind = ErrorKind.VIRTUAL_CHUNK
+
+
+class TaskFailedError(IcefloeError):
+    """Tasks of a distributed job failed; the job committed nothing."""
+
+    kind = ErrorKind.TASK_FAILED
+
+    def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message, failures)
+        self.failures = list(failures)

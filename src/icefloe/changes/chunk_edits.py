@@ -60,6 +60,10 @@ class ChunkEdits:
         """Set many chunks at once."""
         self._add_tables([chunks])
 
+    def delete_many(self, chunks: ChunkIndex) -> None:
+        """Delete many chunks at once."""
+        self._add_tables([chunks])
+
     def pending(self) -> dict[tuple[int, ...], PendingRef]:
         """The chunks that wait for their pack."""
         return {c: ref for c, ref in self._single.items() if isinstance(ref, PendingRef)}
@@ -155,6 +159,15 @@ class ChunkEdits:
         coords = np.concatenate([index.coords() for index in indexes])
         box = bounding_box(coords)
         return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))
+
+    def own(self) -> tuple[ArrayChunks | None, ChunkIndex | None]:
+        """The chunks that these edits set, and those that they delete, whatever the base has."""
+        kept = self.apply(None)
+        touched = self.touched(None)
+        if touched is None or kept is None or len(kept) == len(touched):
+            return kept, touched if kept is None else None
+        coords = touched.coords()
+        return kept, ChunkIndex.from_coords(coords[kept.index.find_many(coords) < 0])[0]
 
     def _add_tables(self, later: Sequence[ArrayChunks | ChunkIndex]) -> None:
         """Put tables on top of all edits so far.

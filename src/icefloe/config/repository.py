@@ -93,6 +93,8 @@ class RepositoryConfig(Section):
     chunk_packing: ChunkPackingConfig | None = None
     inline_attributes_threshold_bytes: Count | None = None
     """Attributes whose JSON has more bytes than this go to a file of their own."""
+    codec_threads: Concurrency | None = None
+    """How many threads decode and encode chunks; as many as there are processors to use."""
 
     @staticmethod
     def default() -> RepositoryConfig:

@@ -8,6 +8,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.conflicts import ConflictSolver, VersionSelection
 from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.errors import (
@@ -27,10 +28,14 @@ from icefloe.versioning.working_tree import WorkingTree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.detection import Found
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -111,6 +116,57 @@ class Session(WorkingTree):
         from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
+
+    # --- regions
+
+    def read_region(
+        self,
+        path: str,
+        selection: Any = ...,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Read a box of an array, without an object for each chunk.
+
+        Gives the values that Zarr gives, for any codec and data type.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            out: An array to read into; a new one if not given.
+
+        Returns:
+            The values, always as an array: one without axes if integers select all axes.
+        """
+        from icefloe.regions.transfer import read_region
+
+        return read_region(self, path, selection, out)
+
+    def write_region(
+        self,
+        path: str,
+        selection: Any,
+        values: npt.ArrayLike,
+        *,
+        write_empty_chunks: bool | None = None,
+    ) -> None:
+        """Write a box of an array, without an object for each chunk.
+
+        Chunks that the selection covers in part are read first. Two writers of parts of one
+        chunk must not write at the same time: one of them would undo what the other did.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            values: What to write; numpy's rules of broadcasting hold.
+            write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
+                deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
+        """
+        from icefloe.regions.transfer import write_region
+
+        write_region(self, path, selection, values, write_empty_chunks=write_empty_chunks)
+
+    read_region_async = async_twin(read_region)
+    write_region_async = async_twin(write_region)
 
     def status(self) -> Diff:
         """What the session changed so far."""
@@ -308,6 +364,24 @@ class Session(WorkingTree):
             self._unmerged_forks = True
             return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
 
+    def part(self) -> ForkSession:
+        """A fork for the tasks of one job, which sees the nodes that this session made or changed.
+
+        It does not see uncommitted chunks. What its copies write comes back as columns, by
+        `ForkSession.written` and `set_chunk_refs`, instead of by `merge`.
+        """
+        with self._lock:
+            self._check_writable()
+            part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
+            nodes = self._changes.copy()
+            nodes.chunks = {
+                node_id: _only_cleared(edits)
+                for node_id, edits in nodes.chunks.items()
+                if edits.cleared
+            }
+            part._show(self._snapshot, nodes)  # noqa: SLF001
+            return part
+
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks; where two wrote one chunk, the later one wins."""
         for other in others:
@@ -363,6 +437,18 @@ class ForkSession(Session):
         changes.rebase(snapshot.nodes)
         self._show(snapshot, changes)
 
+    def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
+        """References of the chunks that were written, and which ones were deleted, by array."""
+        with self._lock:
+            self._write_pending()
+            self._context.storage.sync()
+            found = {}
+            for node_id, edits in self._changes.chunks.items():
+                node = self._changes.by_id(node_id)
+                if node is not None and not edits.is_empty:
+                    found[node.path] = edits.own()
+            return found
+
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
         child = super().fork()
@@ -380,6 +466,13 @@ class ForkSession(Session):
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+
+
+def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
+    """Of some edits, only that all chunks of the base are gone."""
+    cleared = ChunkEdits(edits.rank)
+    cleared.cleared = True
+    return cleared
 
 
 def _resolve(

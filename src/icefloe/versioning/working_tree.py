@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.files.virtual import VirtualChunkResolver
+    from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -396,23 +397,23 @@ class WorkingTree:
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
 
-    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
-        """Set many chunk references at once, as columns."""
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
             self._write_pending()
-            node = self._view.array(path)
-            assert node.array is not None
-            grid = node.array.grid_shape
-            box = chunks.index.box
-            if box.rank != node.array.rank or (
-                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
-            ):
-                raise InvalidInputError(
-                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
-                    f"of its grid {grid}"
-                )
-            self._changes.edits(node).set_many(chunks)
+            node = self._view.array(paths.canonical(path))
+            indexes = (None if chunks is None else chunks.index, deleted)
+            for index in indexes:
+                if index is not None and len(index):
+                    _check_box(node, index.box)
+            edits = self._changes.edits(node)
+            if deleted is not None and len(deleted):
+                edits.delete_many(deleted)
+            if chunks is not None and len(chunks):
+                edits.set_many(chunks)
 
     @property
     def virtual_sources(self) -> VirtualChunkResolver:
@@ -529,6 +530,11 @@ class WorkingTree:
             if pending:
                 self._settle(pending)
 
+    def settle_pending(self) -> None:
+        """Write small chunks that wait for others now, to free their memory."""
+        with self._lock:
+            self._write_pending()
+
     def _write_pending(self) -> None:
         """Write all that waits: before a commit, a fork or anything that needs references."""
         pending = self._take_pending(1)
@@ -567,6 +573,15 @@ class WorkingTree:
                 edits = self._changes.chunks.get(node_id)
                 if edits is not None:
                     edits.settle(pending[node_id], table)
+
+
+def _check_box(node: Node, box: Box) -> None:
+    if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
