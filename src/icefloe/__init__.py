@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from icefloe.errors import ForkedProcessError as ForkedProcessError
     from icefloe.errors import FormatError as FormatError
     from icefloe.errors import IcefloeError as IcefloeError
+    from icefloe.errors import InconsistentFilesError as InconsistentFilesError
     from icefloe.errors import InvalidInputError as InvalidInputError
     from icefloe.errors import NodeNotFoundError as NodeNotFoundError
     from icefloe.errors import NotFoundError as NotFoundError
@@ -199,6 +200,7 @@ _HOMES = {
         "ForkedProcessError",
         "FormatError",
         "IcefloeError",
+        "InconsistentFilesError",
         "InvalidInputError",
         "NodeNotFoundError",
         "NotFoundError",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.writing import write as write
 
@@ -22,6 +23,7 @@ _HOMES = {
     "JobReport": "job",
     "NewArray": "arrays",
     "local_session": "session",
+    "rechunk": "rechunking",
     "write": "writing",
 }
 """Public name: module of this package that has it."""

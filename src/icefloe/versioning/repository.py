@@ -44,12 +44,14 @@ from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from os import PathLike
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
     from icefloe.formats.registry import Format
+    from icefloe.maintenance.materialize import Materialized
+    from icefloe.maintenance.virtual_sources import VirtualSourcesReport
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
@@ -429,6 +431,68 @@ class Repository:
 
     def _branch_work(self) -> BranchWork:
         return BranchWork(self._context, self._default_metadata)
+
+    def materialize(
+        self,
+        branch: str,
+        *,
+        arrays: Iterable[str] = ("*",),
+        region: Mapping[str, slice] | None = None,
+        locations: Iterable[str] | None = None,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        dry_run: bool = False,
+        rebase_with: ConflictSolver | None = None,
+    ) -> Materialized:
+        """Copy chosen virtual chunks into the repository, byte for byte, as one commit.
+
+        Args:
+            branch: Whose tip to change.
+            arrays: Paths of arrays, as patterns: `/era5/*`.
+            region: By dimension name, which elements to copy; chunks that have any of them are
+                copied whole.
+            locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            dry_run: Count chunks and bytes, and copy nothing.
+            rebase_with: What to do if the branch moves meanwhile.
+        """
+        from icefloe.maintenance.materialize import materialize
+
+        return materialize(
+            self,
+            branch,
+            arrays=arrays,
+            region=region,
+            locations=locations,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+            rebase_with=rebase_with,
+        )
+
+    def check_virtual_sources(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        arrays: Iterable[str] | None = None,
+    ) -> VirtualSourcesReport:
+        """Which files of virtual chunks are missing, changed or too short; none is read.
+
+        Args:
+            branch: The version to look at; `main` if none is named.
+            tag: The same, by tag.
+            snapshot_id: The same, by snapshot.
+            arrays: Paths of arrays or groups to look at; all by default.
+        """
+        from icefloe.maintenance.virtual_sources import check_virtual_sources
+
+        if branch is None and tag is None and snapshot_id is None:
+            branch = MAIN
+        session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
+        return check_virtual_sources(session, None if arrays is None else list(arrays))
 
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""

@@ -367,6 +367,13 @@ class WorkingTree:
             table = view.chunks.table(node) if node.manifests else None
             return table if edits is None else edits.apply(table)
 
+    def chunk_tables(self, array_path: str) -> Iterator[ArrayChunks]:
+        """All chunk references of an array as columns, some manifests at a time, none twice.
+
+        It shows the session as it was at the call, whatever is written meanwhile.
+        """
+        return self._array_reader(array_path).tables()
+
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
         node = self._view.array(path)
@@ -637,6 +644,11 @@ class WorkingTree:
             self._changes.edits(node).set(coords, ref)
             if isinstance(ref, PendingRef):
                 self._packs.note(len(ref.data))
+
+    def settle_pending(self) -> None:
+        """Write small chunks that wait for others now, to free their memory."""
+        with self._lock:
+            self._packs.write_all()
 
 
 def _within_grid(
