@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
+    from icefloe.maintenance.collection import GCSummary as GCSummary
+    from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
     from icefloe.storage.credentials import AnyAzureCredential as AnyAzureCredential
@@ -126,6 +128,8 @@ if TYPE_CHECKING:
     from icefloe.versioning.info import Diff as Diff
     from icefloe.versioning.info import ManifestFileInfo as ManifestFileInfo
     from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
+    from icefloe.versioning.leases import Lease as Lease
+    from icefloe.versioning.operations import Operation as Operation
     from icefloe.versioning.repository import Repository as Repository
     from icefloe.versioning.session import ForkSession as ForkSession
     from icefloe.versioning.session import Session as Session
@@ -197,6 +201,8 @@ _HOMES = {
         "UnsafeStorageError",
         "VirtualChunkError",
     ),
+    "icefloe.maintenance.collection": ("GCSummary",),
+    "icefloe.maintenance.expiry": ("ExpirationPolicy",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
     "icefloe.storage.credentials": (
@@ -264,6 +270,8 @@ _HOMES = {
         "ChunkBytes",
     ),
     "icefloe.versioning.graph": ("AncestryGraph",),
+    "icefloe.versioning.leases": ("Lease",),
+    "icefloe.versioning.operations": ("Operation",),
     "icefloe.versioning.info": (
         "Diff",
         "ManifestFileInfo",

@@ -47,11 +47,8 @@ ASYNC_FORMS = {
 """Methods with an `_async` form; `amend`, `move` and `set_virtual_refs_arr` are of 2.x."""
 
 LATER = {
-    "Repository.expire_snapshots",
-    "Repository.garbage_collect",
     "Repository.chunk_storage_stats",
     "Repository.total_chunks_storage",
-    "GCSummary",
 }
 """Not there yet, by plan: maintenance is an issue of its own."""
 

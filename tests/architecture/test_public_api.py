@@ -63,19 +63,8 @@ DIFFERENT_ON_PURPOSE = {
 """Official names that are absent or take other arguments here, and why."""
 
 NOT_YET = {
-    "GCSummary",
-    "GCSummary.attributes_deleted",
-    "GCSummary.bytes_deleted",
-    "GCSummary.chunks_deleted",
-    "GCSummary.manifests_deleted",
-    "GCSummary.snapshots_deleted",
-    "GCSummary.transaction_logs_deleted",
     "Repository.chunk_storage_stats",
     "Repository.chunk_storage_stats_async",
-    "Repository.expire_snapshots",
-    "Repository.expire_snapshots_async",
-    "Repository.garbage_collect",
-    "Repository.garbage_collect_async",
     "Repository.total_chunks_storage",
     "Repository.total_chunks_storage_async",
 }

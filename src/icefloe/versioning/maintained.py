@@ -1,0 +1,183 @@
+"""The methods of a repository that keep it in order; what they do is in `icefloe.maintenance`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from icefloe.errors import InvalidInputError
+from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.doomed import pinned
+from icefloe.versioning.history import Version
+from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease
+from icefloe.versioning.operations import Operation, OperationLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime, timedelta
+
+    from icefloe.maintenance.collection import GCSummary
+    from icefloe.maintenance.expiry import ExpirationPolicy
+    from icefloe.model.ids import SnapshotId
+    from icefloe.versioning.context import Context
+
+_MANIFEST_BYTES = 512 * 1024 * 1024
+
+
+class MaintainedRepository:
+    """Leases, expiry, garbage collection, statistics and the log of operations."""
+
+    _context: Context
+
+    # --- leases
+
+    def lease(
+        self,
+        *,
+        holder: str | None = None,
+        snapshot_ids: Iterable[str] = (),
+        lifetime: timedelta = DEFAULT_LIFETIME,
+    ) -> Lease:
+        """A context manager that keeps garbage collection away from work that takes long.
+
+        Until the block ends, nothing is collected that was written after it began, by anyone, nor
+        the given snapshots and what they refer to. Writable sessions need none: they take a lease
+        by themselves after five minutes. A lease is renewed by a thread; if this process dies, it
+        lapses.
+
+        Args:
+            holder: Who holds it, for people; the host and process if not given.
+            snapshot_ids: Snapshots (or branches, or tags) that are being read.
+            lifetime: How long it holds after the process has died.
+        """
+        found = [self._context.history.resolve(Version(snapshot_id=each)) for each in snapshot_ids]
+        return Lease(self._context.storage, holder=holder, snapshots=found, lifetime=lifetime)
+
+    @contextlib.contextmanager
+    def _pinned(self, snapshot_id: str) -> Iterator[SnapshotId]:
+        """The id of a snapshot that is there, and stays while something is made to point to it."""
+        context = self._context
+        found = context.history.resolve(Version(snapshot_id=snapshot_id))
+        with pinned(context.storage, context.format.layout, found):
+            yield found
+
+    # --- expiry and collection
+
+    def expire_snapshots(
+        self,
+        older_than: datetime | timedelta | None = None,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        keep_last: int | None = None,
+        branches: Mapping[str, ExpirationPolicy | None] | None = None,
+        tags: Mapping[str, ExpirationPolicy | None] | None = None,
+        dry_run: bool = False,
+        job: str | None = None,
+    ) -> set[str]:
+        """Take old snapshots out of the history; collection deletes what only they refer to.
+
+        Histories end, behind the oldest snapshot that is kept, with the first snapshot. What
+        branches and tags point to stays. Expired snapshots can be read until they are collected.
+
+        Args:
+            older_than: Snapshots that were written before this moment expire; a timedelta means
+                that long before now, by the storage's clock.
+            delete_expired_branches: Delete branches whose tip expires; never `main`.
+            delete_expired_tags: Not possible: tags stay for ever.
+            keep_last: So many of the newest snapshots of each history stay, whatever their age.
+            branches: Other policies for some branches, by name or pattern (`release-*`); None
+                keeps the whole history.
+            tags: The same for tags.
+            dry_run: Only tell what would expire.
+            job: Who does this, for the log of operations.
+
+        Returns:
+            Ids of the snapshots that expired. Tips that are old enough are among them, though
+            they stay.
+        """
+        from icefloe.maintenance.expiry import ExpirationPolicy, expire
+
+        if delete_expired_tags:
+            raise InvalidInputError(
+                "tags cannot be deleted once created, so delete_expired_tags is not possible; "
+                "name things that come and go by branches, and use delete_expired_branches"
+            )
+        if older_than is None and keep_last is None and not (branches or tags):
+            raise InvalidInputError("say what expires: give older_than, keep_last or policies")
+        ensure_conditional_writes(self._context.storage)
+        plan = expire(
+            self._context,
+            ExpirationPolicy(older_than, keep_last),
+            branches=branches or {},
+            tags=tags or {},
+            delete_branches=delete_expired_branches,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            details = {"snapshots": len(plan.expired), "branches_deleted": list(plan.branches)}
+            self._note("expire_snapshots", details, job)
+        return {str(snapshot_id) for snapshot_id in plan.expired}
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime | timedelta,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+        job: str | None = None,
+    ) -> GCSummary:
+        """Delete objects that nothing refers to.
+
+        Never deletes what a branch, a tag or a lease reaches, nor anything that is younger than
+        the given moment. Sessions that are open for more than five minutes have a lease; those
+        that are younger are safe if the moment is at least as long ago. A collection that dies
+        harms nothing; the next one goes on.
+
+        Args:
+            delete_object_older_than: Only objects that were written before this moment are
+                deleted, by the storage's clock; a timedelta means that long before now, and
+                does not depend on the clock of this computer.
+            dry_run: Only tell what would be deleted.
+            max_snapshots_in_memory: How many snapshots are held at a time.
+            max_compressed_manifest_mem_bytes: How many bytes of manifests are read at a time.
+            max_concurrent_manifest_fetches: How many manifests are read at a time.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.maintenance.collection import collect_garbage
+        from icefloe.maintenance.marking import Limits
+
+        limits = Limits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        summary = collect_garbage(
+            self._context, delete_object_older_than, dry_run=dry_run, limits=limits
+        )
+        if not dry_run:
+            self._note("garbage_collect", _plain(summary), job)
+        return summary
+
+    # --- the log of operations
+
+    def operations(self) -> Iterator[Operation]:
+        """What was done to the repository, newest first: moves of references and maintenance."""
+        return OperationLog(self._context.storage).newest_first()
+
+    def _note(self, kind: str, details: dict[str, Any], job: str | None = None) -> None:
+        OperationLog(self._context.storage).add(kind, details, job)
+
+    expire_snapshots_async = async_twin(expire_snapshots)
+    garbage_collect_async = async_twin(garbage_collect)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    import msgspec
+
+    plain = msgspec.to_builtins(value, builtin_types=())
+    assert isinstance(plain, dict)
+    return plain
