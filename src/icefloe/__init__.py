@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from icefloe.errors import VirtualChunkError as VirtualChunkError
     from icefloe.maintenance.collection import GCSummary as GCSummary
     from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
+    from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
     from icefloe.storage.credentials import AnyAzureCredential as AnyAzureCredential
@@ -203,6 +204,7 @@ _HOMES = {
     ),
     "icefloe.maintenance.collection": ("GCSummary",),
     "icefloe.maintenance.expiry": ("ExpirationPolicy",),
+    "icefloe.maintenance.statistics": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
     "icefloe.storage.credentials": (

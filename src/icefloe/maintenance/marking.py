@@ -82,6 +82,8 @@ class Marks:
         self.files = MetadataFiles(context.storage, context.format, CacheBudget(manifests=1 << 28))
         self.history = History(self.files, context.refs, SeenCuts(context.storage))
         self.snapshots: set[SnapshotId] = set()
+        self.num_refs = 0
+        """References in all manifests."""
         self._manifests = IdSet()
         self._sizes: dict[bytes, int] = {}
         self._attributes = IdSet()
@@ -97,7 +99,7 @@ class Marks:
             for snapshot in self.history.ancestry(snapshot_id):
                 if snapshot.id in self.snapshots:
                     return
-                self._add(snapshot)
+                self.add_snapshot(snapshot)
         except SnapshotNotFoundError:
             if is_whole:
                 raise
@@ -111,16 +113,18 @@ class Marks:
             for snapshot_id in self.history.between(base, tip) or ():
                 if snapshot_id not in self.snapshots:
                     try:
-                        self._add(self.files.read_snapshot(snapshot_id))
+                        self.add_snapshot(self.files.read_snapshot(snapshot_id))
                     except SnapshotNotFoundError:
                         continue
 
-    def _add(self, snapshot: Snapshot) -> None:
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        """Reach a snapshot alone."""
         self.snapshots.add(snapshot.id)
         self._manifests.add_each(info.id for info in snapshot.manifests)
         for info in snapshot.manifests:
-            if info.size_bytes and info.id not in self._sizes:
+            if info.id not in self._sizes:
                 self._sizes[info.id] = info.size_bytes
+                self.num_refs += info.num_chunk_refs
         self._attributes.add_each(info.id for info in snapshot.attribute_files)
 
     def snapshot_ids(self) -> npt.NDArray[np.bytes_]:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from icefloe.config.plain_form import to_plain
 from icefloe.errors import InvalidInputError
+from icefloe.model.ids import ManifestId
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.doomed import pinned
 from icefloe.versioning.history import Version
+from icefloe.versioning.inspection import describe_log, describe_manifest
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease
-from icefloe.versioning.operations import Operation, OperationLog
+from icefloe.versioning.operations import (
+    Operation,
+    OperationLog,
+    commits_newest_first,
+    merged,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
 
     from icefloe.maintenance.collection import GCSummary
     from icefloe.maintenance.expiry import ExpirationPolicy
+    from icefloe.maintenance.statistics import ChunkFiles, ChunkStorageStats, SnapshotSize
     from icefloe.model.ids import SnapshotId
     from icefloe.versioning.context import Context
 
@@ -162,17 +172,159 @@ class MaintainedRepository:
             self._note("garbage_collect", _plain(summary), job)
         return summary
 
+    # --- statistics
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        """Bytes of the chunks of all snapshots that branches and tags reach, by kind.
+
+        What several references share counts once.
+        """
+        from icefloe.maintenance.marking import Limits
+        from icefloe.maintenance.statistics import repository_stats
+
+        limits = Limits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return repository_stats(self._context, limits)
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Bytes of native chunks; the older name of a part of `chunk_storage_stats`."""
+        warnings.warn(
+            "total_chunks_storage is deprecated: use chunk_storage_stats().native_bytes",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.chunk_storage_stats(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        ).native_bytes
+
+    def branch_storage_stats(self) -> dict[str, ChunkStorageStats]:
+        """Bytes of the chunks that the whole history of each branch refers to.
+
+        Branches share much, so the sum is more than what the repository takes.
+        """
+        from icefloe.maintenance.marking import Limits
+        from icefloe.maintenance.statistics import branch_stats
+
+        return branch_stats(self._context, Limits())
+
+    def array_storage_stats(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> dict[str, ChunkStorageStats]:
+        """Bytes of the chunks of each array of one version."""
+        from icefloe.maintenance.statistics import array_stats
+
+        found = self._context.history.resolve(Version(branch, tag, snapshot_id))
+        return array_stats(self._context, self._context.files.read_snapshot(found))
+
+    def snapshot_storage_stats(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Iterator[SnapshotSize]:
+        """What each snapshot of a history holds, and what it added to its parent, newest first."""
+        from icefloe.maintenance.marking import Limits
+        from icefloe.maintenance.statistics import snapshot_sizes
+
+        found = self._context.history.resolve(Version(branch, tag, snapshot_id))
+        return snapshot_sizes(self._context, found, Limits())
+
+    def chunk_file_stats(self) -> ChunkFiles:
+        """All chunk files that branches and tags reach, and how much of each is used.
+
+        Bytes that nothing refers to are dead: they go when the whole file can go, or when
+        `compact` has moved the rest elsewhere.
+        """
+        from icefloe.maintenance.marking import Limits
+        from icefloe.maintenance.statistics import chunk_files
+
+        return chunk_files(self._context, Limits())
+
+    # --- files
+
+    def inspect_manifest(self, manifest_id: str, *, pretty: bool = True) -> str:
+        """A manifest as JSON, for people: what it holds of each array."""
+        found = ManifestId.parse(manifest_id)
+        return _json(describe_manifest(found, self._context.files.manifest(found, 0)), pretty)
+
+    def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """What a commit changed as JSON, for people."""
+        found = self._context.history.resolve(Version(snapshot_id=snapshot_id))
+        return _json(describe_log(found, self._context.history.log(found)), pretty)
+
+    def inspect_repo_info(self, *, pretty: bool = True) -> str:
+        """The format, branches, tags and configuration of a repository as JSON, for people."""
+        context = self._context
+        refs = context.refs
+        tips = {name: refs.tip(name) for name in sorted(refs.branches())}
+        info = {
+            "location": context.storage.location,
+            "generation": context.format.name,
+            "spec_version": context.format.spec_version,
+            "branches": {
+                name: {"snapshot_id": str(tip.snapshot_id), "sequence": tip.sequence}
+                for name, tip in tips.items()
+                if tip is not None
+            },
+            "tags": {name: str(refs.tag(name)) for name in sorted(refs.tags())},
+            "expired_behind": sorted(map(str, context.history.cuts.all())),
+            "config": to_plain(context.config),
+        }
+        return _json(info, pretty)
+
     # --- the log of operations
 
     def operations(self) -> Iterator[Operation]:
-        """What was done to the repository, newest first: moves of references and maintenance."""
-        return OperationLog(self._context.storage).newest_first()
+        """What was done to the repository, newest first: commits, moves of references, maintenance.
+
+        Commits have the time and the properties that their writers gave them; other operations,
+        the time of the storage's clock and the job that did them.
+        """
+        commits = commits_newest_first(self._context.history)
+        return merged(OperationLog(self._context.storage).newest_first(), commits)
 
     def _note(self, kind: str, details: dict[str, Any], job: str | None = None) -> None:
         OperationLog(self._context.storage).add(kind, details, job)
 
     expire_snapshots_async = async_twin(expire_snapshots)
     garbage_collect_async = async_twin(garbage_collect)
+    chunk_storage_stats_async = async_twin(chunk_storage_stats)
+    total_chunks_storage_async = async_twin(total_chunks_storage)
+    branch_storage_stats_async = async_twin(branch_storage_stats)
+    array_storage_stats_async = async_twin(array_storage_stats)
+    chunk_file_stats_async = async_twin(chunk_file_stats)
+    inspect_manifest_async = async_twin(inspect_manifest)
+    inspect_transaction_log_async = async_twin(inspect_transaction_log)
+    inspect_repo_info_async = async_twin(inspect_repo_info)
+
+
+def _json(value: Any, pretty: bool) -> str:  # noqa: FBT001
+    import msgspec
+
+    text = msgspec.json.encode(value)
+    return (msgspec.json.format(text, indent=2) if pretty else text).decode()
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ not be written is no reason to fail.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import secrets
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ from icefloe.versioning.leases import default_holder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
+    from icefloe.versioning.history import History
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +36,56 @@ class Operation(msgspec.Struct, frozen=True):
 
     kind: str
     """Such as `commit`, `create_branch`, `expire_snapshots`, `garbage_collect`, `compact`."""
-    at: datetime | None
-    """When it was finished; None where only the order is known."""
+    at: datetime
+    """When it was finished."""
     job: str
     """Who did it: the host and process, or the name that was given; empty if unknown."""
     details: dict[str, Any]
+
+
+def commits_newest_first(history: History) -> Iterator[Operation]:
+    """The commits of all branches that exist, each once, by the time that they tell."""
+    tips = [(name, history.refs.tip(name)) for name in sorted(history.refs.branches())]
+    seen: set[SnapshotId] = set()
+    return heapq.merge(
+        *(
+            _commits_of(history, name, tip.snapshot_id, seen)
+            for name, tip in tips
+            if tip is not None and tip.snapshot_id is not None
+        ),
+        key=_time,
+        reverse=True,
+    )
+
+
+def _commits_of(
+    history: History, branch: str, tip: SnapshotId, seen: set[SnapshotId]
+) -> Iterator[Operation]:
+    for snapshot in history.ancestry(tip):
+        if snapshot.id in seen:
+            return
+        seen.add(snapshot.id)
+        metadata = snapshot.public_metadata()
+        yield Operation(
+            "commit" if snapshot.parent_id is not None else "create",
+            snapshot.written_at,
+            str(metadata.get("job", "")),
+            {
+                "branch": branch,
+                "snapshot_id": str(snapshot.id),
+                "message": snapshot.message,
+                "metadata": metadata,
+            },
+        )
+
+
+def merged(*parts: Iterator[Operation]) -> Iterator[Operation]:
+    """Operations of several sources, each newest first, as one."""
+    return heapq.merge(*parts, key=_time, reverse=True)
+
+
+def _time(operation: Operation) -> datetime:
+    return operation.at
 
 
 class _OperationFile(msgspec.Struct):
