@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
     from icefloe.maintenance.collection import GCSummary as GCSummary
+    from icefloe.maintenance.compaction import CompactionSummary as CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
     from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
@@ -203,6 +204,7 @@ _HOMES = {
         "VirtualChunkError",
     ),
     "icefloe.maintenance.collection": ("GCSummary",),
+    "icefloe.maintenance.compaction": ("CompactionSummary",),
     "icefloe.maintenance.expiry": ("ExpirationPolicy",),
     "icefloe.maintenance.statistics": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),

@@ -107,12 +107,6 @@ OURS_ALONE = {ConflictType: {"MoveOfChangedNode"}}
 """Members beyond the official ones: 1.x cannot move nodes."""
 
 
-def exists(name: str) -> bool:
-    first, _, member = name.partition(".")
-    owner: Any = CLASSES.get(first, icefloe)
-    return hasattr(owner, member or first)
-
-
 def pairs() -> list[tuple[str, str]]:
     return [(owner, method) for owner, methods in ASYNC_FORMS.items() for method in methods.split()]
 

@@ -7,10 +7,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.plain_form import to_plain
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, RefNotFoundError
 from icefloe.model.ids import ManifestId
+from icefloe.model.paths import canonical
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import pinned
 from icefloe.versioning.history import Version
 from icefloe.versioning.inspection import describe_log, describe_manifest
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
 
+    from icefloe.formats.port import BranchTip
     from icefloe.maintenance.collection import GCSummary
+    from icefloe.maintenance.compaction import CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy
     from icefloe.maintenance.statistics import ChunkFiles, ChunkStorageStats, SnapshotSize
     from icefloe.model.ids import SnapshotId
@@ -172,6 +176,81 @@ class MaintainedRepository:
             self._note("garbage_collect", _plain(summary), job)
         return summary
 
+    # --- compaction
+
+    def compact(
+        self,
+        message: str = "compact chunk files",
+        *,
+        branch: str,
+        to_branch: str | None = None,
+        arrays: Iterable[str] | None = None,
+        pack_bytes: int | None = None,
+        small_file_bytes: int | None = None,
+        max_chunk_bytes: int | None = None,
+        min_live_share: float = 0.5,
+        dry_run: bool = False,
+        metadata: dict[str, Any] | None = None,
+        job: str | None = None,
+    ) -> CompactionSummary:
+        """Move chunks of small and of sparsely used chunk files into well-ordered packs.
+
+        One commit, which changes no byte of any chunk. Others may write at the same time: where
+        they changed a chunk, theirs stays, and none of them has to rebase because of this.
+
+        Args:
+            message: Message of the commit.
+            branch: Whose chunk files are looked at.
+            to_branch: A new branch for the commit, to look at it first; `branch` if not given.
+            arrays: Paths of the arrays to look at; all if not given.
+            pack_bytes: Size of the new chunk files; as configured if not given.
+            small_file_bytes: Files of at most so many bytes are joined; a quarter of a pack if not
+                given.
+            max_chunk_bytes: Files with larger chunks are never small; by default what is packed
+                when it is written, or 1 MiB.
+            min_live_share: Files of which the branch uses less than this share are written anew.
+            dry_run: Only tell what would be done.
+            metadata: Properties of the commit.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.maintenance.compaction import CompactionOptions, compact_branch, message_of
+
+        context = self._context
+        settings = context.settings
+        size = settings.pack_bytes if pack_bytes is None else pack_bytes
+        # Who packs nothing while writing may well do it afterwards.
+        largest = settings.packed_chunk_threshold_bytes or type(settings)().pack_bytes // 32
+        options = CompactionOptions(
+            size,
+            size // 4 if small_file_bytes is None else small_file_bytes,
+            largest if max_chunk_bytes is None else max_chunk_bytes,
+            min_live_share,
+        )
+        said = message_of(check_message(message), plain_metadata(metadata or {}))
+        tip = self._tip_to_compact(branch, None if dry_run else to_branch)
+        summary = compact_branch(
+            context,
+            tip,
+            options,
+            said,
+            paths=None if arrays is None else [canonical(path) for path in arrays],
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            self._note("compact", {"branch": tip.branch, **_plain(summary)}, job)
+        return summary
+
+    def _tip_to_compact(self, branch: str, to_branch: str | None) -> BranchTip:
+        refs = self._context.refs
+        tip = refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(f"ref not found `{branch}`", branch)
+        if to_branch is None:
+            return tip
+        ensure_conditional_writes(self._context.storage)
+        with self._pinned(str(tip.snapshot_id)) as target:
+            return refs.create_branch(to_branch, target)
+
     # --- statistics
 
     def chunk_storage_stats(
@@ -310,6 +389,7 @@ class MaintainedRepository:
 
     expire_snapshots_async = async_twin(expire_snapshots)
     garbage_collect_async = async_twin(garbage_collect)
+    compact_async = async_twin(compact)
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
     total_chunks_storage_async = async_twin(total_chunks_storage)
     branch_storage_stats_async = async_twin(branch_storage_stats)
