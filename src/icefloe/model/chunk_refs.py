@@ -439,8 +439,15 @@ class ChunkRefs:
     @property
     def is_wasteful(self) -> bool:
         """Whether most of the dictionaries or of the inline bytes is not used by any row."""
-        if len(self.files) + len(self.locations) > _SPARE_ENTRIES + 2 * len(self):
+        entries = len(self.files) + len(self.locations)
+        if entries > _SPARE_ENTRIES + 2 * len(self):
             return True
+        if len(self.files) > _SPARE_ENTRIES:
+            # Chunks that moved into few packs leave the names of many files behind.
+            used = np.zeros(len(self.files), dtype=np.bool_)
+            used[self.sources[self.kinds == _NATIVE]] = True
+            if len(self.files) > _SPARE_ENTRIES + 2 * int(used.sum()):
+                return True
         if not self.inline:
             return False
         used = int(self.lengths[self.kinds == _INLINE].sum())

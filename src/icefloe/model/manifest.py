@@ -410,6 +410,10 @@ class Manifest:
         for number in range(len(self.index.block_rows) - 1):
             self._load_block(number)
 
+    def blocks(self) -> Iterator[Block]:
+        """All rows of all arrays, block by block."""
+        return map(self._load_block, range(len(self.index.block_rows) - 1))
+
     def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """One reference."""
         array = self.index.arrays.of_rank(node_id, len(coords))

@@ -39,6 +39,7 @@ from icefloe.versioning.initialize import (
     write_first_snapshot,
 )
 from icefloe.versioning.inspection import describe_snapshot
+from icefloe.versioning.maintained import MaintainedRepository
 from icefloe.versioning.manifest_rewriter import rewrite_manifests
 from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
@@ -64,7 +65,7 @@ DEFAULT_GENERATION = "repository"
 DEFAULT_SPEC_VERSION = 2
 
 
-class Repository:
+class Repository(MaintainedRepository):
     """A versioned Zarr hierarchy in a storage."""
 
     def __init__(self, context: Context) -> None:
@@ -508,9 +509,10 @@ class Repository:
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot."""
-        target = self._existing(snapshot_id)
         ensure_conditional_writes(self._context.storage)
-        self._context.refs.create_branch(branch, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.create_branch(branch, target)
+        self._note("create_branch", {"branch": branch, "snapshot_id": str(target)})
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
@@ -524,7 +526,6 @@ class Repository:
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
         """Let a branch point to another snapshot, as one more entry of its sequence (H-22)."""
-        target = self._existing(snapshot_id)
         tip = self._context.refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
@@ -537,7 +538,10 @@ class Repository:
                 from_snapshot_id,
                 str(tip.snapshot_id),
             )
-        self._context.refs.advance(tip, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.advance(tip, target)
+        moved = {"branch": branch, "from": str(tip.snapshot_id), "to": str(target)}
+        self._note("reset_branch", moved)
 
     def delete_branch(self, branch: str) -> None:
         """Delete a branch; `main` stays. The snapshots stay until garbage is collected."""
@@ -547,12 +551,14 @@ class Repository:
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
         self._context.refs.advance(tip, None)
+        self._note("delete_branch", {"branch": branch, "snapshot_id": str(tip.snapshot_id)})
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Give a snapshot a name for ever."""
-        target = self._existing(snapshot_id)
         ensure_conditional_writes(self._context.storage)
-        self._context.refs.create_tag(tag, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.create_tag(tag, target)
+        self._note("create_tag", {"tag": tag, "snapshot_id": str(target)})
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
@@ -574,7 +580,8 @@ class Repository:
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """A snapshot by its id."""
-        return SnapshotInfo.of(self._context.files.read_snapshot(self._existing(snapshot_id)))
+        snapshot = self._context.files.read_snapshot(self._existing(snapshot_id))
+        return SnapshotInfo.of(self._context.history.with_shown_parent(snapshot))
 
     def ancestry(
         self,
