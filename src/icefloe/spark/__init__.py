@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.copying import copy as copy
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
@@ -22,6 +23,7 @@ _HOMES = {
     "JobPlan": "job",
     "JobReport": "job",
     "NewArray": "arrays",
+    "copy": "copying",
     "local_session": "session",
     "rechunk": "rechunking",
     "write": "writing",
