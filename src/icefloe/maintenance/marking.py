@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import SnapshotNotFoundError
-from icefloe.files.metadata import MAX_PARALLEL_FILES, CacheBudget, MetadataFiles
+from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
 from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId

@@ -450,8 +450,8 @@ class ChunkRefs:
                 return True
         if not self.inline:
             return False
-        used = int(self.lengths[self.kinds == _INLINE].sum())
-        return len(self.inline) > _SPARE_BYTES + 2 * used
+        held = int(self.lengths[self.kinds == _INLINE].sum())
+        return len(self.inline) > _SPARE_BYTES + 2 * held
 
     def compact(self) -> ChunkRefs:
         """The same references with dictionaries and inline bytes that hold only what is used."""
