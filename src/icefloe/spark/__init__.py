@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
     from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.table_functions import register_functions as register_functions
+    from icefloe.spark.table_reading import register as register
+    from icefloe.spark.table_reading import table as table
+    from icefloe.spark.table_writing import write_table as write_table
     from icefloe.spark.writing import write as write
 
 _HOMES = {
@@ -22,7 +26,11 @@ _HOMES = {
     "JobReport": "job",
     "NewArray": "arrays",
     "local_session": "session",
+    "register": "table_reading",
+    "register_functions": "table_functions",
+    "table": "table_reading",
     "write": "writing",
+    "write_table": "table_writing",
 }
 """Public name: module of this package that has it."""
 
