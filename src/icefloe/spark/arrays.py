@@ -140,16 +140,6 @@ def region_in(session: Session, path: str, given: object) -> Region:
     return resolve_region(given, array.shape, dims_of(array))
 
 
-def read_block(array: zarr.Array[Any], region: Region) -> npt.NDArray[Any]:
-    """The values of a region."""
-    return np.asarray(array[region])
-
-
-def write_block(array: zarr.Array[Any], region: Region, values: Any) -> None:
-    """Set the values of a region."""
-    array[region] = values
-
-
 def write_coordinates(
     session: Session, group: str, coordinates: Mapping[str, Any], *, overwrite: bool = False
 ) -> None:
@@ -163,7 +153,7 @@ def write_coordinates(
         path = paths.canonical(f"{group.rstrip('/')}/{name}")
         new = NewArray(values.shape, values.dtype, values.shape or None, None, dims, attributes)
         created = create(session, path, new, overwrite=overwrite)
-        open_array(session, created)[...] = values
+        session.write_region(created, ..., values)
 
 
 def _encoded(name: str, value: Any) -> tuple[tuple[str, ...], npt.NDArray[Any], dict[str, Any]]:

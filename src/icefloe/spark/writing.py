@@ -132,12 +132,12 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
     for piece in pieces:
         grid, within = shared.grids[piece.array], shared.regions[piece.array]
         function = shared.filling.functions[piece.array]
-        array = arrays.open_array(part, piece.array)
+        dtype = arrays.open_array(part, piece.array).dtype
         cells = max(1, shared.filling.block_bytes // grid.chunk_bytes)
         for box in split(piece.box, cells):
             region = grid.region(box, within)
             with doing(array=piece.array, region=region):
-                arrays.write_block(array, region, _values(function, region, array.dtype))
+                part.write_region(piece.array, region, _values(function, region, dtype))
     yield from outputs_of(part)
 
 
