@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobReport as JobReport
     from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.table_functions import register_functions as register_functions
+    from icefloe.spark.table_reading import register as register
+    from icefloe.spark.table_reading import table as table
+    from icefloe.spark.table_writing import write_table as write_table
     from icefloe.spark.writing import write as write
 
 _HOMES = {
@@ -26,7 +30,11 @@ _HOMES = {
     "copy": "copying",
     "local_session": "session",
     "rechunk": "rechunking",
+    "register": "table_reading",
+    "register_functions": "table_functions",
+    "table": "table_reading",
     "write": "writing",
+    "write_table": "table_writing",
 }
 """Public name: module of this package that has it."""
 
