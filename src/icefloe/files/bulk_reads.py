@@ -15,7 +15,7 @@ from icefloe.errors import FormatError, ObjectNotFoundError, StorageError, Virtu
 from icefloe.files.checksums import checksums
 from icefloe.files.chunks import wrong_checksum
 from icefloe.files.workers import Job, in_any_order
-from icefloe.model.chunk_refs import ChunkKind, VirtualRef
+from icefloe.model.chunk_refs import ChunkKind, VirtualRef, distinct_files
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
@@ -343,9 +343,9 @@ def _native(located: Sequence[Located]) -> _Native | None:
         sources = np.concatenate(
             [part.refs.sources + start for part, start in zip(parts, starts[:-1], strict=True)]
         ).astype(np.int64)
-        packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
-        _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
-        files, sources = files[kept], numbers[sources]
+    if len(files) > 1:
+        files, numbers = distinct_files(files)
+        sources = numbers[sources]
     return _Native(
         np.concatenate([part.rows for part in parts]),
         files,

@@ -551,6 +551,8 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
     ordered = sorted(parts, key=lambda part: part[0])
     indexes = [chunks.index for _, chunks in ordered]
     refs = ChunkRefs.concat([chunks.refs for _, chunks in ordered]) if ordered else _NO_REFS
+    if refs.has_packs:
+        refs = refs.with_distinct_files()
     if refs.is_wasteful:
         # What was replaced, commit after commit, must not pile up in the dictionaries.
         refs = refs.compact()
