@@ -202,7 +202,6 @@ def test_a_zarr_store_verifies_too(storage: Storage) -> None:
 
 def test_chunks_without_a_checksum_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "IS_QUICK", False)
-    monkeypatch.setattr("icefloe.files.chunks.IS_QUICK", False)
     storage = written()
     session = reader_of(storage)
     refs = [session.locate("/a", (place,)) for place in range(5)]
