@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from icefloe.errors import ForkedProcessError as ForkedProcessError
     from icefloe.errors import FormatError as FormatError
     from icefloe.errors import IcefloeError as IcefloeError
+    from icefloe.errors import InconsistentFilesError as InconsistentFilesError
     from icefloe.errors import InvalidInputError as InvalidInputError
     from icefloe.errors import NodeNotFoundError as NodeNotFoundError
     from icefloe.errors import NotFoundError as NotFoundError
@@ -68,6 +69,10 @@ if TYPE_CHECKING:
     from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
+    from icefloe.maintenance.collection import GCSummary as GCSummary
+    from icefloe.maintenance.compaction import CompactionSummary as CompactionSummary
+    from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
+    from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
     from icefloe.storage.credentials import AnyAzureCredential as AnyAzureCredential
@@ -135,6 +140,8 @@ if TYPE_CHECKING:
     from icefloe.versioning.info import Diff as Diff
     from icefloe.versioning.info import ManifestFileInfo as ManifestFileInfo
     from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
+    from icefloe.versioning.leases import Lease as Lease
+    from icefloe.versioning.operations import Operation as Operation
     from icefloe.versioning.repository import Repository as Repository
     from icefloe.versioning.session import ForkSession as ForkSession
     from icefloe.versioning.session import OverlapWarning as OverlapWarning
@@ -199,6 +206,7 @@ _HOMES = {
         "ForkedProcessError",
         "FormatError",
         "IcefloeError",
+        "InconsistentFilesError",
         "InvalidInputError",
         "NodeNotFoundError",
         "NotFoundError",
@@ -217,6 +225,10 @@ _HOMES = {
         "TaskFailedError",
         "VirtualChunkError",
     ),
+    "icefloe.maintenance.collection": ("GCSummary",),
+    "icefloe.maintenance.compaction": ("CompactionSummary",),
+    "icefloe.maintenance.expiry": ("ExpirationPolicy",),
+    "icefloe.maintenance.statistics": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
     "icefloe.storage.credentials": (
@@ -285,6 +297,8 @@ _HOMES = {
         "ChunkBytes",
     ),
     "icefloe.versioning.graph": ("AncestryGraph",),
+    "icefloe.versioning.leases": ("Lease",),
+    "icefloe.versioning.operations": ("Operation",),
     "icefloe.versioning.info": (
         "Diff",
         "ManifestFileInfo",

@@ -14,6 +14,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 ├── ReadOnlyError                open a writable session
 │   └── ReadOnlyStoreError (ValueError)  the same, as Zarr expects it of a store
 ├── InvalidInputError (ValueError)  correct the argument
+│   └── InconsistentFilesError   .differences: files do not fit together
 ├── SessionStateError            the session cannot do that now
 ├── FormatError                  bytes in storage are not what they should be: .key
 │   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
@@ -61,6 +62,7 @@ class ErrorKind(StrEnum):
     STORE_KEY_NOT_FOUND = "store-key-not-found"
     READ_ONLY_STORE = "read-only-store"
     DAMAGED_CHUNK = "damaged-chunk"
+    INCONSISTENT_FILES = "inconsistent-files"
     TASK_FAILED = "task-failed"
 
 
@@ -198,6 +200,16 @@ class InvalidInputError(IcefloeError, ValueError):
     """An argument is wrong."""
 
     kind = ErrorKind.INVALID_INPUT
+
+
+class InconsistentFilesError(InvalidInputError):
+    """Files that were to become one group do not fit together; nothing was written."""
+
+    kind = ErrorKind.INCONSISTENT_FILES
+
+    def __init__(self, message: str, differences: Sequence[Any] = ()) -> None:
+        super().__init__(message, differences)
+        self.differences = list(differences)
 
 
 class SessionStateError(IcefloeError):

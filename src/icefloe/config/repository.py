@@ -101,8 +101,11 @@ class RepositoryConfig(Section):
     inline_chunk_threshold_bytes: Count | None = None
     """Chunks of at most this many bytes are kept in the manifest."""
     get_partial_values_concurrency: Concurrency | None = None
+    """Values that one call of the store's `get_partial_values` reads at a time."""
     compression: CompressionConfig | None = None
     max_concurrent_requests: Concurrency | None = None
+    """Bounds how many files one call reads or writes at a time. How many calls are made at a time
+    is for the caller to say, such as zarr's `async.concurrency`."""
     caching: CachingConfig | None = None
     storage: StorageSettings | None = None
     virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None

@@ -71,6 +71,14 @@ class SnapshotChunks:
             self._extents[node.id] = known = (node.manifests, corners)
         return known[1]
 
+    def is_at_hand(self, node: Node, coords: tuple[int, ...]) -> bool:
+        """Whether `find` needs to read nothing."""
+        return all(
+            self._files.is_at_hand(ref.manifest_id, node.id, coords)
+            for ref in node.manifests
+            if ref.extents.contains(coords)
+        )
+
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)

@@ -410,6 +410,10 @@ class Manifest:
         for number in range(len(self.index.block_rows) - 1):
             self._load_block(number)
 
+    def blocks(self) -> Iterator[Block]:
+        """All rows of all arrays, block by block."""
+        return map(self._load_block, range(len(self.index.block_rows) - 1))
+
     def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """One reference."""
         array = self.index.arrays.of_rank(node_id, len(coords))
@@ -487,6 +491,16 @@ class Manifest:
         at = np.searchsorted(here, positions)
         at[at == len(here)] = 0
         return np.where(here[at] == positions, at + rows.start, -1)
+
+    def block_for(self, node_id: NodeId, coords: Sequence[int]) -> int | None:
+        """The number of the block that `find` needs; None if it needs none."""
+        array = self.index.arrays.of_rank(node_id, len(coords))
+        if array is None or not array.extents.contains(coords):
+            return None
+        position = array.extents.position(coords)
+        if array.is_dense:
+            return self._block_of(array.row + position)
+        return self._block_at(array, position)
 
     def array(self, node_id: NodeId, rank: int | None = None) -> ArrayChunks | None:
         """All references of an array, as columns.

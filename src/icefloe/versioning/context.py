@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from icefloe.config.settings import Settings
 from icefloe.files.bulk_reads import ReadLimits
 from icefloe.files.chunks import ChunkFiles, ChunkSettings, WriteLimits
-from icefloe.files.metadata import CacheBudget, MetadataFiles
+from icefloe.files.metadata import MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
 from icefloe.files.virtual import VirtualChunkResolver
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
@@ -44,7 +45,7 @@ class VirtualAccess(Record, frozen=True):
 
 
 class Context:
-    """The parts of an open repository; sessions of one repository share its caches."""
+    """The parts of an open repository; its caches are those of the process."""
 
     def __init__(
         self,
@@ -67,7 +68,11 @@ class Context:
             access.authorizations,
             confirmed_prefixes=access.confirmed_prefixes,
         )
-        self.files = MetadataFiles(storage, fmt, self._budget())
+        at_once = (
+            self.settings.manifest_fetches_during_commit,
+            self.settings.max_concurrent_requests,
+        )
+        self.files = MetadataFiles(storage, fmt, self._budget(), min(at_once))
         if found is not None and found.tip.snapshot_id is not None:
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(

@@ -20,6 +20,7 @@ from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commi
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
+from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Session(WorkingTree):
     Threads and event loops may share a session.
     """
 
+    _is_leased = True
+
     def __init__(
         self,
         context: Context,
@@ -60,6 +63,11 @@ class Session(WorkingTree):
         self._default_metadata = dict(default_metadata or {})
         self._started_at = datetime.now(UTC)
         self._unmerged_forks = False
+        self._lease = (
+            SessionLease(context.storage, snapshot.id)
+            if tip is not None and self._is_leased
+            else None
+        )
 
     def __repr__(self) -> str:
         where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
@@ -292,13 +300,29 @@ class Session(WorkingTree):
 
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
+        self._confirm_lease()
         try:
             self._context.refs.advance(self._tip, snapshot.id)
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
 
+    def _confirm_lease(self) -> None:
+        """Make sure that nothing of ours was collected, if that could have happened."""
+        if self._lease is None or self._lease.confirm():
+            return
+        lost = missing_chunk_files(self._context, self._changes)
+        if lost:
+            raise SessionStateError(
+                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+                "collected as garbage: the session was suspended or cut off for longer than its "
+                "lease held; write them again in a new session"
+            )
+        self._lease.looked()
+
     def _finish(self, snapshot: Snapshot) -> None:
+        if self._lease is not None:
+            self._lease.end()
         self._tip = None
         self._unmerged_forks = False
         self._show(snapshot)
@@ -413,6 +437,8 @@ class Session(WorkingTree):
 
 class ForkSession(Session):
     """A part of a session's work: it can be pickled and written to, and is merged back."""
+
+    _is_leased = False  # the session that it came from has a lease for both
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

@@ -18,7 +18,7 @@ from icefloe.files.chunks import size_of
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
-from icefloe.model.chunk_index import bounding_box, is_inside
+from icefloe.model.chunk_index import ChunkIndex, bounding_box, is_inside
 from icefloe.model.chunk_refs import (
     ChunkKind,
     ChunkRef,
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.config.settings import Settings
     from icefloe.files.virtual import VirtualChunkResolver
-    from icefloe.model.chunk_index import Box, ChunkIndex
+    from icefloe.model.chunk_index import Box
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -94,6 +95,11 @@ class WorkingTree:
     @property
     def _changes(self) -> ChangeSet:
         return self._view.changes
+
+    @property
+    def settings(self) -> Settings:
+        """What holds under the configuration."""
+        return self._context.settings
 
     @property
     def read_only(self) -> bool:
@@ -196,6 +202,17 @@ class WorkingTree:
                 return ref
         return view.chunks.find(node, coords) if node.manifests else None
 
+    async def locate_async(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
+        """Like `locate`: at once if what it takes is at hand, else in a thread."""
+        if not self._context.storage.capabilities.reads_are_immediate:
+            view = self._view
+            node = view.array(path)
+            edits = view.changes.chunks.get(node.id)
+            edited = edits is not None and edits.get(coords)[0]
+            if not edited and not view.chunks.is_at_hand(node, coords):
+                return await asyncio.to_thread(self.locate, path, coords)
+        return self.locate(path, coords)
+
     def get_chunk(
         self,
         path: str,
@@ -225,7 +242,7 @@ class WorkingTree:
     ) -> bytes | None:
         """Like `get_chunk`, without blocking the event loop."""
         view = self._view
-        ref = self._locate(view, path, coords)
+        ref = await self.locate_async(path, coords)
         if ref is None:
             return None
         read = self._context.chunk_files.read_async
@@ -327,6 +344,15 @@ class WorkingTree:
         self._check_chunk(path, coords)
         self._record(path, coords, None)
 
+    def delete_chunk_set(self, path: str, coords: npt.NDArray[np.integer]) -> None:
+        """Delete many chunks of an array, at coordinates (n, rank) within its grid, none twice."""
+        if len(coords) == 0:
+            return
+        with self._lock:
+            self._check_writable()
+            node = self._view.array(path)
+            self._changes.edits(node).delete_many(ChunkIndex.from_coords(coords)[0])
+
     def chunk_size(self, path: str, coords: tuple[int, ...]) -> int | None:
         """Number of bytes of an initialised chunk."""
         ref = self.locate(path, coords)
@@ -340,6 +366,13 @@ class WorkingTree:
             edits = view.changes.chunks.get(node.id)
             table = view.chunks.table(node) if node.manifests else None
             return table if edits is None else edits.apply(table)
+
+    def chunk_tables(self, array_path: str) -> Iterator[ArrayChunks]:
+        """All chunk references of an array as columns, some manifests at a time, none twice.
+
+        It shows the session as it was at the call, whatever is written meanwhile.
+        """
+        return self._array_reader(array_path).tables()
 
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
@@ -611,6 +644,11 @@ class WorkingTree:
             self._changes.edits(node).set(coords, ref)
             if isinstance(ref, PendingRef):
                 self._packs.note(len(ref.data))
+
+    def settle_pending(self) -> None:
+        """Write small chunks that wait for others now, to free their memory."""
+        with self._lock:
+            self._packs.write_all()
 
 
 def _within_grid(

@@ -67,6 +67,8 @@ class LocalSource:
         except (OSError, ValueError) as error:
             raise wanted.unreadable(str(error)) from None
         try:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                return None  # as for object stores, where a folder is no object
             return _described(self._checked(descriptor, wanted))
         except OSError as error:
             raise wanted.unreadable(str(error)) from None
