@@ -588,6 +588,8 @@ def arrange(
     arrays: ManifestArrays, refs: ChunkRefs, positions: npt.NDArray[np.uint64] | None
 ) -> tuple[ManifestIndex, list[Block]]:
     """Cut the rows of a manifest into blocks."""
+    if refs.has_packs:
+        refs = refs.with_distinct_files()
     if refs.is_wasteful:
         # What was replaced, commit after commit, must not pile up in the dictionaries.
         refs = refs.compact()
