@@ -120,7 +120,7 @@ class ChunkArrays:
         for row in range(len(segments)):
             try:
                 stacked = self._stack(self._zarr.decode([segments.piece(row)], shape), shape)
-                chunks[row] = stacked[0].transpose(self._plan.order)
+                chunks[row] = stacked[0, ...].transpose(self._plan.order)
             except IcefloeError:
                 raise
             except Exception as error:
@@ -152,8 +152,12 @@ class ChunkArrays:
         if encoded is not None:
             self._session.write_chunks(self._path, coords, encoded)
             return
-        logical = [chunk.transpose(np.argsort(self._plan.order)) for chunk in chunks]
-        self._write_pieces(coords, self._zarr.encode(logical))
+        self._write_pieces(coords, self._zarr.encode(self._logical(chunks)))
+
+    def _logical(self, chunks: Chunks) -> list[Chunks]:
+        """Each chunk with the axes of the array; one without axes is an array all the same."""
+        inverse = np.argsort(self._plan.order)
+        return [chunks[row, ...].transpose(inverse) for row in range(len(chunks))]
 
     def _encode_batch(self, chunks: Chunks, threads: int) -> Segments | None:
         size = self._plan.chunk_bytes
@@ -178,7 +182,8 @@ class ChunkArrays:
     def _empty_rows(self, chunks: Chunks) -> npt.NDArray[np.bool_]:
         """Which chunks have nothing but the fill value, by Zarr's idea of equal."""
         if not self._plan.is_batched:
-            return np.array([self._zarr.is_empty(chunk) for chunk in chunks], dtype=np.bool_)
+            found = [self._zarr.is_empty(chunk) for chunk in self._logical(chunks)]
+            return np.array(found, dtype=np.bool_)
         rows = chunks.reshape(len(chunks), -1)
         same = _same_as(self._plan.fill_value, chunks.dtype)
         empty: npt.NDArray[np.bool_] = same(rows[:, 0])
