@@ -101,8 +101,11 @@ class RepositoryConfig(Section):
     inline_chunk_threshold_bytes: Count | None = None
     """Chunks of at most this many bytes are kept in the manifest."""
     get_partial_values_concurrency: Concurrency | None = None
+    """Values that one call of the store's `get_partial_values` reads at a time."""
     compression: CompressionConfig | None = None
     max_concurrent_requests: Concurrency | None = None
+    """Bounds how many files one call reads or writes at a time. How many calls are made at a time
+    is for the caller to say, such as zarr's `async.concurrency`."""
     caching: CachingConfig | None = None
     storage: StorageSettings | None = None
     virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None
@@ -112,11 +115,11 @@ class RepositoryConfig(Section):
     chunk_packing: ChunkPackingConfig | None = None
     inline_attributes_threshold_bytes: Count | None = None
     """Attributes whose JSON has more bytes than this go to a file of their own."""
-    codec_threads: Concurrency | None = None
-    """How many threads decode and encode chunks; as many as there are processors to use."""
     chunk_reading: ChunkReadingConfig | None = None
     verify_chunks: bool | None = None
     """Whether chunks are compared with their checksums each time they are read (no)."""
+    codec_threads: Concurrency | None = None
+    """How many threads decode and encode chunks; as many as there are processors to use."""
 
     @staticmethod
     def default() -> RepositoryConfig:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from icefloe.errors import DamagedChunkError, ObjectNotFoundError, StorageError
-from icefloe.files.checksums import checksum
+from icefloe.files.checksums import checksum, new_checksum
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, PendingRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 MAX_IMMEDIATE_BYTES = 256 * 1024
 """Reads up to this size are done by the event loop itself where the storage is that quick."""
+
+
+_IMMEDIATE_THREADS = 4
+"""More threads than this only wait for each other where a write is a system call."""
 
 
 class VirtualReader(Protocol):
@@ -40,17 +44,33 @@ class ChunkSettings(NamedTuple):
     """When so many bytes wait, they are written."""
 
 
+class WriteLimits(NamedTuple):
+    """How much is written at the same time."""
+
+    at_a_time: int = 16
+    in_flight_bytes: int = 128 * 1024 * 1024
+
+
 class ChunkFiles:
     """The bytes of chunks: inline, in chunk files, or in virtual sources."""
 
     def __init__(
-        self, storage: Storage, layout: Layout, virtual: VirtualReader, settings: ChunkSettings
+        self,
+        storage: Storage,
+        layout: Layout,
+        virtual: VirtualReader,
+        settings: ChunkSettings,
+        write_limits: WriteLimits | None = None,
     ) -> None:
-        """Take where chunks are, and which go where."""
+        """Take where chunks are, which go where, and how many at a time."""
         self.storage = storage
         self.layout = layout
         self.virtual = virtual
         self.settings = settings
+        limits = write_limits or WriteLimits()
+        if storage.capabilities.reads_are_immediate:
+            limits = limits._replace(at_a_time=min(limits.at_a_time, _IMMEDIATE_THREADS))
+        self.write_limits = limits
 
     def write(self, data: BytesLike) -> ChunkRef:
         """Store a chunk, or keep it for a pack; its bytes stay as they are (R2-01)."""
@@ -58,7 +78,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             self.storage.put(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data))
+            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
         return ref
 
     async def write_async(self, data: BytesLike) -> ChunkRef:
@@ -67,7 +87,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             await self.storage.put_async(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data))
+            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
         return ref
 
     def _kept(self, data: BytesLike) -> ChunkRef | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.model.chunk_index import is_inside
 from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
@@ -47,19 +49,15 @@ class SnapshotChunks:
         refs = [node.manifests[at] for at in np.flatnonzero(hit).tolist()]
         manifests = self._files.in_parallel(lambda ref: self.manifest(ref.manifest_id), refs)
         found: list[Located] = []
-        left = np.arange(len(coords))
+        is_left = np.ones(len(coords), dtype=np.bool_)
         for ref, manifest in zip(refs, manifests, strict=True):
-            inside = ref.extents.inside(coords[left])
-            if len(inside) == 0:
+            inside = is_inside(coords, ref.extents.lower, ref.extents.upper)
+            rows = np.flatnonzero(inside & is_left)
+            if len(rows) == 0:
                 continue
-            rows = left[inside]
-            parts = manifest.find_many(node.id, coords[rows], self._files.in_parallel)
-            found += [Located(rows[part.rows], part.refs) for part in parts]
-            if parts and len(refs) > 1:
-                got = np.concatenate([rows[part.rows] for part in parts])
-                left = np.setdiff1d(left, got, assume_unique=True)
-            if len(left) == 0:
-                break
+            for part in manifest.find_many(node.id, coords[rows], self._files.in_parallel):
+                found.append(Located(rows[part.rows], part.refs))
+                is_left[found[-1].rows] = False
         return found
 
     def _extents_of(self, node: Node) -> npt.NDArray[np.uint64]:
@@ -73,12 +71,32 @@ class SnapshotChunks:
             self._extents[node.id] = known = (node.manifests, corners)
         return known[1]
 
+    def is_at_hand(self, node: Node, coords: tuple[int, ...]) -> bool:
+        """Whether `find` needs to read nothing."""
+        return all(
+            self._files.is_at_hand(ref.manifest_id, node.id, coords)
+            for ref in node.manifests
+            if ref.extents.contains(coords)
+        )
+
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
 
+    def some(self, node: Node, wanted: ChunkIndex) -> ArrayChunks | None:
+        """The references of some chunks of an array; None if it has none of them."""
+        near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
+        table = self.merged(node, near)
+        if table is None:
+            return None
+        coords = table.index.coords()
+        rows = np.flatnonzero(wanted.find_many(coords) >= 0)
+        return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
+
     def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
+        if not refs:
+            return None
         assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(

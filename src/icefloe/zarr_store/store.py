@@ -175,8 +175,16 @@ class IcefloeStore(Store, SyncMixin):
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
         """Many values or parts of values, in the order asked for."""
-        requests = (self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
-        return list(await asyncio.gather(*requests))
+        settings = self._session.settings
+        limit = asyncio.Semaphore(
+            min(settings.get_partial_values_concurrency, settings.max_concurrent_requests)
+        )
+
+        async def get(key: str, byte_range: ByteRequest | None) -> Buffer | None:
+            async with limit:
+                return await self.get(key, prototype, byte_range)
+
+        return list(await asyncio.gather(*(get(*each) for each in key_ranges)))
 
     async def exists(self, key: str) -> bool:
         """Whether a key has a value."""
@@ -187,7 +195,7 @@ class IcefloeStore(Store, SyncMixin):
         if coords is None:
             return self._session.get_node(path) is not None
         try:
-            return self._session.locate(path, coords) is not None
+            return await self._session.locate_async(path, coords) is not None
         except NodeNotFoundError:
             return False
 
@@ -305,8 +313,8 @@ class IcefloeStore(Store, SyncMixin):
         self._session.delete_node(path)
         for array_path, _, coords in folders:
             if coords:
-                for row in chunks_in(self._session, array_path, coords).tolist():
-                    self._session.delete_chunk(array_path, tuple(row))
+                found = chunks_in(self._session, array_path, coords)
+                self._session.delete_chunk_set(array_path, found)
             else:
                 self._session.delete_chunks(array_path)
 
