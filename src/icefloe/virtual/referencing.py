@@ -19,7 +19,7 @@ from icefloe.virtual.headers import FileHeader, header_of
 from icefloe.virtual.new_dimensions import FileCoordinate, with_new_dimensions
 from icefloe.virtual.parsers.detection import FileFormat, parse_file
 from icefloe.virtual.placing import references
-from icefloe.virtual.planning import IngestPlan, plan_files
+from icefloe.virtual.planning import plan_files
 from icefloe.virtual.writing import (
     child,
     clear_region,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.session import Session
     from icefloe.virtual.parsed import ParsedFile
     from icefloe.virtual.placing import PlacedReferences
+    from icefloe.virtual.plan import IngestPlan
 
 AnyFile = str | os.PathLike[str]
 _PARALLEL_FILES = 4
@@ -52,6 +53,8 @@ class ParseOptions(Record, frozen=True, eq=False):
     rename: dict[str, str] = msgspec.field(default_factory=dict)
     concat_dims: tuple[str, ...] | None = None
     file_coordinates: dict[str, FileCoordinate] = msgspec.field(default_factory=dict)
+    for_copies: bool = False
+    """Whether values are copied, and references are not needed."""
 
 
 class Referenced(Record, frozen=True, eq=False):
@@ -87,6 +90,7 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
         file_format=options.file_format,
         group=options.group,
         parser=options.parser,
+        for_copies=options.for_copies,
     )
     arrays = {
         options.rename.get(name, name): _renamed(array, options.rename)

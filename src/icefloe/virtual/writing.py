@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from icefloe.versioning.session import Session
     from icefloe.virtual.placing import PlacedReferences
-    from icefloe.virtual.planning import IngestPlan, VariablePlan
+    from icefloe.virtual.plan import IngestPlan, VariablePlan
 
 
 def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
