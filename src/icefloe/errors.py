@@ -17,6 +17,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   └── InconsistentFilesError   .differences: files do not fit together
 ├── SessionStateError            the session cannot do that now
 ├── FormatError                  bytes in storage are not what they should be: .key
+│   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
 ├── StorageError                 the world is wrong: network, permissions, disk
 │   ├── StoragePermissionError
 │   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
@@ -60,6 +61,7 @@ class ErrorKind(StrEnum):
     VIRTUAL_CHUNK = "virtual-chunk"
     STORE_KEY_NOT_FOUND = "store-key-not-found"
     READ_ONLY_STORE = "read-only-store"
+    DAMAGED_CHUNK = "damaged-chunk"
     INCONSISTENT_FILES = "inconsistent-files"
     TASK_FAILED = "task-failed"
 
@@ -224,6 +226,26 @@ class FormatError(IcefloeError):
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message, key)
         self.key = key
+
+
+class DamagedChunkError(FormatError):
+    """The file of a chunk is missing, too short, or holds other bytes than were written."""
+
+    kind = ErrorKind.DAMAGED_CHUNK
+
+    def __init__(
+        self,
+        message: str,
+        key: str = "",
+        array: str = "",
+        chunk: tuple[int, ...] = (),
+        snapshot: str = "",
+    ) -> None:
+        IcefloeError.__init__(self, message, key, array, chunk, snapshot)
+        self.key = key
+        self.array = array
+        self.chunk = chunk
+        self.snapshot = snapshot
 
 
 class StorageError(IcefloeError):
