@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from icefloe.errors import InvalidInputError, VirtualChunkError
 from icefloe.model import paths
@@ -23,6 +24,7 @@ from icefloe.virtual.planning import plan_files
 from icefloe.virtual.writing import (
     child,
     clear_region,
+    replaced_box,
     write_documents,
     write_references,
     write_values,
@@ -285,36 +287,12 @@ def clear_replaced(
     found: Mapping[str, Sequence[PlacedReferences]],
 ) -> None:
     """Remove chunks of parts that files replace, if the new file does not have them any more."""
-    import numpy as np
-
     for name, variable in plan.variables.items():
         if not variable.is_virtual or not variable.exists:
             continue
-        new = [part.coords for part in found.get(name, ())]
-        keep = np.concatenate(new) if new else np.empty((0, len(variable.dims)), dtype=np.int64)
-        grid = [
-            -(-size // chunk)
-            for size, chunk in zip(variable.document["shape"], variable.chunk_shape, strict=True)
-        ]
+        new = [part.coords for part in found.get(name, ()) if len(part)]
+        keep = np.concatenate(new) if new else None
         for url in variable.files:
-            if not _covers_old(plan, variable.dims, url):
-                continue
-            start, stop = [0] * len(grid), list(grid)
-            for axis, dim in enumerate(variable.dims):
-                if dim in plan.axes:
-                    first, last = plan.axes[dim].places[url]
-                    chunk = variable.chunk_shape[axis]
-                    start[axis], stop[axis] = first // chunk, -(-last // chunk)
-            clear_region(session, child(group, name), start, stop, keep)
-
-
-def _covers_old(plan: IngestPlan, dims: Sequence[str], url: str) -> bool:
-    """Whether a file lies, along all dimensions, where the repository had something already."""
-    for dim in dims:
-        if dim in plan.axes:
-            axis = plan.axes[dim]
-            start, stop = axis.places[url]
-            old = axis.old_positions
-            if old is None or not ((old >= start) & (old < stop)).any():
-                return False
-    return not plan.axes or any(dim in plan.axes for dim in dims)
+            box = replaced_box(plan, variable, url)
+            if box is not None:
+                clear_region(session, child(group, name), *box, keep)
