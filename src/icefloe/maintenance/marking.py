@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import SnapshotNotFoundError
-from icefloe.files.metadata import MAX_PARALLEL_FILES, CacheBudget, MetadataFiles
+from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
 from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
@@ -79,7 +80,9 @@ class Marks:
     def __init__(self, context: Context, limits: Limits) -> None:
         """Nothing is reached yet."""
         self.limits = limits
-        self.files = MetadataFiles(context.storage, context.format, CacheBudget(manifests=1 << 28))
+        # A storage around the storage shares no caches: what is not there any more is missed.
+        storage = ForwardingStorage(context.storage)
+        self.files = MetadataFiles(storage, context.format, CacheBudget(manifests=1 << 28))
         self.history = History(self.files, context.refs, SeenCuts(context.storage))
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0

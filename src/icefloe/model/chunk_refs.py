@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    _Number = TypeVar("_Number", bound=np.unsignedinteger)
     _Dictionary = TypeVar("_Dictionary", "npt.NDArray[np.uint8]", "Locations", bytes)
 
 
@@ -121,6 +122,11 @@ class StringColumn:
         first = int(self.ends[start - 1]) if start else 0
         last = int(self.ends[stop - 1]) if stop else 0
         return type(self)(self.data[first:last], self.ends[start:stop] - np.uint64(first))
+
+    def pieces(self) -> list[bytes]:
+        """The bytes of each string."""
+        ends = self.ends.tolist()
+        return [self.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def tolist(self) -> list[str]:
         """Python strings; for reports, not for hot paths."""
@@ -263,6 +269,8 @@ class ChunkRefs:
     @classmethod
     def of(cls, refs: Sequence[ChunkRef]) -> Self:
         """Columns of a few references that are Python values."""
+        if len(refs) > 1 and all(isinstance(ref, InlineRef) for ref in refs):
+            return cls._of_inline([ref.data for ref in refs])  # type: ignore[union-attr]
         rows: list[tuple[int, int, int, int, int]] = []
         files: dict[ChunkFileId, int] = {}
         locations: dict[tuple[str, str | None, int | None], int] = {}
@@ -293,6 +301,21 @@ class ChunkRefs:
             else _NO_FILES,
             Locations.of(list(locations)) if locations else _NO_LOCATIONS,
             b"".join(inline),
+        )
+
+    @classmethod
+    def _of_inline(cls, data: Sequence[bytes]) -> Self:
+        lengths = np.fromiter(map(len, data), dtype=np.uint64, count=len(data))
+        zeros = np.zeros(len(data), dtype=np.uint32)
+        return cls(
+            np.full(len(data), _INLINE, dtype=np.uint8),
+            zeros,
+            np.cumsum(lengths) - lengths,
+            lengths,
+            zeros,
+            _NO_FILES,
+            _NO_LOCATIONS,
+            b"".join(data),
         )
 
     @classmethod
@@ -386,6 +409,33 @@ class ChunkRefs:
             self.inline,
         )
 
+    def patched(
+        self,
+        other: ChunkRefs,
+        rows: npt.NDArray[np.intp],
+        is_new: npt.NDArray[np.bool_],
+    ) -> ChunkRefs:
+        """A copy with rows of another table: each replaces a row or, if new, is put before it."""
+        count = len(self)
+        joined = ChunkRefs.concat([self, other])
+        replaced, inserted = rows[~is_new], rows[is_new]
+
+        def column(values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+            old, new = values[:count], values[count:]
+            old[replaced] = new[~is_new]
+            return np.insert(old, inserted, new[is_new]) if len(inserted) else old
+
+        return ChunkRefs(
+            column(joined.kinds),
+            column(joined.sources),
+            column(joined.offsets),
+            column(joined.lengths),
+            column(joined.checksums),
+            joined.files,
+            joined.locations,
+            joined.inline,
+        )
+
     @property
     def is_wasteful(self) -> bool:
         """Whether most of the dictionaries or of the inline bytes is not used by any row."""
@@ -394,9 +444,9 @@ class ChunkRefs:
             return True
         if len(self.files) > _SPARE_ENTRIES:
             # Chunks that moved into few packs leave the names of many files behind.
-            used = np.zeros(len(self.files), dtype=np.bool_)
-            used[self.sources[self.kinds == _NATIVE]] = True
-            if len(self.files) > _SPARE_ENTRIES + 2 * int(used.sum()):
+            is_used = np.zeros(len(self.files), dtype=np.bool_)
+            is_used[self.sources[self.kinds == _NATIVE]] = True
+            if len(self.files) > _SPARE_ENTRIES + 2 * int(is_used.sum()):
                 return True
         if not self.inline:
             return False

@@ -1,1 +1,37 @@
-"""The data pipeline on Spark: ingest, distributed writes, arrays as tables, rechunking."""
+"""The data pipeline on Spark: ingest, distributed writes, arrays as tables, rechunking.
+
+Names are loaded when they are first used: executors import parts of this package without pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.job import JobOptions as JobOptions
+    from icefloe.spark.job import JobPlan as JobPlan
+    from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.rechunking import rechunk as rechunk
+    from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.writing import write as write
+
+_HOMES = {
+    "JobOptions": "job",
+    "JobPlan": "job",
+    "JobReport": "job",
+    "NewArray": "arrays",
+    "local_session": "session",
+    "rechunk": "rechunking",
+    "write": "writing",
+}
+"""Public name: module of this package that has it."""
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.changes.compare import compare_nodes
+from icefloe.changes.compare import compare_chunks, compare_nodes
 from icefloe.changes.logs import combine
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
     RefNotFoundError,
+    SessionStateError,
     SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -22,6 +23,7 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
+from icefloe.model.transaction_log import TransactionLog
 from icefloe.versioning.cuts import Cuts
 from icefloe.versioning.info import Diff
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.formats.port import Refs
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.snapshot import SnapshotStub
-    from icefloe.model.transaction_log import TransactionLog
 
     Lookup = Callable[[str], SnapshotId | None]
 
@@ -289,13 +291,25 @@ class History:
             SnapshotChunks(self.files, snapshot).table,
         )
 
+    def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
+        """The parent of what takes the place of a snapshot, and all that happened since."""
+        parent_id = self.with_shown_parent(snapshot).parent_id
+        if parent_id is None:
+            raise SessionStateError("the first snapshot of a repository cannot be amended")
+        log = self.changes_between(parent_id, snapshot.id)
+        assert log is not None
+        return self.files.read_snapshot(parent_id), log
+
+    def shows(self, older: SnapshotId, newer: SnapshotId) -> bool:
+        """Whether a snapshot is in the history of another, and has not expired."""
+        return any(stub.id == older for stub in self.stubs(newer))
+
     def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
         """What the commits after `older` up to `newer` changed; None if it is no ancestor."""
         path = self.between(older, newer)
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
-            stays = any(stub.id == older for stub in self.stubs(newer))
-            return self._compared(older, newer) if stays else None
+            return self._compared(older, newer) if self.shows(older, newer) else None
         try:
             return combine(self.files.in_parallel(self.log, path))
         except SnapshotNotFoundError:
@@ -305,6 +319,9 @@ class History:
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
         """What differs between two snapshots, by looking at them instead of at logs."""
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        return self._compare(before, after)
+
+    def _compare(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         return compare_nodes(
             list(before.nodes),
             list(after.nodes),
@@ -312,16 +329,56 @@ class History:
             SnapshotChunks(self.files, after).table,
         )
 
+    def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """What differs between any two states: by logs if one descends from the other."""
+        if before.id == after.id:
+            return TransactionLog()
+        log = self.changes_between(before.id, after.id)
+        return self._compare(before, after) if log is None else log
+
+    def net_difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """Like `difference`, without what was changed and changed back."""
+        log = self.difference(before, after)
+        chunks_before = SnapshotChunks(self.files, before)
+        chunks_after = SnapshotChunks(self.files, after)
+        updated = {}
+        for node_id, index in log.updated_chunks.items():
+            old, new = before.nodes.by_id(node_id), after.nodes.by_id(node_id)
+            changed: ChunkIndex | None = index
+            if old is not None and new is not None:
+                changed = compare_chunks(
+                    chunks_before.some(old, index), chunks_after.some(new, index)
+                )
+            if changed is not None:
+                updated[node_id] = changed
+        same = {
+            node_id
+            for node_id in log.updated_arrays | log.updated_groups
+            if (old := before.nodes.by_id(node_id)) is not None
+            and (new := after.nodes.by_id(node_id)) is not None
+            and self.files.document(old) == self.files.document(new)
+        }
+        return msgspec.structs.replace(
+            log,
+            updated_chunks=updated,
+            updated_arrays=log.updated_arrays - same,
+            updated_groups=log.updated_groups - same,
+        )
+
+    def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+        """The newest snapshot that both descend from, or are."""
+        ancestors = {stub.id for stub in self.stubs(one)}
+        return next((stub.id for stub in self.stubs(other) if stub.id in ancestors), None)
+
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
-        """Differences from an ancestor to a later snapshot."""
-        log = None if older == newer else self.changes_between(older, newer)
-        if log is None:
+        """Differences between two snapshots that have a common ancestor."""
+        if older == newer or self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
-                f"the ancestry of {newer} doesn't include {older}: "
-                "a diff goes from an ancestor to a later snapshot"
+                f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
+                "from: a diff is between two different snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
-        return Diff(log, before.nodes, after.nodes)
+        return Diff(self.difference(before, after), before.nodes, after.nodes)
 
 
 def _as_far_as_kept(ids: list[SnapshotId], cuts: frozenset[SnapshotId]) -> list[SnapshotId]:

@@ -18,13 +18,14 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     RepositoryNotFoundError,
-    SessionStateError,
 )
 from icefloe.formats.registry import detect, discover, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
+from icefloe.versioning.blame import Blame, blame
+from icefloe.versioning.branch_work import BranchWork
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.context import Context, VirtualAccess
@@ -43,12 +44,14 @@ from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from os import PathLike
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
     from icefloe.formats.registry import Format
+    from icefloe.maintenance.materialize import Materialized
+    from icefloe.maintenance.virtual_sources import VirtualSourcesReport
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
@@ -319,10 +322,7 @@ class Repository(MaintainedRepository):
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
         if commit_method == "amend":
-            if base.parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = context.files.read_snapshot(base.parent_id)
-            replaced = context.history.log(base.id)
+            parent, replaced = context.history.replaceable(base)
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
             context.files,
@@ -334,7 +334,163 @@ class Repository(MaintainedRepository):
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": str(snapshot.id)})
         return str(snapshot.id)
+
+    # --- work on branches
+
+    def merge(
+        self,
+        from_branch: str,
+        into_branch: str,
+        *,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+        fast_forward: bool = True,
+    ) -> str:
+        """Bring what a branch has into another: a three-way merge as one commit.
+
+        What differs since the two parted is compared chunk by chunk, key by key of the metadata
+        and attribute by attribute. If the other branch has no commits of its own, it is moved
+        forward instead. What was merged is remembered, so a later merge takes only what is new.
+
+        Args:
+            from_branch: Whose changes to take.
+            into_branch: The branch that moves.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            solver: Decides conflicts, with `from_branch` as ours; MergeSolver() if not given,
+                which merges metadata and leaves chunks that both wrote to you.
+            fast_forward: Whether to move the branch without a commit where that is enough.
+
+        Returns:
+            The id of the snapshot that `into_branch` points to then.
+
+        Raises:
+            RebaseFailedError: If conflicts are left; nothing was changed then.
+        """
+        work = self._branch_work()
+        return work.merge(
+            from_branch, into_branch, message, metadata, solver, fast_forward=fast_forward
+        )
+
+    def cherry_pick(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch what one commit elsewhere changed; returns the tip's id."""
+        picked = self._existing(snapshot_id)
+        return self._branch_work().cherry_pick(picked, branch, message, metadata, solver)
+
+    def revert(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch the opposite of what one commit changed; returns the tip's id.
+
+        The chunks that it replaced come back as they were; later changes of other chunks stay.
+        """
+        undone = self._existing(snapshot_id)
+        return self._branch_work().revert(undone, branch, message, metadata, solver)
+
+    def squash(
+        self,
+        branch: str,
+        since_snapshot_id: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Make one commit of all commits of a branch after a snapshot; returns its id.
+
+        Other branches and tags keep the single commits. Raises ConflictError if the branch moved.
+        """
+        since = self._existing(since_snapshot_id)
+        return self._branch_work().squash(branch, since, message, metadata)
+
+    def publish(self, from_branch: str, to_branch: str) -> str:
+        """Move a branch forward to the tip of another, whose commits follow its own.
+
+        The last step of write, audit, publish: write on a branch, look at it, then publish it.
+        Raises ConflictError if the branch has commits that the other does not have.
+        """
+        return self._branch_work().publish(from_branch, to_branch)
+
+    def _branch_work(self) -> BranchWork:
+        return BranchWork(self._context, self._default_metadata)
+
+    def materialize(
+        self,
+        branch: str,
+        *,
+        arrays: Iterable[str] = ("*",),
+        region: Mapping[str, slice] | None = None,
+        locations: Iterable[str] | None = None,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        dry_run: bool = False,
+        rebase_with: ConflictSolver | None = None,
+    ) -> Materialized:
+        """Copy chosen virtual chunks into the repository, byte for byte, as one commit.
+
+        Args:
+            branch: Whose tip to change.
+            arrays: Paths of arrays, as patterns: `/era5/*`.
+            region: By dimension name, which elements to copy; chunks that have any of them are
+                copied whole.
+            locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            dry_run: Count chunks and bytes, and copy nothing.
+            rebase_with: What to do if the branch moves meanwhile.
+        """
+        from icefloe.maintenance.materialize import materialize
+
+        return materialize(
+            self,
+            branch,
+            arrays=arrays,
+            region=region,
+            locations=locations,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+            rebase_with=rebase_with,
+        )
+
+    def check_virtual_sources(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        arrays: Iterable[str] | None = None,
+    ) -> VirtualSourcesReport:
+        """Which files of virtual chunks are missing, changed or too short; none is read.
+
+        Args:
+            branch: The version to look at; `main` if none is named.
+            tag: The same, by tag.
+            snapshot_id: The same, by snapshot.
+            arrays: Paths of arrays or groups to look at; all by default.
+        """
+        from icefloe.maintenance.virtual_sources import check_virtual_sources
+
+        if branch is None and tag is None and snapshot_id is None:
+            branch = MAIN
+        session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
+        return check_virtual_sources(session, None if arrays is None else list(arrays))
 
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""
@@ -450,7 +606,7 @@ class Repository(MaintainedRepository):
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """What changed from an ancestor to a later snapshot."""
+        """What changed from one snapshot to another that has a common ancestor with it."""
         Version(from_branch, from_tag, from_snapshot_id).check(
             "from_branch, from_tag, or from_snapshot_id"
         )
@@ -458,6 +614,17 @@ class Repository(MaintainedRepository):
         older = self._resolve(from_branch, from_tag, from_snapshot_id)
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return self._context.history.diff(older, newer)
+
+    def blame(
+        self,
+        path: str,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Blame:
+        """Which commit last wrote each chunk of an array, as columns."""
+        return blame(self._context.history, self._resolve(branch, tag, snapshot_id), path)
 
     def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
         """A snapshot as JSON, for people."""
