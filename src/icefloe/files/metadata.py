@@ -113,7 +113,9 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(file.data))
 
     def read_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
-        """Read what a commit changed; None if it has no log (the first one; old layouts)."""
+        """Read what a commit changed; None if it has no log (the first one; some layouts)."""
+        if not self.format.generation.keeps_logs:
+            return None
         key = self.format.layout.transaction_log(snapshot_id)
         try:
             data = self.storage.get(key)
@@ -122,7 +124,9 @@ class MetadataFiles:
         return self.format.codec.decode_transaction_log(data, key)
 
     def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> None:
-        """Write what the commit of a snapshot changed."""
+        """Write what the commit of a snapshot changed, in generations that keep logs."""
+        if not self.format.generation.keeps_logs:
+            return
         file = self.format.codec.encode_transaction_log(log)
         self._put(self.format.layout.transaction_log(snapshot_id), file)
 

@@ -220,6 +220,17 @@ def _distinct(
     return distinct or [dictionaries[0]], np.repeat(np.array(before, dtype=np.uint64), rows)
 
 
+def _of_one_width(files: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
+    """Dictionaries of chunk files, the narrower ones filled up with zeros (see `Identifier`)."""
+    width = max(column.shape[1] for column in files)
+    return [
+        column
+        if column.shape[1] == width
+        else np.pad(column, ((0, 0), (0, width - column.shape[1])))
+        for column in files
+    ]
+
+
 # Dictionaries may have so much more than is used before they are worth the work of compacting.
 _SPARE_ENTRIES = 64
 _SPARE_BYTES = 4096
@@ -296,12 +307,20 @@ class ChunkRefs:
             np.array(offsets, dtype=np.uint64),
             np.array(lengths, dtype=np.uint64),
             np.array(checksums, dtype=np.uint32),
-            np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, ChunkFileId.SIZE)
-            if files
-            else _NO_FILES,
+            cls.file_column(list(files)),
             Locations.of(list(locations)) if locations else _NO_LOCATIONS,
             b"".join(inline),
         )
+
+    @staticmethod
+    def file_column(ids: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+        """Ids of chunk files as a dictionary (n, bytes), filled up with zeros to one width."""
+        if not ids:
+            return _NO_FILES
+        width = max(map(len, ids))
+        if any(len(each) != width for each in ids):
+            ids = [each.ljust(width, b"\0") for each in ids]
+        return np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, width)
 
     @classmethod
     def _of_inline(cls, data: Sequence[bytes]) -> Self:
@@ -347,7 +366,7 @@ class ChunkRefs:
             offsets,
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.checksums for p in parts]),
-            files[0] if len(files) == 1 else np.concatenate(files),
+            files[0] if len(files) == 1 else np.concatenate(_of_one_width(files)),
             locations[0] if len(locations) == 1 else Locations.concat(locations),
             inline[0] if len(inline) == 1 else b"".join(inline),
         )
@@ -450,8 +469,8 @@ class ChunkRefs:
                 return True
         if not self.inline:
             return False
-        used = int(self.lengths[self.kinds == _INLINE].sum())
-        return len(self.inline) > _SPARE_BYTES + 2 * used
+        held = int(self.lengths[self.kinds == _INLINE].sum())
+        return len(self.inline) > _SPARE_BYTES + 2 * held
 
     def compact(self) -> ChunkRefs:
         """The same references with dictionaries and inline bytes that hold only what is used."""

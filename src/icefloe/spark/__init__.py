@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.copying import copy as copy
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
     from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.table_functions import register_functions as register_functions
+    from icefloe.spark.table_reading import register as register
+    from icefloe.spark.table_reading import table as table
+    from icefloe.spark.table_writing import write_table as write_table
     from icefloe.spark.writing import write as write
 
 _HOMES = {
@@ -22,9 +27,14 @@ _HOMES = {
     "JobPlan": "job",
     "JobReport": "job",
     "NewArray": "arrays",
+    "copy": "copying",
     "local_session": "session",
     "rechunk": "rechunking",
+    "register": "table_reading",
+    "register_functions": "table_functions",
+    "table": "table_reading",
     "write": "writing",
+    "write_table": "table_writing",
 }
 """Public name: module of this package that has it."""
 

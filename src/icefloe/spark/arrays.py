@@ -91,6 +91,14 @@ def create(session: Session, path: str, new: NewArray, *, overwrite: bool = Fals
     return place
 
 
+def describe_group(session: Session, path: str, attributes: Mapping[str, Any]) -> None:
+    """Make a group if it does not exist, and add attributes to it."""
+    root = zarr.open_group(session.store, mode="a")
+    group = root if path == paths.ROOT else root.require_group(path.lstrip("/"))
+    if attributes:
+        group.attrs.update(dict(attributes))
+
+
 def like(
     array: zarr.Array[Any],
     shape: Sequence[int],

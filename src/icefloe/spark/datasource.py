@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
     from icefloe.spark.tables.places import Pinned
@@ -54,10 +53,6 @@ class IcefloeDataSource(DataSource):
             ticket = InspectTicket(options.place(), options.version(), what)
             return InspectionReader(ticket, schema)
         return TableReader(self._ticket(schema), schema)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A reader of the cells that each new commit changes."""
-        raise NotImplementedError
 
     def _options(self) -> Any:
         from icefloe.spark.tables.options import Options

@@ -226,9 +226,15 @@ class Job:
             label=self.label,
             progress_bar=self.options.progress,
         )
+        self.take_over(results, expected)
+        return results
+
+    def take_over(
+        self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
+    ) -> None:
+        """Let the session refer to the chunks that tasks wrote."""
         absorb(self.session, results, expected)
         self._results.append(results)
-        return results
 
     def commit(self, plan: JobPlan) -> JobReport:
         """Publish all of it."""

@@ -117,6 +117,24 @@ def run_tasks(
     return results
 
 
+def collect_rows(
+    spark: SparkSession,
+    frame: DataFrame,
+    count: int,
+    *,
+    label: str = "icefloe",
+    progress_bar: bool | None = None,
+) -> Results:
+    """Run a DataFrame whose rows are those of `tasks.SCHEMA`, from about `count` tasks."""
+    started = time.monotonic()
+    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+        rows = _Action(spark, frame, label, count, shown).run()
+    results = Results(rows, count, time.monotonic() - started)
+    if results.failures:
+        raise failures.failed(label, results.failures, count)
+    return results
+
+
 def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -> DataFrame:
     from pyspark import cloudpickle
 

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 DEFAULT_GENERATION = "repository"
-DEFAULT_SPEC_VERSION = 2
 
 
 class Repository(MaintainedRepository):
@@ -97,10 +96,11 @@ class Repository(MaintainedRepository):
                 chunk containers that may be read.
             spec_version: Version of the generation's format to write.
             check_clean_root: Whether to refuse a place that has other objects.
-            generation: The family of formats.
+            generation: The family of formats: `repository` (compact and fast), `store` (JSON) or
+                `dataset` (manifests are Parquet tables).
         """
         place = storage_from_url(storage)
-        fmt = format_for(generation, spec_version or DEFAULT_SPEC_VERSION)
+        fmt = format_for(generation, spec_version)
         ensure_conditional_writes(place)
         _check_absent(place, fmt, check_clean_root=check_clean_root)
         access = VirtualAccess.given(authorize_virtual_chunk_access, config)
@@ -138,16 +138,27 @@ class Repository(MaintainedRepository):
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
         create_version: int | None = None,
+        *,
+        generation: str = DEFAULT_GENERATION,
     ) -> Repository:
-        """Open a repository, or create it if there is none; many clients may try at once."""
+        """Open a repository, or create it if there is none; many clients may try at once.
+
+        `create_version` and `generation` say in which format to create it.
+        """
         place = storage_from_url(storage)
         for pause in waits_for_creator():
             if cls.exists(place):
                 break
             try:
-                return cls.create(place, config, authorize_virtual_chunk_access, create_version)
+                return cls.create(
+                    place,
+                    config,
+                    authorize_virtual_chunk_access,
+                    create_version,
+                    generation=generation,
+                )
             except AlreadyExistsError:
-                if not is_being_created(place, format_for().layout):
+                if not is_being_created(place, format_for(generation).layout):
                     raise
             time.sleep(pause)
         return cls.open(place, config, authorize_virtual_chunk_access)

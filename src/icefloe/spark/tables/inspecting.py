@@ -180,7 +180,7 @@ def _node_row(session: Session, path: str) -> dict[str, Any]:
     if node is None:
         return {"path": path}
     document = json.loads(session.document(path) or b"{}")
-    row = {
+    row: dict[str, Any] = {
         "path": path,
         "node_id": str(node.id),
         "type": "array" if node.is_array else "group",

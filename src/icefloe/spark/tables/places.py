@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pickle
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
+from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.history import parse_moment
 from icefloe.versioning.repository import Repository
 
@@ -94,34 +94,13 @@ def moment_of(text: str) -> datetime:
     return parse_moment(text)
 
 
-class SharedSession(Record, frozen=True):
-    """A read-only session packed for other processes, which unpack it once each."""
-
-    packed: bytes
-
-    @classmethod
-    def of(cls, session: Session) -> SharedSession:
-        """Pack a session."""
-        return cls(pickle.dumps(session, protocol=pickle.HIGHEST_PROTOCOL))
-
-    def session(self) -> Session:
-        """The session of this process."""
-        return _unpacked(self.packed)
-
-
-@functools.lru_cache(maxsize=_MAX_OPEN)
-def _unpacked(packed: bytes) -> Session:
-    session: Session = pickle.loads(packed)
-    return session
-
-
 class Pinned(Record, frozen=True):
     """One snapshot of a repository at a place."""
 
     place: Place
     snapshot_id: str
 
-    def session(self) -> Session:
+    def open(self) -> Session:
         """The session of this process."""
         return _pinned(self)
 
@@ -131,4 +110,4 @@ def _pinned(pinned: Pinned) -> Session:
     return pinned.place.open().readonly_session(snapshot_id=pinned.snapshot_id)
 
 
-AnySession = SharedSession | Pinned
+AnySession = SessionSpec | Pinned

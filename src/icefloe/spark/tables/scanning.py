@@ -60,7 +60,7 @@ class ScanTicket(Record, frozen=True):
 @functools.lru_cache(maxsize=_MAX_SCANS)
 def _scan(packed: bytes) -> Scan:
     ticket: ScanTicket = pickle.loads(packed)
-    return Scan(ticket.session.session(), ticket.request)
+    return Scan(ticket.session.open(), ticket.request)
 
 
 class Scan:
@@ -103,7 +103,7 @@ class Scan:
         index = self.layout.indexes.get(dim)
         if index is None:
             return pa.array(np.arange(size, dtype=np.int64))
-        return index.decoding.decode(self._array(index)[...])
+        return index.decoding.decode(self.session.read_region(index.path))
 
     def _array(self, variable: Variable) -> Any:
         found = self._arrays.get(variable.path)
@@ -217,11 +217,10 @@ class Scan:
 
     def _read_variable(self, variable: Variable, places: dict[str, Any]) -> npt.NDArray[Any]:
         chosen = tuple(places[dim] for dim in variable.dims)
-        array = self._array(variable)
         if all(isinstance(one, slice) for one in chosen):
-            values = np.asarray(array[chosen if chosen else ...])
+            values = self.session.read_region(variable.path, chosen if chosen else ...)
         else:
-            values = np.asarray(array.oindex[chosen])
+            values = np.asarray(self._array(variable).oindex[chosen])
         # Axes in the order of the table, of length 1 where the variable lacks a dimension.
         order = [variable.dims.index(d) for d in self.layout.dims if d in variable.dims]
         shape = [

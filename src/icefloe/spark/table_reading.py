@@ -11,12 +11,11 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.spark.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.options import Options
-from icefloe.spark.tables.places import Place, SharedSession, Version
+from icefloe.spark.tables.places import Place, Version
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import EXTENT, START, Scan, ScanTicket
 from icefloe.spark.tables.selection import choice_of
-from icefloe.storage.memory import MemoryStorage
+from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.repository import Repository
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def table(
         task_bytes=partition_bytes,
         reading=Reading(decode, nan_as_null, zoned_times),
     )
-    shared = SharedSession.of(session)
+    shared = SessionSpec.of(session)
     request, later = _with_condition(session, request, where)
     if layout == "chunks":
         return _frame(spark, ScanTicket(shared, request))
@@ -136,21 +135,7 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
 
 def open_source(source: Source) -> Repository:
     """The repository that is meant, which executors must be able to reach too."""
-    if isinstance(source, Repository):
-        repository = source
-    else:
-        repository = Place(str(source)).open()
-    if isinstance(repository.storage, MemoryStorage):
-        raise InvalidInputError(
-            "a repository in memory cannot be read by Spark, whose tasks run in other processes; "
-            "use a folder or an object store"
-        )
-    return repository
-
-
-def place_of(source: str, **options: str) -> Place:
-    """A place from a URL and options of the data source."""
-    return Options({"path": source, **options}).place()
+    return source if isinstance(source, Repository) else Place(str(source)).open()
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -188,7 +173,7 @@ def _task_body(
 
 
 def _cells(
-    spark: SparkSession, shared: SharedSession, request: TableRequest, scan: Scan
+    spark: SparkSession, shared: SessionSpec, request: TableRequest, scan: Scan
 ) -> DataFrame:
     import msgspec
 
