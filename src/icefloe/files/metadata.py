@@ -86,6 +86,11 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
 
+    def forget(self) -> None:
+        """Read everything anew, after objects were deleted."""
+        self._caches.clear()
+        self._first = None
+
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is at hand without reading it."""
         return self._kept_snapshot(snapshot_id) is not None

@@ -487,9 +487,9 @@ class ChunkRefs:
             return True
         if len(self.files) > _SPARE_ENTRIES:
             # Chunks that moved into few packs leave the names of many files behind.
-            used = np.zeros(len(self.files), dtype=np.bool_)
-            used[self.sources[self.kinds == _NATIVE]] = True
-            if len(self.files) > _SPARE_ENTRIES + 2 * int(used.sum()):
+            is_used = np.zeros(len(self.files), dtype=np.bool_)
+            is_used[self.sources[self.kinds == _NATIVE]] = True
+            if len(self.files) > _SPARE_ENTRIES + 2 * int(is_used.sum()):
                 return True
         if not self.inline:
             return False

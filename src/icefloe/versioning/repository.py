@@ -18,7 +18,6 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     RepositoryNotFoundError,
-    SessionStateError,
 )
 from icefloe.formats.registry import detect, discover, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
@@ -335,10 +334,7 @@ class Repository(MaintainedRepository):
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
         if commit_method == "amend":
-            if base.parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = context.files.read_snapshot(base.parent_id)
-            replaced = context.history.log(base.id)
+            parent, replaced = context.history.replaceable(base)
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
             context.files,
@@ -350,6 +346,7 @@ class Repository(MaintainedRepository):
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": str(snapshot.id)})
         return str(snapshot.id)
 
     # --- work on branches
