@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.mapping import map_blocks as map_blocks
     from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.writing import write as write
@@ -25,6 +26,7 @@ _HOMES = {
     "NewArray": "arrays",
     "copy": "copying",
     "local_session": "session",
+    "map_blocks": "mapping",
     "rechunk": "rechunking",
     "write": "writing",
 }
