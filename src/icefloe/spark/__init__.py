@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobReport as JobReport
     from icefloe.spark.mapping import map_blocks as map_blocks
     from icefloe.spark.rechunking import rechunk as rechunk
+    from icefloe.spark.reducing import reduce as reduce
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.writing import write as write
 
@@ -28,6 +29,7 @@ _HOMES = {
     "local_session": "session",
     "map_blocks": "mapping",
     "rechunk": "rechunking",
+    "reduce": "reducing",
     "write": "writing",
 }
 """Public name: module of this package that has it."""

@@ -227,8 +227,12 @@ class Job:
             progress_bar=self.options.progress,
         )
         absorb(self.session, results, expected)
-        self._results.append(results)
+        self.count(results)
         return results
+
+    def count(self, results: Results) -> None:
+        """Let the report tell of tasks that were run for this job."""
+        self._results.append(results)
 
     def commit(self, plan: JobPlan) -> JobReport:
         """Publish all of it."""
