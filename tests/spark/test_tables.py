@@ -258,7 +258,7 @@ def test_sql_views_and_functions(spark, repo, url):
 
 INSPECTED = {
     "snapshots": 3, "refs": 2, "history": 3, "nodes": 7, "chunks": None, "manifests": None,
-    "files": None, "transactions": None, "virtual_sources": 0, "statistics": 0,
+    "files": None, "transactions": None, "virtual_sources": 0, "statistics": 0, "ingested_files": 0,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,14 +42,20 @@ class ChunkArrays:
         self._path = path
         self._plan = plan
         self._write_empty = write_empty_chunks
-        self._zarr = ZarrCodecs(plan, write_empty_chunks=write_empty_chunks)
+
+    @cached_property
+    def _zarr(self) -> ZarrCodecs:
+        return ZarrCodecs(self._plan, write_empty_chunks=self._write_empty)
 
     # --- reading
 
-    def load(self, coords: Coords, shape: tuple[int, ...], threads: int) -> Chunks | None:
+    def load(
+        self, coords: Coords, shape: tuple[int, ...], threads: int
+    ) -> tuple[Chunks | None, npt.NDArray[np.bool_]]:
         """Read chunks of one shape; missing ones have the fill value.
 
-        Returns None if all are missing. The result may be a view that cannot be written to.
+        Returns the chunks, None if all are missing, and which of them there are. The chunks may
+        be a view that cannot be written to.
         """
         chunks: Chunks | None = None
         present = np.zeros(len(coords), dtype=np.bool_)
@@ -56,14 +63,14 @@ class ChunkArrays:
             decoded = self._decode(found, coords, shape, threads)
             rows = found.rows
             if len(rows) == len(coords) and (len(rows) == 1 or (np.diff(rows) == 1).all()):
-                return decoded
+                return decoded, ~present
             if chunks is None:
                 chunks = self.empty(len(coords), shape)
             chunks[rows] = decoded
             present[rows] = True
         if chunks is not None and not present.all():
             chunks[~present] = self._plan.fill_value
-        return chunks
+        return chunks, present
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
         """Read one chunk, with as little ado as possible."""

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from icefloe.spark.chunk_rows import Block as Block
     from icefloe.spark.chunk_rows import blocks as blocks
     from icefloe.spark.chunk_statistics import compute_statistics as compute_statistics
+    from icefloe.spark.copying import copy as copy
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.table_functions import register_functions as register_functions
     from icefloe.spark.table_reading import register as register
@@ -31,7 +33,9 @@ _HOMES = {
     "JobPlan": "job",
     "JobReport": "job",
     "NewArray": "arrays",
+    "copy": "copying",
     "local_session": "session",
+    "rechunk": "rechunking",
     "register": "table_reading",
     "register_functions": "table_functions",
     "table": "table_reading",

@@ -73,7 +73,8 @@ def create(session: Session, path: str, new: NewArray, *, overwrite: bool = Fals
     parent = paths.parent(place)
     name = paths.name(place)
     group = root if parent in (None, "/") else root.require_group(str(parent).lstrip("/"))
-    chunks: Any = new.chunks or suitable_chunks(new.shape, np.dtype(new.dtype).itemsize)
+    item_bytes = getattr(new.dtype, "item_size", None) or np.dtype(new.dtype).itemsize
+    chunks: Any = new.chunks or suitable_chunks(new.shape, item_bytes)
     group.create_array(
         name,
         shape=new.shape,
@@ -88,6 +89,38 @@ def create(session: Session, path: str, new: NewArray, *, overwrite: bool = Fals
         serializer=new.serializer,
     )
     return place
+
+
+def describe_group(session: Session, path: str, attributes: Mapping[str, Any]) -> None:
+    """Make a group if it does not exist, and add attributes to it."""
+    root = zarr.open_group(session.store, mode="a")
+    group = root if path == paths.ROOT else root.require_group(path.lstrip("/"))
+    if attributes:
+        group.attrs.update(dict(attributes))
+
+
+def like(
+    array: zarr.Array[Any],
+    shape: Sequence[int],
+    chunks: tuple[int, ...],
+    shards: tuple[int, ...] | None,
+) -> NewArray:
+    """How to make an array as another one is, but for its shape and chunks."""
+    metadata: Any = array.metadata
+    is_v3 = metadata.zarr_format == 3
+    names = dims_of(array)
+    return NewArray(
+        tuple(shape),
+        metadata.data_type if is_v3 else array.dtype,
+        chunks,
+        shards,
+        None if None in names else tuple(map(str, names)),
+        {key: value for key, value in array.attrs.items() if key != "_ARRAY_DIMENSIONS"},
+        array.fill_value,
+        array.compressors if is_v3 else "auto",
+        array.filters if is_v3 else "auto",
+        array.serializer if is_v3 else "auto",
+    )
 
 
 def suitable_chunks(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:

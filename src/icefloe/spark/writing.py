@@ -12,22 +12,25 @@ from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark import arrays
 from icefloe.spark.failures import doing
-from icefloe.spark.grid import Grid, Piece, Region, Target, group_tasks, shape_of, split
+from icefloe.spark.grid import Grid, Piece, Region, Target, group_tasks, shape_of, shifted, split
 from icefloe.spark.job import Job, JobOptions, JobReport
 from icefloe.spark.references import WrittenChunks, to_table
 from icefloe.spark.tasks import Output
 from icefloe.spark.worker import SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     from pyspark.sql import SparkSession
 
+    from icefloe.model.chunk_index import Box
     from icefloe.spark.arrays import NewArray
     from icefloe.versioning.repository import Repository
     from icefloe.versioning.session import ForkSession
 
+PENDING_BYTES = 32 * 1024 * 1024
+"""What a session keeps of small chunks before it writes them together."""
 BLOCK_BYTES = 64 * 1024 * 1024
 """How many bytes of array a task holds at a time, if not told otherwise."""
 
@@ -97,6 +100,8 @@ class Filling(Record, frozen=True, eq=False):
 
     functions: dict[str, Callable[[Region], Any]]
     block_bytes: int = BLOCK_BYTES
+    step_bytes: int | None = None
+    """How many bytes of chunks are encoded at a time and wait to be written; None: as they come."""
 
 
 class _Shared(Record, frozen=True, eq=False):
@@ -114,6 +119,14 @@ def fill(job: Job, targets: list[Target], filling: Filling) -> JobReport:
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
+    run_filling(job, targets, filling, tasks)
+    return job.commit(plan)
+
+
+def run_filling(
+    job: Job, targets: Sequence[Target], filling: Filling, tasks: Sequence[tuple[Piece, ...]]
+) -> None:
+    """Run tasks that fill parts of arrays, and take over what they wrote."""
     shared = _Shared(
         SessionSpec.of(job.session),
         {target.grid.path: target.grid for target in targets},
@@ -121,7 +134,6 @@ def fill(job: Job, targets: list[Target], filling: Filling) -> JobReport:
         filling,
     )
     job.run(_fill_pieces, tasks, shared, tasks)
-    return job.commit(plan)
 
 
 # --- on executors
@@ -129,6 +141,7 @@ def fill(job: Job, targets: list[Target], filling: Filling) -> JobReport:
 
 def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]:
     part = shared.session.open_part()
+    filled = 0
     for piece in pieces:
         grid, within = shared.grids[piece.array], shared.regions[piece.array]
         function = shared.filling.functions[piece.array]
@@ -137,8 +150,30 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
         for box in split(piece.box, cells):
             region = grid.region(box, within)
             with doing(array=piece.array, region=region):
-                part.write_region(piece.array, region, _values(function, region, dtype))
-    yield from outputs_of(part)
+                values = _values(function, region, dtype)
+                _put(part, grid, box, region, values, shared.filling.step_bytes)
+                filled += values.nbytes
+                del values
+    yield from outputs_of(part, filled)
+
+
+def _put(
+    part: ForkSession,
+    grid: Grid,
+    box: Box,
+    region: Region,
+    values: npt.NDArray[Any],
+    step_bytes: int | None,
+) -> None:
+    if step_bytes is None:
+        part.write_region(grid.path, region, values)
+        return
+    origin = [-axis.start for axis in region]
+    for step in split(box, step_bytes // grid.chunk_bytes):
+        place = grid.region(step, region)
+        part.write_region(grid.path, place, values[shifted(place, origin)])
+        if step_bytes < PENDING_BYTES:
+            part.settle_pending()
 
 
 def _values(

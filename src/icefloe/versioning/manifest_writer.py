@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.changes.chunk_edits import prepare_tables
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
@@ -97,6 +98,7 @@ class ManifestWriter:
 
     def _add_edited(self) -> None:
         """Take the new references of edited arrays."""
+        prepare_tables(self._changes.chunks.values())
         for node_id, edits in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
             if node is None or edits.is_empty:
@@ -128,6 +130,8 @@ class ManifestWriter:
         """
         start = [*self._dropped, *self._changes.deleted]
         found, seen = closure(start, self._manifests_of, self._members_of)
+        if not seen:
+            return seen
         for node_id in sorted(found):
             node = self._changes.by_id(node_id)
             if node is not None:
@@ -159,12 +163,10 @@ class ManifestWriter:
 
     def _members_of(self, manifest_id: ManifestId) -> list[NodeId]:
         """Arrays that still have references in a manifest."""
-        manifest = self._chunks.manifest(manifest_id)
         return [
             node_id
-            for node_id in manifest.index.arrays
+            for node_id in self._base.nodes.users_of(manifest_id)
             if self._changes.by_id(node_id) is not None
-            and any(ref.manifest_id == manifest_id for ref in self._base_refs(node_id))
         ]
 
     def _taken_in_again(self, manifest_id: ManifestId) -> list[Part]:

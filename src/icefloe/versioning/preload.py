@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,11 +53,8 @@ def _chosen(context: Context, snapshot: Snapshot) -> list[ManifestId]:
     """The manifests that the configuration wants; none if the snapshot cannot be understood."""
     sizes = {info.id: info.num_chunk_refs for info in snapshot.manifests}
     try:
-        return list(
-            context.settings.preload.chosen(
-                ((path, _manifests_of(snapshot, path)) for path in snapshot.nodes.paths),
-                sizes.__getitem__,
-            )
+        return context.settings.preload.chosen(
+            snapshot.nodes.paths, partial(_manifests_of, snapshot), sizes.__getitem__
         )
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import time
 import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.conflicts import ConflictSolver, VersionSelection
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.compare import disputed
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
-    RebaseFailedError,
     SessionStateError,
 )
 from icefloe.model.nodes import NodeTable
@@ -23,15 +19,15 @@ from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
+from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
+from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.detection import Found
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
     from icefloe.model.chunk_index import ChunkIndex
@@ -42,11 +38,17 @@ if TYPE_CHECKING:
     from icefloe.zarr_store.store import IcefloeStore
 
 
+class OverlapWarning(UserWarning):
+    """Two forks of a session wrote the same chunk."""
+
+
 class Session(WorkingTree):
     """A view of one snapshot; a writable one collects changes until it is committed.
 
     Threads and event loops may share a session.
     """
+
+    _is_leased = True
 
     def __init__(
         self,
@@ -61,6 +63,11 @@ class Session(WorkingTree):
         self._default_metadata = dict(default_metadata or {})
         self._started_at = datetime.now(UTC)
         self._unmerged_forks = False
+        self._lease = (
+            SessionLease(context.storage, snapshot.id)
+            if tip is not None and self._is_leased
+            else None
+        )
 
     def __repr__(self) -> str:
         where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
@@ -210,7 +217,7 @@ class Session(WorkingTree):
                         raise
                 else:
                     return str(snapshot.id)
-                self._back_off(attempt)
+                back_off(self._context.settings, attempt)
                 attempt += 1
                 self._rebase(rebase_with)
 
@@ -280,7 +287,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
-        self._write_pending()
+        self._packs.write_all()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -293,13 +300,29 @@ class Session(WorkingTree):
 
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
+        self._confirm_lease()
         try:
             self._context.refs.advance(self._tip, snapshot.id)
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
 
+    def _confirm_lease(self) -> None:
+        """Make sure that nothing of ours was collected, if that could have happened."""
+        if self._lease is None or self._lease.confirm():
+            return
+        lost = missing_chunk_files(self._context, self._changes)
+        if lost:
+            raise SessionStateError(
+                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+                "collected as garbage: the session was suspended or cut off for longer than its "
+                "lease held; write them again in a new session"
+            )
+        self._lease.looked()
+
     def _finish(self, snapshot: Snapshot) -> None:
+        if self._lease is not None:
+            self._lease.end()
         self._tip = None
         self._unmerged_forks = False
         self._show(snapshot)
@@ -324,22 +347,15 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
-        _resolve(ours, found, solver, head)
-        ours.rebase(head.nodes)
+        view = MeetingView(self._context, self._snapshot, head, looking_at)
+        rebase_changes(view, ours, theirs, self._view.chunks, solver)
         self._tip = tip
         self._show(head, ours)
-
-    def _back_off(self, attempt: int) -> None:
-        """Wait a little, longer each time and never in step with other writers."""
-        settings = self._context.settings
-        longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-        time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -383,7 +399,11 @@ class Session(WorkingTree):
             return part
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of forks; where two wrote one chunk, the later one wins."""
+        """Take over the changes of forks.
+
+        Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
+        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        """
         for other in others:
             if not isinstance(other, ForkSession):
                 raise TypeError(
@@ -402,6 +422,7 @@ class Session(WorkingTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
             if parts:
                 self._show(self._snapshot, merged)
@@ -417,9 +438,11 @@ class Session(WorkingTree):
 class ForkSession(Session):
     """A part of a session's work: it can be pickled and written to, and is merged back."""
 
+    _is_leased = False  # the session that it came from has a lease for both
+
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             return {
                 "context": self._context,
@@ -440,7 +463,7 @@ class ForkSession(Session):
     def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
         """References of the chunks that were written, and which ones were deleted, by array."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             found = {}
             for node_id, edits in self._changes.chunks.items():
@@ -468,6 +491,23 @@ class ForkSession(Session):
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
 
+def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
+    found = [
+        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
+        for node_id, edits in later.chunks.items()
+        if (mine := ours.chunks.get(node_id)) is not None
+        and (node := later.by_id(node_id)) is not None
+        and len(common := disputed(mine, edits))
+    ]
+    if found:
+        warnings.warn(
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            "Cut the work along chunks so that no two tasks write one",
+            OverlapWarning,
+            stacklevel=4,
+        )
+
+
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
     """Of some edits, only that all chunks of the base are gone."""
     cleared = ChunkEdits(edits.rank)
@@ -475,25 +515,9 @@ def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
     return cleared
 
 
-def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
-) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
-
-    As in the official package, the error then has all conflicts; its text, those that are left.
-    """
-    unsolved = []
-    for item in found:
-        choice = solver.solve(item.conflict)
-        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
-            give_up_chunks(ours, item)
-        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
-            unsolved.append(item.conflict)
-    if unsolved:
-        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
-        raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}",
-            str(head.id),
-            [item.conflict for item in found],
-        )
+def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
+    """A read-only session on a snapshot, with changes laid over it if given."""
+    session = Session(context, snapshot)
+    if changes is not None:
+        session._show(snapshot, changes)  # noqa: SLF001
+    return session

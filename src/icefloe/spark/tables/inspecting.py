@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -338,6 +339,37 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
+def _ingested_files(repository: Repository, version: Version) -> Iterator[Any]:
+    """What was ingested from where, one row for each time."""
+    try:
+        tell: Any = importlib.import_module("icefloe.virtual.ingested").ingested_files
+    except ModuleNotFoundError:
+        return
+    columns = tell(version.session(repository))
+    columns["region"] = [json.dumps(region) for region in columns["region"]]
+    columns["variables"] = [list(names) for names in columns["variables"]]
+    names = _INGESTED_SCHEMA.names
+    yield from pa.table({n: columns[n] for n in names}, schema=_INGESTED_SCHEMA).to_batches()
+
+
+_INGESTED_SCHEMA = pa.schema(
+    [
+        ("group", pa.string()),
+        ("url", pa.string()),
+        ("format", pa.string()),
+        ("mode", pa.string()),
+        ("state", pa.string()),
+        ("ingested_at", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("last_modified", pa.int64()),
+        ("variables", pa.list_(pa.string())),
+        ("region", pa.string()),
+        ("error", pa.string()),
+        ("is_current", pa.bool_()),
+    ]
+)
+
 _CHUNK_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -457,6 +489,7 @@ _ALL: list[tuple[str, Callable[[Repository, Version], Iterator[Any]], pa.Schema]
     ),
 ]
 
+_ALL.append(("ingested_files", _ingested_files, _INGESTED_SCHEMA))
 _ALL.append(
     (
         "statistics",
