@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.chunk_rows import Block as Block
+    from icefloe.spark.chunk_rows import blocks as blocks
+    from icefloe.spark.chunk_statistics import compute_statistics as compute_statistics
     from icefloe.spark.copying import copy as copy
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from icefloe.spark.writing import write as write
 
 _HOMES = {
+    "Block": "chunk_rows",
+    "blocks": "chunk_rows",
+    "compute_statistics": "chunk_statistics",
     "JobOptions": "job",
     "JobPlan": "job",
     "JobReport": "job",
