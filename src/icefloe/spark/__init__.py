@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.spark.arrays import NewArray as NewArray
     from icefloe.spark.copying import copy as copy
+    from icefloe.spark.ingesting import IngestReport as IngestReport
+    from icefloe.spark.ingesting import ingest as ingest
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from icefloe.spark.writing import write as write
 
 _HOMES = {
+    "IngestReport": "ingesting",
     "JobOptions": "job",
     "JobPlan": "job",
     "JobReport": "job",
     "NewArray": "arrays",
     "copy": "copying",
+    "ingest": "ingesting",
     "local_session": "session",
     "rechunk": "rechunking",
     "register": "table_reading",
