@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
 from icefloe.model.chunk_refs import ChunkKind, gather_bytes
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -36,11 +37,7 @@ def compare_nodes(
     created = [node for node in after if node.id not in old]
     deleted = [node for node in before if node.id not in new]
     updated = [n for n in after if n.id in old and _document_differs(old[n.id], n)]
-    moves = [
-        Move(n.id, old[n.id].path, n.path)
-        for n in after
-        if n.id in old and old[n.id].path != n.path
-    ]
+    moves = list(_net_moves(old, {node.path: node for node in before}, after))
     chunks: dict[NodeId, ChunkIndex] = {}
     for node in after:
         if not node.is_array:
@@ -62,6 +59,25 @@ def compare_nodes(
         updated_chunks=chunks,
         moves=tuple(moves),
     )
+
+
+def _net_moves(
+    old: Mapping[NodeId, Node], old_by_path: Mapping[str, Node], after: Sequence[Node]
+) -> Iterator[Move]:
+    """Nodes with another path, without those that only moved along with their parent."""
+    new_paths = {node.id: node.path for node in after}
+    for node in after:
+        twin = old.get(node.id)
+        if twin is None or twin.path == node.path:
+            continue
+        parent = old_by_path.get(paths.parent(twin.path) or paths.ROOT)
+        carried = None if parent is None else new_paths.get(parent.id)
+        if (
+            parent is None
+            or carried in {None, parent.path}
+            or f"{carried}/{paths.name(twin.path)}" != node.path
+        ):
+            yield Move(node.id, twin.path, node.path)
 
 
 def _document_differs(old: Node, new: Node) -> bool:
