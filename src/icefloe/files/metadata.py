@@ -86,6 +86,11 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
 
+    def forget(self) -> None:
+        """Read everything anew, after objects were deleted."""
+        self._caches.clear()
+        self._first = None
+
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is at hand without reading it."""
         return self._kept_snapshot(snapshot_id) is not None
@@ -109,7 +114,9 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(file.data))
 
     def read_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
-        """Read what a commit changed; None if it has no log (the first one; old layouts)."""
+        """Read what a commit changed; None if it has no log (the first one; some layouts)."""
+        if not self.format.generation.keeps_logs:
+            return None
         key = self.format.layout.transaction_log(snapshot_id)
         try:
             data = self.storage.get(key)
@@ -118,7 +125,9 @@ class MetadataFiles:
         return self.format.codec.decode_transaction_log(data, key)
 
     def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> None:
-        """Write what the commit of a snapshot changed."""
+        """Write what the commit of a snapshot changed, in generations that keep logs."""
+        if not self.format.generation.keeps_logs:
+            return
         file = self.format.codec.encode_transaction_log(log)
         self._put(self.format.layout.transaction_log(snapshot_id), file)
 

@@ -63,6 +63,10 @@ class Box(Record, frozen=True, gc=False):
             for a, b, c, d in zip(self.lower, other.lower, self.upper, other.upper, strict=True)
         )
 
+    def inside(self, coords: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+        """Which coordinates (n, rank) lie inside."""
+        return np.flatnonzero(is_inside(coords, self.lower, self.upper))
+
     def linearize(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
         """Row-major positions within the box of coordinates (n, rank) that all lie inside."""
         linear = np.zeros(len(coords), dtype=np.uint64)
@@ -86,6 +90,18 @@ class Box(Record, frozen=True, gc=False):
             rest, inner = np.divmod(rest, np.uint64(self.shape[axis]))
             coords[:, axis] = inner + np.uint64(self.lower[axis])
         return coords
+
+
+def is_inside(
+    coords: npt.NDArray[np.integer], lower: Sequence[int], upper: Sequence[int]
+) -> npt.NDArray[np.bool_]:
+    """Whether coordinates (n, rank) lie in a half-open box."""
+    inside = np.ones(len(coords), dtype=np.bool_)
+    for axis, (low, high) in enumerate(zip(lower, upper, strict=True)):
+        # Axis by axis: many times quicker than to reduce along the short one.
+        column = coords[:, axis]
+        inside &= (column >= low) & (column < high)
+    return inside
 
 
 def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
@@ -207,9 +223,7 @@ class ChunkIndex:
     def find_many(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
         """Row of each coordinate (n, rank), or -1."""
         rows = np.full(len(coords), -1, dtype=np.intp)
-        lower = np.array(self.box.lower, dtype=np.uint64)
-        upper = np.array(self.box.upper, dtype=np.uint64)
-        inside = np.logical_and(coords >= lower, coords < upper).all(axis=1)
+        inside = is_inside(coords, self.box.lower, self.box.upper)
         linear = self.box.linearize(coords[inside])
         if self.linear is None:
             rows[inside] = linear.astype(np.intp)
@@ -227,8 +241,13 @@ class ChunkIndex:
         common: npt.NDArray[np.uint64] = coords[other.find_many(coords) >= 0]
         return common
 
-    def union(self, other: ChunkIndex) -> ChunkIndex:
-        """Coordinates that are in either set."""
-        coords = np.concatenate([self.coords(), other.coords()])
+    def union(self, *others: ChunkIndex) -> ChunkIndex:
+        """Coordinates that are in any of the sets."""
+        if not others:
+            return self
+        coords = np.concatenate([self.coords(), *(other.coords() for other in others)])
         box = bounding_box(coords)
-        return ChunkIndex.from_sorted(box, np.unique(box.linearize(coords)))
+        linear = box.linearize(coords)
+        if not (linear[1:] > linear[:-1]).all():
+            linear = np.unique(linear)
+        return ChunkIndex.from_sorted(box, linear)

@@ -220,6 +220,17 @@ def _distinct(
     return distinct or [dictionaries[0]], np.repeat(np.array(before, dtype=np.uint64), rows)
 
 
+def _of_one_width(files: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
+    """Dictionaries of chunk files, the narrower ones filled up with zeros (see `Identifier`)."""
+    width = max(column.shape[1] for column in files)
+    return [
+        column
+        if column.shape[1] == width
+        else np.pad(column, ((0, 0), (0, width - column.shape[1])))
+        for column in files
+    ]
+
+
 # Dictionaries may have so much more than is used before they are worth the work of compacting.
 _SPARE_ENTRIES = 64
 _SPARE_BYTES = 4096
@@ -296,12 +307,20 @@ class ChunkRefs:
             np.array(offsets, dtype=np.uint64),
             np.array(lengths, dtype=np.uint64),
             np.array(checksums, dtype=np.uint32),
-            np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, ChunkFileId.SIZE)
-            if files
-            else _NO_FILES,
+            cls.file_column(list(files)),
             Locations.of(list(locations)) if locations else _NO_LOCATIONS,
             b"".join(inline),
         )
+
+    @staticmethod
+    def file_column(ids: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+        """Ids of chunk files as a dictionary (n, bytes), filled up with zeros to one width."""
+        if not ids:
+            return _NO_FILES
+        width = max(map(len, ids))
+        if any(len(each) != width for each in ids):
+            ids = [each.ljust(width, b"\0") for each in ids]
+        return np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, width)
 
     @classmethod
     def _of_inline(cls, data: Sequence[bytes]) -> Self:
@@ -347,7 +366,7 @@ class ChunkRefs:
             offsets,
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.checksums for p in parts]),
-            files[0] if len(files) == 1 else np.concatenate(files),
+            files[0] if len(files) == 1 else np.concatenate(_of_one_width(files)),
             locations[0] if len(locations) == 1 else Locations.concat(locations),
             inline[0] if len(inline) == 1 else b"".join(inline),
         )
@@ -437,14 +456,45 @@ class ChunkRefs:
         )
 
     @property
+    def has_packs(self) -> bool:
+        """Whether many rows share few files, which may then be listed more than once."""
+        return 1 < len(self.files) <= len(self) // 2
+
+    def with_distinct_files(self) -> ChunkRefs:
+        """The same references with each file listed once."""
+        files, numbers = distinct_files(self.files)
+        if len(files) == len(self.files):
+            return self
+        native = np.flatnonzero(self.kinds == _NATIVE)
+        sources = self.sources.copy()
+        sources[native] = numbers[self.sources[native]]
+        return ChunkRefs(
+            self.kinds,
+            sources,
+            self.offsets,
+            self.lengths,
+            self.checksums,
+            files,
+            self.locations,
+            self.inline,
+        )
+
+    @property
     def is_wasteful(self) -> bool:
         """Whether most of the dictionaries or of the inline bytes is not used by any row."""
-        if len(self.files) + len(self.locations) > _SPARE_ENTRIES + 2 * len(self):
+        entries = len(self.files) + len(self.locations)
+        if entries > _SPARE_ENTRIES + 2 * len(self):
             return True
+        if len(self.files) > _SPARE_ENTRIES:
+            # Chunks that moved into few packs leave the names of many files behind.
+            is_used = np.zeros(len(self.files), dtype=np.bool_)
+            is_used[self.sources[self.kinds == _NATIVE]] = True
+            if len(self.files) > _SPARE_ENTRIES + 2 * int(is_used.sum()):
+                return True
         if not self.inline:
             return False
-        used = int(self.lengths[self.kinds == _INLINE].sum())
-        return len(self.inline) > _SPARE_BYTES + 2 * used
+        held = int(self.lengths[self.kinds == _INLINE].sum())
+        return len(self.inline) > _SPARE_BYTES + 2 * held
 
     def compact(self) -> ChunkRefs:
         """The same references with dictionaries and inline bytes that hold only what is used."""
@@ -468,6 +518,15 @@ class ChunkRefs:
         return ChunkRefs(
             self.kinds, sources, offsets, self.lengths, self.checksums, files, locations, inline
         )
+
+
+def distinct_files(
+    files: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Ids of chunk files (n, bytes) without repetitions, and the new number of each old one."""
+    packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
+    _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
+    return files[kept], numbers.astype(np.int64)
 
 
 def used_entries(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box, box_around
 from icefloe.model.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.located import Located
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -84,10 +85,17 @@ class ArrayChunks(Record, frozen=True, eq=False):
         refs = ChunkRefs.concat([part.refs for part in parts])
         box = bounding_box(coords)
         linear = box.linearize(coords)
+        if (linear[1:] > linear[:-1]).all():
+            # Parts that follow each other, as those of an array that grows.
+            return ArrayChunks(ChunkIndex.from_sorted(box, linear), refs)
         # The last of equal positions is the first in the reversed order, which np.unique keeps.
         positions, from_end = np.unique(linear[::-1], return_index=True)
         rows = len(linear) - 1 - from_end
         return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs.take(rows))
+
+    def get(self, row: int) -> ChunkRef:
+        """One reference as a value."""
+        return self.refs.get(row)
 
     def patched(self, later: ArrayChunks) -> ArrayChunks:
         """This table with the rows of a small one, which win; nothing is sorted again."""
@@ -402,6 +410,10 @@ class Manifest:
         for number in range(len(self.index.block_rows) - 1):
             self._load_block(number)
 
+    def blocks(self) -> Iterator[Block]:
+        """All rows of all arrays, block by block."""
+        return map(self._load_block, range(len(self.index.block_rows) - 1))
+
     def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """One reference."""
         array = self.index.arrays.of_rank(node_id, len(coords))
@@ -421,6 +433,64 @@ class Manifest:
         if found == len(positions) or positions[found] != position:
             return None
         return block.refs.get(rows.start + found)
+
+    def find_many(
+        self,
+        node_id: NodeId,
+        coords: npt.NDArray[np.uint64],
+        load_all: Callable[[Callable[[int], Block], list[int]], list[Block]] | None = None,
+    ) -> list[Located]:
+        """The references of many chunks (n, rank), by the block that they are in.
+
+        Args:
+            node_id: The array.
+            coords: Unique coordinates; those that the manifest does not have are left out.
+            load_all: How to load several blocks; one after the other if not given.
+        """
+        array = self.index.arrays.of_rank(node_id, coords.shape[1])
+        if array is None:
+            return []
+        inside = array.extents.inside(coords)
+        positions = array.extents.linearize(
+            coords if len(inside) == len(coords) else coords[inside]
+        )
+        if array.is_dense:
+            wanted = positions.astype(np.int64) + array.row
+            numbers = np.searchsorted(self.index.block_rows, wanted, side="right") - 1
+        else:
+            first, last = self._block_of(array.row), self._block_of(array.row + array.count - 1)
+            starts = self.index.block_positions[first + 1 : last + 1]
+            numbers = np.searchsorted(starts, positions, side="right") + first
+        parts = list(_groups(numbers))
+        todo = [number for number, _ in parts]
+        blocks = (
+            list(map(self._load_block, todo))
+            if load_all is None
+            else load_all(self._load_block, todo)
+        )
+        found = []
+        for (number, members), block in zip(parts, blocks, strict=True):
+            at = self._rows_of(array, number, block, positions[members])
+            hits = np.flatnonzero(at >= 0)
+            if len(hits) == len(at):
+                found.append(Located(inside[members], block.refs.take(at)))
+            elif len(hits):
+                found.append(Located(inside[members][hits], block.refs.take(at[hits])))
+        return found
+
+    def _rows_of(
+        self, array: ManifestArray, number: int, block: Block, positions: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int64]:
+        """Rows in a block of an array's positions, -1 where it has none."""
+        if array.is_dense:
+            shift = array.row - int(self.index.block_rows[number])
+            return positions.astype(np.int64) + shift
+        rows = self._rows_in_block(array, number)
+        assert block.positions is not None
+        here = block.positions[rows.start : rows.stop]
+        at = np.searchsorted(here, positions)
+        at[at == len(here)] = 0
+        return np.where(here[at] == positions, at + rows.start, -1)
 
     def block_for(self, node_id: NodeId, coords: Sequence[int]) -> int | None:
         """The number of the block that `find` needs; None if it needs none."""
@@ -486,6 +556,22 @@ class Manifest:
         return range(max(array.row, start) - start, min(array.row + array.count, stop) - start)
 
 
+def _groups(
+    numbers: npt.NDArray[np.integer],
+) -> Iterator[tuple[int, slice | npt.NDArray[np.intp]]]:
+    """Each distinct number, ascending, with the places where it stands."""
+    if len(numbers) == 0:
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), slice(None)
+        return
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for members in np.split(order, cuts):
+        yield int(numbers[members[0]]), members
+
+
 def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex, list[Block]]:
     """Arrange arrays as a manifest: rows by (node, position), cut into blocks.
 
@@ -502,6 +588,8 @@ def arrange(
     arrays: ManifestArrays, refs: ChunkRefs, positions: npt.NDArray[np.uint64] | None
 ) -> tuple[ManifestIndex, list[Block]]:
     """Cut the rows of a manifest into blocks."""
+    if refs.has_packs:
+        refs = refs.with_distinct_files()
     if refs.is_wasteful:
         # What was replaced, commit after commit, must not pile up in the dictionaries.
         refs = refs.compact()

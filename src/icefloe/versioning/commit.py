@@ -22,6 +22,7 @@ from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import AttributesFileInfo, Snapshot
 from icefloe.versioning.manifest_writer import ManifestWriter
+from icefloe.versioning.node_numbers import number_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,7 @@ def write_commit(
     An amended commit has the parent of `base`, and takes along the log of what it replaces.
     """
     parent = parent or base
+    changes, numbering = number_nodes(changes, base, files.format.generation.node_numbering)
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings).write()
     edits, new_file = _with_attributes(
@@ -77,7 +79,7 @@ def write_commit(
         written_at=_after(base.written_at),
         started_at=said.started_at,
         message=said.message,
-        metadata=said.metadata,
+        metadata={**said.metadata, **numbering},
         total_parents=parent.total_parents + 1,
         history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
         manifests=_listed_manifests(base, nodes, written.infos),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
-from icefloe.files.chunks import ChunkFiles, ChunkSettings
+from icefloe.files.bulk_reads import ReadLimits
+from icefloe.files.chunks import ChunkFiles, ChunkSettings, WriteLimits
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
 from icefloe.files.virtual import VirtualChunkResolver
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _BYTES_PER_NODE = 600
 _BYTES_PER_REF = 33
+_CHUNKS_AT_A_TIME = 16
 
 
 class VirtualAccess(Record, frozen=True):
@@ -82,6 +84,13 @@ class Context:
                 self.settings.packed_chunk_threshold_bytes,
                 self.settings.pack_bytes,
             ),
+            WriteLimits(min(self.settings.max_concurrent_requests, _CHUNKS_AT_A_TIME)),
+        )
+        self.read_limits = ReadLimits(
+            self.settings.read_gap_bytes,
+            self.settings.read_request_bytes,
+            self.settings.read_concurrency,
+            self.settings.read_buffered_bytes,
         )
         self.history = History(self.files, self.refs)
 

@@ -121,7 +121,8 @@ class IcefloeStore(Store, SyncMixin):
         storage = self._session._context.storage  # noqa: SLF001
         return storage.capabilities.reads_are_immediate
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise ReadOnlyStoreError unless this store can be written to."""
         if self._read_only or self._session.read_only:
             raise ReadOnlyStoreError(
                 "cannot write to a read-only store: the store was opened in read-only mode and "
@@ -229,7 +230,7 @@ class IcefloeStore(Store, SyncMixin):
 
     async def set(self, key: str, value: Buffer) -> None:
         """Give a key a value: a node's document, or a chunk of an existing array."""
-        self._check_writable()
+        self.check_writable()
         path, coords, data = self._to_write(key, value)
         if coords is None:
             self._session.set_document(path, data)
@@ -238,7 +239,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Like `set`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         path, coords, data = self._to_write(key, value)
         if coords is None:
             self._session.set_document(path, data)
@@ -265,7 +266,7 @@ class IcefloeStore(Store, SyncMixin):
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Give a key a value unless it has one; the value is not even looked at then."""
-        self._check_writable()
+        self.check_writable()
         if not await self.exists(key):
             await self.set(key, value)
 
@@ -286,7 +287,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def delete_sync(self, key: str) -> None:
         """Like `delete`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         target = resolve(key, self._session)
         if target is None:
             return
@@ -306,7 +307,7 @@ class IcefloeStore(Store, SyncMixin):
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
-        self._check_writable()
+        self.check_writable()
         path = folder_path(prefix)
         folders = list(chunk_folders(self._session, path))
         self._session.delete_node(path)
@@ -323,7 +324,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def sync_clear(self) -> None:
         """Like `clear`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         self._session.delete_node(ROOT)
 
     # Listing
@@ -380,7 +381,7 @@ class IcefloeStore(Store, SyncMixin):
             validate_container: refuse a location in no virtual chunk container of the
                 repository's configuration.
         """
-        self._check_writable()
+        self.check_writable()
         target = resolve(key, self._session)
         path, coords = (None, None) if target is None else target
         if path is None or coords is None:
@@ -422,7 +423,7 @@ class IcefloeStore(Store, SyncMixin):
         Returns the coordinates of those that are in no virtual chunk container and were left
         out; None if there are none. `Session.set_virtual_refs` also takes columns.
         """
-        self._check_writable()
+        self.check_writable()
         return self._session.set_virtual_refs(
             array_path, chunks, validate_containers=validate_containers
         )
@@ -467,7 +468,7 @@ class IcefloeStore(Store, SyncMixin):
             The coordinates of chunks that were left out because no container has their location;
             None if there are none.
         """
-        self._check_writable()
+        self.check_writable()
         is_time = not (checksum is None or isinstance(checksum, str))
         return self._session.set_virtual_refs(
             array_path,
