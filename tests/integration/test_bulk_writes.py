@@ -154,6 +154,17 @@ def test_the_buffer_may_be_used_again() -> None:
     assert values(repo.readonly_session("main"), GRID[:4]) == expected
 
 
+def test_a_buffer_may_hold_numbers() -> None:
+    repo, _ = repository()
+    session = repo.writable_session("main")
+    numbers = np.arange(600, dtype=np.float64).reshape(2, 300)
+    offsets, lengths = np.array([0, 2400]), np.array([2400, 2400])
+    session.write_chunks("/a", GRID[:2], Segments(numbers.data, offsets, lengths))
+    assert values(session, GRID[:2]) == [numbers[0].tobytes(), numbers[1].tobytes()]
+    with pytest.raises(InvalidInputError, match="contiguous"):
+        session.write_chunks("/a", GRID[:2], Segments(numbers.T.data, offsets, lengths))
+
+
 def test_later_writes_win_however_they_are_made() -> None:
     repo, storage = repository(pack_bytes=100_000)
     session = repo.writable_session("main")
