@@ -42,9 +42,14 @@ def read_region(session: Session, path: str, selection: Any, out: Values | None)
         out = np.empty(region.shape, dtype=plan.dtype)
     else:
         _check_out(out, region.shape, plan.dtype, path)
-    if region.size:
+    if not region.size:
+        return out
+    place = one_chunk(region, plan)
+    if place is None:
         box = Box(session, path, plan, region_spans(region, plan))
         box.read(region.on_all_axes(out))
+    else:
+        _read_from_one(ChunkArrays(session, path, plan), place, region, plan, out)
     return out
 
 
@@ -86,6 +91,41 @@ def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     if given.dtype == dtype or (kind in "iufcmM" and given.dtype.newbyteorder() == dtype):
         return given
     return given.astype(dtype)
+
+
+def one_chunk(region: Region, plan: ArrayPlan) -> tuple[int, ...] | None:
+    """The chunk that has all elements of a region, if there is one of a known shape."""
+    if not plan.is_regular:
+        return None
+    place = []
+    for axis, size in zip(region.axes, plan.chunk_shape, strict=True):
+        number = axis.start // size
+        if (axis.start + (axis.length - 1) * axis.step) // size != number:
+            return None
+        place.append(number)
+    return tuple(place)
+
+
+def _read_from_one(
+    chunks: ChunkArrays, place: tuple[int, ...], region: Region, plan: ArrayPlan, out: Values
+) -> None:
+    """Read a region that lies in one chunk, without any of the machinery for many."""
+    chunk = chunks.load_one(place, plan.chunk_shape)
+    if chunk is None:
+        out[...] = plan.fill_value
+        return
+    index: list[Any] = []
+    for axis, number, size in zip(region.axes, place, plan.chunk_shape, strict=True):
+        first = axis.start - number * size
+        if axis.dropped:
+            index.append(first)
+            continue
+        last = first + (axis.length - 1) * axis.step
+        below = first - axis.step if first >= axis.step else None
+        index.append(
+            slice(last, below, -axis.step) if axis.flipped else slice(first, last + 1, axis.step)
+        )
+    out[...] = chunk[(*index, ...)]
 
 
 def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
@@ -130,9 +170,6 @@ class Box:
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
         """Read all elements into an array that has all axes; says which chunks there are."""
         present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
-        if present.size == 1:
-            present[...] = self._read_one(target)
-            return present
         slabs = self._slabs()
         threads = 1 if len(slabs) >= self._threads else self._threads
 
@@ -167,13 +204,6 @@ class Box:
         """Shape of the chunks of a slab, with the axes of the array."""
         pairs = zip(self._spans, slab.lows, strict=True)
         return tuple(int(span.sizes[low]) for span, low in pairs)
-
-    def _read_one(self, target: Values) -> bool:
-        (slab,) = slabs_of(self._spans, 1)
-        place = tuple(int(span.ids[0]) for span in self._spans)
-        chunks = self._chunks.load_one(place, self._shape(slab))
-        self._place(slab, chunks, target)
-        return chunks is not None
 
     def _place(self, slab: Slab, chunks: Values | None, target: Values) -> None:
         logical = None if chunks is None else self._plan.logical(chunks, slab.grid)
