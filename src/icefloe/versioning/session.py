@@ -6,10 +6,13 @@ import random
 import time
 import warnings
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.conflicts import ConflictSolver, VersionSelection
+from icefloe.changes.conflicts import ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -18,11 +21,15 @@ from icefloe.errors import (
     RebaseFailedError,
     SessionStateError,
 )
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.ids import ChunkFileId
+from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
+from icefloe.versioning.manifest_writer import linked_chunks, write_tiles
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
@@ -32,10 +39,11 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.detection import Found
+    from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
-    from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.chunk_index import Box
+    from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -324,11 +332,42 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
+        self._unlink(ours, head, all_tiles=not isinstance(solver, ConflictDetector))
         found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
         _resolve(ours, found, solver, head)
         ours.rebase(head.nodes)
         self._tip = tip
         self._show(head, ours)
+
+    def _unlink(self, ours: ChangeSet, head: Snapshot, *, all_tiles: bool) -> None:
+        """Turn linked tiles into edits where the head has other references in them than the base.
+
+        A solver that may decide chunk by chunk needs all of them as edits.
+        """
+        for node_id, tiles in list(ours.linked.items()):
+            before, after = self._snapshot.nodes.by_id(node_id), head.nodes.by_id(node_id)
+            kept = []
+            for tile in tiles:
+                if not all_tiles and _same_within(tile.extents, before, after):
+                    kept.append(tile)
+                    continue
+                node = ours.by_id(node_id)
+                assert node is not None
+                chunks = linked_chunks(self._context.files, node, tile)
+                rows = np.flatnonzero(tile.touched.find_many(chunks.index.coords()) >= 0)
+                own = ArrayChunks.from_sorted(chunks.index.coords()[rows], chunks.refs.take(rows))
+                below = ChunkEdits(own.index.rank)
+                below.set_many(own)
+                gone = tile.touched.coords()
+                gone = gone[own.index.find_many(gone) < 0]
+                if len(gone):
+                    below.delete_many(ChunkIndex.from_coords(gone)[0])
+                if node_id in ours.chunks:
+                    below.absorb(ours.chunks[node_id])
+                ours.chunks[node_id] = below
+            ours.linked[node_id] = kept
+            if not kept:
+                del ours.linked[node_id]
 
     def _back_off(self, attempt: int) -> None:
         """Wait a little, longer each time and never in step with other writers."""
@@ -374,6 +413,7 @@ class Session(WorkingTree):
             self._check_writable()
             part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
             nodes = self._changes.copy()
+            nodes.linked = {}
             nodes.chunks = {
                 node_id: _only_cleared(edits)
                 for node_id, edits in nodes.chunks.items()
@@ -381,6 +421,21 @@ class Session(WorkingTree):
             }
             part._show(self._snapshot, nodes)  # noqa: SLF001
             return part
+
+    def link_tiles(self, path: str, tiles: Sequence[LinkedTile]) -> None:
+        """Take over tiles of an array whose manifests parts of this session have written.
+
+        Until the commit, reads do not show them.
+        """
+        with self._lock:
+            self._check_writable()
+            node = self._view.array(path)
+            known = self._changes.linked.setdefault(node.id, [])
+            together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
+            for one, other in pairwise(together):
+                if one.extents.intersects(other.extents):
+                    raise InvalidInputError(f"two manifests were written for one tile of {path}")
+            self._changes.linked[node.id] = together
 
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks; where two wrote one chunk, the later one wins."""
@@ -449,6 +504,31 @@ class ForkSession(Session):
                     found[node.path] = edits.own()
             return found
 
+    def put_object(self, data: bytes) -> ChunkFileId:
+        """Put bytes into an object that nothing refers to, for tasks that come after this one."""
+        place = ChunkFileId.random()
+        self._context.storage.put(self._context.format.layout.chunk_file(place), data)
+        return place
+
+    def get_object(self, place: ChunkFileId) -> bytes:
+        """What another part gave to `put_object`."""
+        return self._context.storage.get(self._context.format.layout.chunk_file(place))
+
+    def written_tiles(self, path: str) -> list[LinkedTile] | None:
+        """Write the manifests of the tiles of an array that were edited, for `link_tiles`.
+
+        None if they must be written with the rest of the array; see `write_tiles`.
+        """
+        with self._lock:
+            self._write_pending()
+            node = self._view.array(path)
+            edits = self._changes.edits(node)
+            tiles = write_tiles(
+                self._context.files, self._view.chunks, node, edits, self._context.settings
+            )
+            self._context.storage.sync()
+            return tiles
+
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
         child = super().fork()
@@ -466,6 +546,16 @@ class ForkSession(Session):
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+
+
+def _same_within(box: Box, before: Node | None, after: Node | None) -> bool:
+    """Whether an array has the same manifests in a box of chunks as before."""
+    found = [
+        {ref.manifest_id for ref in node.manifests if ref.extents.intersects(box)}
+        for node in (before, after)
+        if node is not None
+    ]
+    return not found or (all(each == found[0] for each in found) and len(found) == 2)
 
 
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
