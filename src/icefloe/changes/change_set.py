@@ -120,6 +120,10 @@ class ChangeSet:
         """All nodes, sorted by path."""
         return list(self.within(paths.ROOT))
 
+    def edited_nodes(self) -> dict[str, Node | None]:
+        """What is now at the paths whose nodes differ from the base; None if nothing is."""
+        return dict(self._overlay)
+
     # --- edits
 
     def set_document(self, path: str, document: bytes) -> None:
@@ -271,6 +275,17 @@ class ChangeSet:
             overlay[node.path] = node
         self.base = base
         self._overlay = overlay
+
+    def renumbered(self, numbers: Mapping[NodeId, NodeId]) -> ChangeSet:
+        """A copy in which some of the new nodes have other ids."""
+        twin = self.copy()
+        twin.new = {
+            numbers.get(node_id, node_id): node.evolve(id=numbers.get(node_id, node_id))
+            for node_id, node in self.new.items()
+        }
+        twin.chunks = {numbers.get(node_id, node_id): e for node_id, e in twin.chunks.items()}
+        twin.rebase(self.base)
+        return twin
 
     def _with_changes(self, node: Node, path: str) -> Node:
         document = self.documents.get(node.id)

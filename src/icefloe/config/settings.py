@@ -42,6 +42,12 @@ class Settings(msgspec.Struct, frozen=True):
     inline_attributes_threshold_bytes: int = 65_536
     packed_chunk_threshold_bytes: int = 1024 * 1024
     pack_bytes: int = 32 * 1024 * 1024
+    read_gap_bytes: int | None = None
+    """None: as suits the storage."""
+    read_request_bytes: int = 8 * 1024 * 1024
+    read_concurrency: int = 16
+    read_buffered_bytes: int = 128 * 1024 * 1024
+    verify_chunks: bool = False
     get_partial_values_concurrency: int = 10
     max_concurrent_requests: int = 256
     compression_level: int = 3
@@ -83,9 +89,11 @@ class Settings(msgspec.Struct, frozen=True):
             "max_concurrent_requests": config.max_concurrent_requests,
             "codec_threads": config.codec_threads,
             "compression_level": config.compression and config.compression.level,
+            "verify_chunks": config.verify_chunks,
             "storage": config.storage,
             "virtual_chunk_containers": config.virtual_chunk_containers,
             **_packing(config),
+            **_reading(config),
             **_caching(config),
             **_manifest(config),
             **_publishing(config),
@@ -100,6 +108,18 @@ def _packing(config: RepositoryConfig) -> dict[str, int | None]:
     return {
         "packed_chunk_threshold_bytes": packing.max_chunk_bytes,
         "pack_bytes": packing.pack_bytes,
+    }
+
+
+def _reading(config: RepositoryConfig) -> dict[str, int | None]:
+    reading = config.chunk_reading
+    if reading is None:
+        return {}
+    return {
+        "read_gap_bytes": reading.max_gap_bytes,
+        "read_request_bytes": reading.max_request_bytes,
+        "read_concurrency": reading.max_concurrent_requests,
+        "read_buffered_bytes": reading.max_buffered_bytes,
     }
 
 

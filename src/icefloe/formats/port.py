@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
+    from icefloe.storage.port import Storage
 
 
 class ObjectKind(StrEnum):
@@ -189,3 +190,44 @@ class ConfigHistory(Protocol):
 
     def read_legacy(self) -> bytes | None:
         """A configuration in YAML that another implementation left, if there is one."""
+
+
+class NodeNumbering(StrEnum):
+    """How a new node gets its number, which it keeps for life."""
+
+    RANDOM = "random"
+    SEQUENTIAL = "sequential"
+    """The next one that no node of the history had: small numbers, fit for narrow columns."""
+
+
+MAX_NODE_NUMBER = 2**32 - 1
+
+
+class Generation(Protocol):
+    """A generation of the format: what the registry and the engine must know of it."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    @property
+    def spec_versions(self) -> tuple[int, ...]:
+        """Versions of the files that can be written, the newest last."""
+
+    @property
+    def keeps_logs(self) -> bool:
+        """Whether commits write transaction logs; where not, snapshots are compared instead."""
+
+    @property
+    def node_numbering(self) -> NodeNumbering | None:
+        """How nodes get the numbers of 4 bytes that are their ids; None if ids have 8 bytes."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where each object lies."""
+
+    def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
+        """A codec that writes one spec version, the newest by default, and reads all."""
+
+    def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
+        """Branches and tags in a storage; `seen` says where to look for a branch first."""

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
-from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION, WIDE_HEADER_SIZE
+from icefloe.formats.config_files import ConfigFiles
+from icefloe.formats.container import WIDE_HEADER_SIZE
 from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, Refs
-from icefloe.formats.repository.codec import RepositoryCodec
-from icefloe.formats.repository.config_files import ConfigFiles
-from icefloe.formats.repository.layout import RepositoryLayout
-from icefloe.formats.repository.refs import MAIN, SequenceRefs
+from icefloe.formats.repository.generation import RepositoryGeneration
+from icefloe.formats.sequence_refs import MAIN
+from icefloe.formats.store.generation import StoreGeneration
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from icefloe.formats.port import Generation
     from icefloe.storage.port import Storage
 
-REPOSITORY = "repository"
-DEFAULT_GENERATION = REPOSITORY
-DEFAULT_SPEC_VERSION = COLUMNS_VERSION
-SPEC_VERSIONS = (ROWS_VERSION, COLUMNS_VERSION)
-"""Versions that can be written."""
+GENERATIONS: Mapping[str, Generation] = {
+    generation.name: generation
+    for generation in (
+        RepositoryGeneration(),
+        StoreGeneration(),
+    )
+}
+"""By name, in the order in which a storage is searched for them."""
+DEFAULT_GENERATION = next(iter(GENERATIONS))
+DEFAULT_SPEC_VERSION = max(GENERATIONS[DEFAULT_GENERATION].spec_versions)
+SPEC_VERSIONS = GENERATIONS[DEFAULT_GENERATION].spec_versions
+"""Versions of the default generation that can be written."""
 
 
 class Format(Record, frozen=True):
@@ -34,27 +42,38 @@ class Format(Record, frozen=True):
     layout: Layout
     codec: Codec
 
+    @property
+    def generation(self) -> Generation:
+        """What holds for the format whatever its version."""
+        return GENERATIONS[self.name]
+
     def at_level(self, level: int) -> Format:
         """The same format, compressing what it writes at a level of zstd."""
-        codec = RepositoryCodec(self.spec_version, level)
+        codec = self.generation.make_codec(self.spec_version, level)
         return Format(self.name, self.spec_version, self.layout, codec)
 
     def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
         """Branches and tags of a repository; `seen` says where to look for a branch first."""
-        return SequenceRefs(storage, seen)
+        return self.generation.make_refs(storage, seen)
 
     def make_config_files(self, storage: Storage) -> ConfigHistory:
         """Configuration of a repository."""
         return ConfigFiles(storage)
 
 
-def format_for(
-    generation: str = DEFAULT_GENERATION, spec_version: int = DEFAULT_SPEC_VERSION
-) -> Format:
-    """The format of a new repository."""
-    if generation != REPOSITORY:
-        raise InvalidInputError(f"generations are {REPOSITORY!r}, found {generation!r}")
-    return Format(generation, spec_version, RepositoryLayout(), RepositoryCodec(spec_version))
+def format_for(generation: str = DEFAULT_GENERATION, spec_version: int | None = None) -> Format:
+    """The format of a new repository; without a version, the newest of its generation."""
+    found = GENERATIONS.get(generation)
+    if found is None:
+        known = ", ".join(map(repr, GENERATIONS))
+        raise InvalidInputError(f"generations are {known}, found {generation!r}")
+    version = max(found.spec_versions) if spec_version is None else spec_version
+    if version not in found.spec_versions:
+        versions = " and ".join(map(str, found.spec_versions))
+        raise InvalidInputError(
+            f"the spec versions of the {generation} generation are {versions}, found {version}"
+        )
+    return Format(generation, version, found.layout, found.make_codec(version))
 
 
 class Discovery(Record, frozen=True):
@@ -73,42 +92,46 @@ def detect(storage: Storage) -> Format | None:
     A repository is written in the spec version of the snapshot that `main` points to.
     Raises FormatError for a repository that icefloe cannot open.
     """
-    tip = _main_tip(storage)
-    return None if tip is None else _format_of(storage, tip, _first_bytes)[0]
+    found = _main_tip(storage)
+    return None if found is None else _format_of(storage, *found, _first_bytes)[0]
 
 
 def discover(storage: Storage) -> Discovery | None:
     """Like `detect`, for who goes on to open the repository: reads the whole snapshot file."""
-    tip = _main_tip(storage)
-    if tip is None:
+    found = _main_tip(storage)
+    if found is None:
         return None
-    found, data = _format_of(storage, tip, lambda storage, key: storage.get(key))
-    return Discovery(found, tip, data)
+    fmt, data = _format_of(storage, *found, lambda storage, key: storage.get(key))
+    return Discovery(fmt, found[1], data)
 
 
-def _main_tip(storage: Storage) -> BranchTip | None:
-    tip = SequenceRefs(storage).tip(MAIN)
-    if tip is None:
-        _refuse_newer_official(storage)
-    return tip
+def _main_tip(storage: Storage) -> tuple[Generation, BranchTip] | None:
+    for generation in GENERATIONS.values():
+        tip = generation.make_refs(storage).tip(MAIN)
+        if tip is not None:
+            return generation, tip
+    _refuse_newer_official(storage)
+    return None
 
 
 def _format_of(
-    storage: Storage, tip: BranchTip, read: Callable[[Storage, str], bytes]
+    storage: Storage,
+    generation: Generation,
+    tip: BranchTip,
+    read: Callable[[Storage, str], bytes],
 ) -> tuple[Format, bytes]:
     """The format of the snapshot that a branch points to, and what was read of its file."""
-    found = format_for()
     if tip.snapshot_id is None:
         raise FormatError("branch 'main' is marked as deleted, which no repository allows")
-    key = found.layout.snapshot(tip.snapshot_id)
+    key = generation.layout.snapshot(tip.snapshot_id)
     try:
         data = read(storage, key)
     except ObjectNotFoundError:
         raise FormatError(
             f"{key} is missing from {storage.location}, although branch 'main' points to it", key
         ) from None
-    version = found.codec.spec_version_of(data[:WIDE_HEADER_SIZE], key)
-    return format_for(spec_version=version or ROWS_VERSION), data
+    version = generation.make_codec().spec_version_of(data[:WIDE_HEADER_SIZE], key)
+    return format_for(generation.name, version or min(generation.spec_versions)), data
 
 
 def _first_bytes(storage: Storage, key: str) -> bytes:

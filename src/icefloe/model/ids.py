@@ -48,11 +48,16 @@ class Identifier(bytes):
     """
 
     SIZE: ClassVar[int] = 12
+    WIDE_SIZE: ClassVar[int] = 16
+    """Ids of the oldest generations have as many bytes. Ours are filled up with zeros there, which
+    are left out again here, so that each id has one form."""
     __slots__ = ()
 
     def __new__(cls, data: bytes) -> Self:
-        """Take exactly SIZE bytes."""
-        if len(data) != cls.SIZE:
+        """Take SIZE bytes, or WIDE_SIZE bytes that another implementation chose."""
+        if len(data) == cls.WIDE_SIZE and not any(data[cls.SIZE :]):
+            data = data[: cls.SIZE]
+        if len(data) not in {cls.SIZE, cls.WIDE_SIZE}:
             raise InvalidInputError(
                 f"a {cls.__name__} has {cls.SIZE} bytes, found {len(data)}: {bytes(data[:32])!r}"
             )
@@ -66,8 +71,9 @@ class Identifier(bytes):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the text form."""
+        is_wide = len(text) > (cls.SIZE * 8 + 4) // 5
         try:
-            return cls(decode_base32(text, cls.SIZE))
+            return cls(decode_base32(text, cls.WIDE_SIZE if is_wide else cls.SIZE))
         except ValueError as error:
             raise InvalidInputError(f"{text!r} is not a {cls.__name__}: {error}") from None
 
@@ -109,6 +115,7 @@ class NodeId(Identifier):
     """Names an array or group for life, whatever its path."""
 
     SIZE: ClassVar[int] = 8
+    WIDE_SIZE: ClassVar[int] = 8
     __slots__ = ()
 
 

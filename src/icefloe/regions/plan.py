@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+import warnings
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+    from zarr.core.codec_pipeline import BatchedCodecPipeline
 
     from icefloe.model.nodes import Node
     from icefloe.regions.batch_codecs import BatchCodec
@@ -26,14 +28,9 @@ _BATCH_KINDS = frozenset("biufcmMUS")
 class ArrayPlan:
     """What reading and writing an array needs to know of its document."""
 
-    def __init__(self, document: bytes, path: str) -> None:
-        """Let Zarr read the document, so that it means what it means to Zarr."""
-        from zarr.core.metadata.v3 import ArrayV3Metadata
-
-        try:
-            self.metadata: Any = ArrayV3Metadata.from_dict(json.loads(document))
-        except Exception as error:
-            raise InvalidInputError(f"Zarr cannot read the metadata of {path}: {error}") from error
+    def __init__(self, metadata: Any) -> None:
+        """Take the document as Zarr understands it (`ArrayV3Metadata`)."""
+        self.metadata = metadata
         self.shape: tuple[int, ...] = tuple(self.metadata.shape)
         self.dtype: np.dtype[Any] = self.metadata.data_type.to_native_dtype()
         self.fill_value: Any = self.metadata.fill_value
@@ -72,14 +69,24 @@ class ArrayPlan:
             size *= extent
         return size
 
+    @cached_property
+    def zarr_pipeline(self) -> BatchedCodecPipeline:
+        """Zarr's own codecs, one after the other."""
+        from zarr.core.codec_pipeline import BatchedCodecPipeline
+
+        with warnings.catch_warnings():
+            # What Zarr thinks of the chain it has said when the array was opened.
+            warnings.simplefilter("ignore")
+            return BatchedCodecPipeline.from_codecs(self.codecs)
+
     def logical(self, stored: npt.NDArray[Any], grid: tuple[int, ...]) -> npt.NDArray[Any]:
         """Chunks as they are stored, (n, …), as a view with the axes of the grid and the array."""
-        rank = len(grid)
         chunks = stored.reshape((*grid, *stored.shape[1:]))
-        if self.order == tuple(range(rank)):
+        if self.order == tuple(range(len(self.order))):
             return chunks
+        before = len(grid)
         inverse = np.argsort(self.order).tolist()
-        return chunks.transpose(*range(rank), *(rank + axis for axis in inverse))
+        return chunks.transpose(*range(before), *(before + axis for axis in inverse))
 
 
 def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
@@ -98,7 +105,13 @@ def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
 
 @lru_cache(maxsize=512)
 def _plan(document: bytes, path: str) -> ArrayPlan:
-    return ArrayPlan(document, path)
+    from zarr.core.metadata.v3 import ArrayV3Metadata
+
+    try:
+        metadata = ArrayV3Metadata.from_dict(json.loads(document))
+    except Exception as error:
+        raise InvalidInputError(f"Zarr cannot read the metadata of {path}: {error}") from error
+    return ArrayPlan(metadata)
 
 
 def _in_order(dtype: np.dtype[Any], endian: str | None) -> np.dtype[Any]:

@@ -121,6 +121,11 @@ class Slab(NamedTuple):
         """Numbers of chunks along each axis."""
         return tuple(h - lo for lo, h in zip(self.lows, self.highs, strict=True))
 
+    @property
+    def rows(self) -> tuple[slice, ...]:
+        """Which rows of the spans it has, as an index into an array over all of them."""
+        return tuple(slice(lo, h) for lo, h in zip(self.lows, self.highs, strict=True))
+
     def coords(self, spans: Sequence[Spans]) -> Ints:
         """Coordinates of its chunks, (n, rank), in row-major order."""
         grid = self.grid

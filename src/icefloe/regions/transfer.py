@@ -9,6 +9,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.regions.chunk_arrays import ChunkArrays
+from icefloe.regions.large_chunks import LargeChunks, is_for_large_chunks
 from icefloe.regions.plan import plan_of
 from icefloe.regions.selection import parse_selection
 from icefloe.regions.spans import slabs_of, spans_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.regions.plan import ArrayPlan
-    from icefloe.regions.selection import Axis
+    from icefloe.regions.selection import Region
     from icefloe.regions.spans import Run, Slab, Spans
     from icefloe.versioning.session import Session
 
@@ -42,7 +43,7 @@ def read_region(session: Session, path: str, selection: Any, out: Values | None)
     else:
         _check_out(out, region.shape, plan.dtype, path)
     if region.size:
-        box = Box(session, path, plan, region.axes)
+        box = Box(session, path, plan, region_spans(region, plan))
         box.read(region.on_all_axes(out))
     return out
 
@@ -73,7 +74,8 @@ def write_region(
             from zarr.core.config import config
 
             write_empty_chunks = bool(config.get("array.write_empty_chunks"))
-        box = Box(session, path, plan, region.axes, write_empty_chunks=write_empty_chunks)
+        spans = region_spans(region, plan)
+        box = Box(session, path, plan, spans, write_empty_chunks=write_empty_chunks)
         box.write(region.on_all_axes(given))
 
 
@@ -86,6 +88,12 @@ def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     return given.astype(dtype)
 
 
+def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
+    """Which chunks of an array a region of at least one element touches, along each axis."""
+    axes = zip(region.axes, plan.shape, plan.edges, strict=True)
+    return tuple(spans_of(*given) for given in axes)
+
+
 class Box:
     """A box of elements of an array, perhaps with gaps, and the chunks that have them."""
 
@@ -94,38 +102,60 @@ class Box:
         session: Session,
         path: str,
         plan: ArrayPlan,
-        axes: Sequence[Axis],
+        spans: Sequence[Spans],
         *,
         write_empty_chunks: bool = False,
+        covered: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Find out which chunks have the elements; there is at least one element."""
+        """Take the chunks that have the elements; there is at least one element.
+
+        Args:
+            session: Where to read and write.
+            path: Canonical path of the array.
+            plan: How it is laid out and encoded.
+            spans: Which chunks have the elements, along each axis.
+            write_empty_chunks: Whether to keep chunks that only have the fill value.
+            covered: Which chunks of the box are written as a whole, if the caller knows better
+                than the plan how large the array is.
+        """
         self._plan = plan
         self._chunks = ChunkArrays(session, path, plan, write_empty_chunks=write_empty_chunks)
         self._threads = allowed_threads(session)
-        edges = zip(axes, plan.shape, plan.edges, strict=True)
-        self._spans: tuple[Spans, ...] = tuple(spans_of(*given) for given in edges)
+        self._spans = tuple(spans)
+        self._covered = covered
         storage = session._context.storage  # noqa: SLF001
         immediate = storage.capabilities.reads_are_immediate
         self._slab_bytes = _SLAB_BYTES if immediate else _REMOTE_SLAB_BYTES
 
-    def read(self, target: Values) -> None:
-        """Read all elements into an array that has all axes."""
-        if self._is_one_chunk:
-            self._read_one(target)
-            return
+    def read(self, target: Values) -> npt.NDArray[np.bool_]:
+        """Read all elements into an array that has all axes; says which chunks there are."""
+        present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
+        if present.size == 1:
+            present[...] = self._read_one(target)
+            return present
         slabs = self._slabs()
         threads = 1 if len(slabs) >= self._threads else self._threads
-        for_each(lambda slab: self._read_slab(slab, target, threads), slabs, self._threads)
+
+        large = None
+        if is_for_large_chunks(self._plan):
+            large = LargeChunks(self._chunks, self._plan, self._spans, target)
+
+        def read(slab: Slab) -> None:
+            if large is not None:
+                present[slab.rows] = large.read(slab).reshape(slab.grid)
+                return
+            chunks, found = self._chunks.load(slab.coords(self._spans), self._shape(slab), threads)
+            present[slab.rows] = found.reshape(slab.grid)
+            self._place(slab, chunks, target)
+
+        for_each(read, slabs, self._threads)
+        return present
 
     def write(self, values: Values) -> None:
         """Set all elements from an array that has all axes."""
         slabs = self._slabs()
         threads = 1 if len(slabs) >= self._threads else self._threads
         for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
-
-    @property
-    def _is_one_chunk(self) -> bool:
-        return all(len(span.ids) == 1 for span in self._spans)
 
     def _slabs(self) -> list[Slab]:
         if not self._plan.is_regular:
@@ -138,15 +168,12 @@ class Box:
         pairs = zip(self._spans, slab.lows, strict=True)
         return tuple(int(span.sizes[low]) for span, low in pairs)
 
-    def _read_one(self, target: Values) -> None:
+    def _read_one(self, target: Values) -> bool:
         (slab,) = slabs_of(self._spans, 1)
         place = tuple(int(span.ids[0]) for span in self._spans)
         chunks = self._chunks.load_one(place, self._shape(slab))
         self._place(slab, chunks, target)
-
-    def _read_slab(self, slab: Slab, target: Values, threads: int) -> None:
-        coords = slab.coords(self._spans)
-        self._place(slab, self._chunks.load(coords, self._shape(slab), threads), target)
+        return chunks is not None
 
     def _place(self, slab: Slab, chunks: Values | None, target: Values) -> None:
         logical = None if chunks is None else self._plan.logical(chunks, slab.grid)
@@ -164,15 +191,21 @@ class Box:
         tiles = list(slab.tiles(self._spans))
         if not all(self._fills_chunks(tile, shape) for tile in tiles):
             chunks[...] = self._plan.fill_value
-            partial = ~slab.covered(self._spans)
+            partial = ~self._covered_by(slab)
             if partial.any():
-                before = self._chunks.load(coords[partial], shape, threads)
+                before, _ = self._chunks.load(coords[partial], shape, threads)
                 if before is not None:
                     chunks[partial] = before
         logical = self._plan.logical(chunks, slab.grid)
         for tile in tiles:
             self._in_chunks(logical, tile, slab)[...] = _in_target(values, tile)
         self._chunks.store(coords, chunks, threads)
+
+    def _covered_by(self, slab: Slab) -> npt.NDArray[np.bool_]:
+        if self._covered is None:
+            return slab.covered(self._spans)
+        grid = tuple(len(span.ids) for span in self._spans)
+        return self._covered.reshape(grid)[slab.rows].reshape(-1)
 
     def _fills_chunks(self, tile: tuple[Run, ...], shape: tuple[int, ...]) -> bool:
         return all(
@@ -188,7 +221,8 @@ class Box:
             for r, step in zip(tile, steps, strict=True)
         ]
         index: tuple[Any, ...] = (*grid, *inner, ...)
-        return logical[index]
+        part: Values = logical[index]
+        return part
 
 
 def _in_target(target: Values, tile: tuple[Run, ...]) -> Values:

@@ -229,8 +229,7 @@ class Job:
         if linked:
             return self._run_linked(work, items, shared, expected)
         results = self._tasks(work, items, shared)
-        absorb(self.session, results, expected)
-        self.count(results)
+        self.take_over(results, expected)
         return results
 
     def _run_linked(
@@ -282,6 +281,13 @@ class Job:
             label=f"{self.label}{more}",
             progress_bar=self.options.progress,
         )
+
+    def take_over(
+        self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
+    ) -> None:
+        """Let the session refer to the chunks that tasks wrote."""
+        absorb(self.session, results, expected)
+        self.count(results)
 
     def count(self, results: Results) -> None:
         """Let the report tell of tasks that were run for this job."""

@@ -67,6 +67,12 @@ class Results:
         chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
         return Results(self._rows.filter(chosen), self.items, self.seconds)
 
+    def without(self, prefix: str) -> Results:
+        """The same without the outputs whose names start so."""
+        names = self._rows.column("name").to_pylist()
+        mask = [not name.startswith(prefix) for name in names]
+        return Results(self._rows.filter(mask), self.items, self.seconds)
+
     def finished(self) -> set[int]:
         """Numbers of the items that have a result."""
         return set(self._rows.column("task").to_pylist())
@@ -119,6 +125,24 @@ def run_tasks(
     if results.failures and raise_failures:
         raise failures.failed(label, results.failures, len(items))
     logger.info("%s: %d items in %.1f s", label, len(items), results.seconds)
+    return results
+
+
+def collect_rows(
+    spark: SparkSession,
+    frame: DataFrame,
+    count: int,
+    *,
+    label: str = "icefloe",
+    progress_bar: bool | None = None,
+) -> Results:
+    """Run a DataFrame whose rows are those of `tasks.SCHEMA`, from about `count` tasks."""
+    started = time.monotonic()
+    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+        rows = _Action(spark, frame, label, count, shown).run()
+    results = Results(rows, count, time.monotonic() - started)
+    if results.failures:
+        raise failures.failed(label, results.failures, count)
     return results
 
 

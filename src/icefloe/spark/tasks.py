@@ -7,6 +7,7 @@ only one, and what it writes has random names, so that only the rows of the winn
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -67,19 +68,32 @@ def run_items(
     function: Work = unpickled(work)
     common = unpickled(shared)
     for task, item in items:
-        started = time.perf_counter()
-        try:
-            outputs = list(function(pickle.loads(item), common))
-        except Exception as error:
-            failure = describe(task, error)
-            if may_retry and not is_permanent(error):
-                raise RetryableTaskError(failure) from error
-            yield _row(task, Output(), time.perf_counter() - started, as_json(failure))
-            continue
-        seconds = time.perf_counter() - started
-        for output in outputs or [Output()]:
-            yield _row(task, output, seconds, "")
-            seconds = 0.0  # counted once for an item
+        yield from run_item(
+            task, functools.partial(_call, function, item, common), may_retry=may_retry
+        )
+
+
+def _call(function: Work, item: bytes, common: Any) -> Iterable[Output]:
+    return function(pickle.loads(item), common)
+
+
+def run_item(
+    task: int, work: Callable[[], Iterable[Output]], *, may_retry: bool
+) -> Iterator[pa.RecordBatch]:
+    """Work on one item; yields rows of `SCHEMA`."""
+    started = time.perf_counter()
+    try:
+        outputs = list(work())
+    except Exception as error:
+        failure = describe(task, error)
+        if may_retry and not is_permanent(error):
+            raise RetryableTaskError(failure) from error
+        yield _row(task, Output(), time.perf_counter() - started, as_json(failure))
+        return
+    seconds = time.perf_counter() - started
+    for output in outputs or [Output()]:
+        yield _row(task, output, seconds, "")
+        seconds = 0.0  # counted once for an item
 
 
 def _row(task: int, output: Output, seconds: float, error: str) -> pa.RecordBatch:

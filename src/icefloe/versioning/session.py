@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import random
-import time
 import warnings
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.conflicts import ConflictDetector, ConflictSolver, VersionSelection
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.compare import disputed
+from icefloe.changes.conflicts import ConflictDetector
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
-    RebaseFailedError,
     SessionStateError,
 )
-from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ChunkFileId
-from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
-from icefloe.versioning.manifest_writer import linked_chunks, write_tiles
+from icefloe.versioning.manifest_writer import write_tiles
+from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
+from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
+from icefloe.versioning.unlinking import unlink
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
@@ -38,16 +34,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.detection import Found
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
-    from icefloe.model.chunk_index import Box
-    from icefloe.model.nodes import Node
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
+
+
+class OverlapWarning(UserWarning):
+    """Two forks of a session wrote the same chunk."""
 
 
 class Session(WorkingTree):
@@ -55,6 +55,8 @@ class Session(WorkingTree):
 
     Threads and event loops may share a session.
     """
+
+    _is_leased = True
 
     def __init__(
         self,
@@ -69,6 +71,11 @@ class Session(WorkingTree):
         self._default_metadata = dict(default_metadata or {})
         self._started_at = datetime.now(UTC)
         self._unmerged_forks = False
+        self._lease = (
+            SessionLease(context.storage, snapshot.id)
+            if tip is not None and self._is_leased
+            else None
+        )
 
     def __repr__(self) -> str:
         where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
@@ -218,7 +225,7 @@ class Session(WorkingTree):
                         raise
                 else:
                     return str(snapshot.id)
-                self._back_off(attempt)
+                back_off(self._context.settings, attempt)
                 attempt += 1
                 self._rebase(rebase_with)
 
@@ -241,11 +248,7 @@ class Session(WorkingTree):
         """Replace the tip of the branch by a snapshot that has its changes and ours."""
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
-            parent_id = self._snapshot.parent_id
-            if parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = self._context.files.read_snapshot(parent_id)
-            replaced = self._context.history.log(self._snapshot.id)
+            parent, replaced = self._context.history.replaceable(self._snapshot)
             snapshot = self._write(self._said(message, metadata), parent, replaced)
             self._publish(snapshot)
             return str(snapshot.id)
@@ -288,7 +291,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
-        self._write_pending()
+        self._packs.write_all()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -301,13 +304,29 @@ class Session(WorkingTree):
 
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
+        self._confirm_lease()
         try:
             self._context.refs.advance(self._tip, snapshot.id)
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
 
+    def _confirm_lease(self) -> None:
+        """Make sure that nothing of ours was collected, if that could have happened."""
+        if self._lease is None or self._lease.confirm():
+            return
+        lost = missing_chunk_files(self._context, self._changes)
+        if lost:
+            raise SessionStateError(
+                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+                "collected as garbage: the session was suspended or cut off for longer than its "
+                "lease held; write them again in a new session"
+            )
+        self._lease.looked()
+
     def _finish(self, snapshot: Snapshot) -> None:
+        if self._lease is not None:
+            self._lease.end()
         self._tip = None
         self._unmerged_forks = False
         self._show(snapshot)
@@ -332,53 +351,17 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        self._unlink(ours, head, all_tiles=not isinstance(solver, ConflictDetector))
-        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
-        _resolve(ours, found, solver, head)
-        ours.rebase(head.nodes)
+        every = not isinstance(solver, ConflictDetector)
+        unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
+        view = MeetingView(self._context, self._snapshot, head, looking_at)
+        rebase_changes(view, ours, theirs, self._view.chunks, solver)
         self._tip = tip
         self._show(head, ours)
-
-    def _unlink(self, ours: ChangeSet, head: Snapshot, *, all_tiles: bool) -> None:
-        """Turn linked tiles into edits where the head has other references in them than the base.
-
-        A solver that may decide chunk by chunk needs all of them as edits.
-        """
-        for node_id, tiles in list(ours.linked.items()):
-            before, after = self._snapshot.nodes.by_id(node_id), head.nodes.by_id(node_id)
-            kept = []
-            for tile in tiles:
-                if not all_tiles and _same_within(tile.extents, before, after):
-                    kept.append(tile)
-                    continue
-                node = ours.by_id(node_id)
-                assert node is not None
-                chunks = linked_chunks(self._context.files, node, tile)
-                rows = np.flatnonzero(tile.touched.find_many(chunks.index.coords()) >= 0)
-                own = ArrayChunks.from_sorted(chunks.index.coords()[rows], chunks.refs.take(rows))
-                below = ChunkEdits(own.index.rank)
-                below.set_many(own)
-                gone = tile.touched.coords()
-                gone = gone[own.index.find_many(gone) < 0]
-                if len(gone):
-                    below.delete_many(ChunkIndex.from_coords(gone)[0])
-                if node_id in ours.chunks:
-                    below.absorb(ours.chunks[node_id])
-                ours.chunks[node_id] = below
-            ours.linked[node_id] = kept
-            if not kept:
-                del ours.linked[node_id]
-
-    def _back_off(self, attempt: int) -> None:
-        """Wait a little, longer each time and never in step with other writers."""
-        settings = self._context.settings
-        longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-        time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -438,7 +421,11 @@ class Session(WorkingTree):
             self._changes.linked[node.id] = together
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of forks; where two wrote one chunk, the later one wins."""
+        """Take over the changes of forks.
+
+        Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
+        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        """
         for other in others:
             if not isinstance(other, ForkSession):
                 raise TypeError(
@@ -457,6 +444,7 @@ class Session(WorkingTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
             if parts:
                 self._show(self._snapshot, merged)
@@ -472,9 +460,11 @@ class Session(WorkingTree):
 class ForkSession(Session):
     """A part of a session's work: it can be pickled and written to, and is merged back."""
 
+    _is_leased = False  # the session that it came from has a lease for both
+
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             return {
                 "context": self._context,
@@ -495,7 +485,7 @@ class ForkSession(Session):
     def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
         """References of the chunks that were written, and which ones were deleted, by array."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             found = {}
             for node_id, edits in self._changes.chunks.items():
@@ -520,7 +510,7 @@ class ForkSession(Session):
         None if they must be written with the rest of the array; see `write_tiles`.
         """
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             node = self._view.array(path)
             edits = self._changes.edits(node)
             tiles = write_tiles(
@@ -548,14 +538,21 @@ class ForkSession(Session):
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
 
-def _same_within(box: Box, before: Node | None, after: Node | None) -> bool:
-    """Whether an array has the same manifests in a box of chunks as before."""
+def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
     found = [
-        {ref.manifest_id for ref in node.manifests if ref.extents.intersects(box)}
-        for node in (before, after)
-        if node is not None
+        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
+        for node_id, edits in later.chunks.items()
+        if (mine := ours.chunks.get(node_id)) is not None
+        and (node := later.by_id(node_id)) is not None
+        and len(common := disputed(mine, edits))
     ]
-    return not found or (all(each == found[0] for each in found) and len(found) == 2)
+    if found:
+        warnings.warn(
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            "Cut the work along chunks so that no two tasks write one",
+            OverlapWarning,
+            stacklevel=4,
+        )
 
 
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
@@ -565,25 +562,9 @@ def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
     return cleared
 
 
-def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
-) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
-
-    As in the official package, the error then has all conflicts; its text, those that are left.
-    """
-    unsolved = []
-    for item in found:
-        choice = solver.solve(item.conflict)
-        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
-            give_up_chunks(ours, item)
-        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
-            unsolved.append(item.conflict)
-    if unsolved:
-        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
-        raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}",
-            str(head.id),
-            [item.conflict for item in found],
-        )
+def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
+    """A read-only session on a snapshot, with changes laid over it if given."""
+    session = Session(context, snapshot)
+    if changes is not None:
+        session._show(snapshot, changes)  # noqa: SLF001
+    return session

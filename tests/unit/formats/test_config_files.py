@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icefloe.errors import ConflictError
-from icefloe.formats.repository.config_files import ConfigFiles
+from icefloe.formats.config_files import ConfigFiles
 from icefloe.storage.memory import MemoryStorage
 
 

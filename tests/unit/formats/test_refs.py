@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,14 +16,18 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.port import BranchTip
-from icefloe.formats.repository.refs import SequenceRefs, parse_ref, ref_content
-from icefloe.formats.repository.sequence import MAX_SEQUENCE
+from icefloe.formats.repository.refs import parse_ref, ref_content, repository_refs
+from icefloe.formats.sequence import MAX_SEQUENCE
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from tests.unit.formats.test_sequence import PickyStorage
 
+if TYPE_CHECKING:
+    from icefloe.formats.sequence_refs import SequenceRefs
+
 ONE, TWO, THREE = (SnapshotId(bytes([number]) * 12) for number in (1, 2, 3))
+TWO_AND_A_HALF = SnapshotId(bytes(12))
 
 
 @pytest.fixture(params=["memory", "probing", "local"])
@@ -38,7 +43,7 @@ def storage(request: pytest.FixtureRequest, tmp_path):
 
 @pytest.fixture
 def refs(storage) -> SequenceRefs:
-    refs = SequenceRefs(storage)
+    refs = repository_refs(storage)
     refs.create_branch("main", ONE)
     return refs
 
@@ -62,7 +67,31 @@ def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
     assert refs.advance(tip, TWO) == BranchTip("main", 1, TWO)
     assert keys(storage) == ["refs/branch.main/ZZZZZZZY.json", "refs/branch.main/ZZZZZZZZ.json"]
     assert storage.get("refs/branch.main/ZZZZZZZY.json") == ref_content(TWO)
-    assert refs.tip("main") == SequenceRefs(storage).tip("main") == BranchTip("main", 1, TWO)
+    assert refs.tip("main") == repository_refs(storage).tip("main") == BranchTip("main", 1, TWO)
+
+
+def test_a_conflict_tells_where_the_branch_is_now(refs: SequenceRefs, storage) -> None:
+    tip = refs.tip("main")
+    others = repository_refs(storage)
+    second = others.advance(others.tip("main"), TWO)
+    others.advance(second, THREE)
+    with pytest.raises(ConflictError, match="sequence 2") as caught:
+        refs.advance(tip, TWO_AND_A_HALF)
+    assert caught.value.actual_parent == str(THREE)
+
+
+def test_a_torn_branch_does_not_hide_the_others(refs: SequenceRefs, storage, caplog) -> None:
+    refs.create_branch("whole", ONE)
+    refs.create_branch("torn", ONE)
+    torn = next(key for key in keys(storage) if "branch.torn" in key)
+    storage.delete_many([torn])
+    storage.put(torn, b'{"snaps')
+    again = repository_refs(storage)
+    assert again.branches() == {"main", "torn", "whole"}
+    assert "branch 'torn' cannot be read" in caplog.text
+    assert again.tip("whole").snapshot_id == ONE
+    with pytest.raises(FormatError, match="torn or damaged"):
+        again.tip("torn")
 
 
 def test_a_moved_branch_is_a_conflict(refs: SequenceRefs) -> None:
@@ -189,7 +218,7 @@ def test_a_torn_reference_is_never_an_older_one(refs: SequenceRefs, storage, len
     key = "refs/branch.main/ZZZZZZZX.json"
     storage.put(key, ref_content(THREE)[:length])
     with pytest.raises(FormatError, match="torn or damaged") as caught:
-        SequenceRefs(storage).tip("main")
+        repository_refs(storage).tip("main")
     assert caught.value.key == key
 
 
@@ -239,7 +268,7 @@ def test_one_of_many_wins(refs: SequenceRefs, storage) -> None:
         snapshot_id = SnapshotId(bytes([100 + number]) * 12)
         barrier.wait()
         try:
-            SequenceRefs(storage).advance(tip, snapshot_id)
+            repository_refs(storage).advance(tip, snapshot_id)
         except ConflictError:
             return
         won.append(snapshot_id)
@@ -257,7 +286,7 @@ def test_without_listing_only_enumeration_fails() -> None:
     storage = PickyStorage(can_list=False, lists_in_pages=False)
     storage.create("refs/branch.main/ZZZZZZZZ.json", ref_content(ONE))
     storage.create("refs/tag.v1/ref.json", ref_content(TWO))
-    refs = SequenceRefs(storage)
+    refs = repository_refs(storage)
     assert refs.tip("main") == BranchTip("main", 0, ONE)
     assert refs.tag("v1") == TWO
     for enumerate_all in (refs.branches, refs.tags):
@@ -266,6 +295,6 @@ def test_without_listing_only_enumeration_fails() -> None:
 
 
 def test_refs_travel_by_pickle(tmp_path) -> None:
-    refs = SequenceRefs(LocalStorage(str(tmp_path)))
+    refs = repository_refs(LocalStorage(str(tmp_path)))
     refs.create_branch("main", ONE)
     assert pickle.loads(pickle.dumps(refs)).tip("main") == BranchTip("main", 0, ONE)

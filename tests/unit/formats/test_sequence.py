@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import AlreadyExistsError, InvalidInputError
-from icefloe.formats.repository.sequence import (
+from icefloe.formats.sequence import (
     MAX_SEQUENCE,
     SequenceFolder,
     parse_sequence_name,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REFS_FOLDER = "refs"
-CONFIG_FOLDER = "config"
-
 
 _FOLDERS: Mapping[str, tuple[ObjectKind, type[Identifier]]] = {
     "snapshots": (ObjectKind.SNAPSHOT, SnapshotId),

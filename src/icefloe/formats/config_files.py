@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError
-from icefloe.formats.repository.layout import CONFIG_FOLDER
-from icefloe.formats.repository.sequence import SequenceFolder
+from icefloe.formats.sequence import SequenceFolder
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
 
+CONFIG_FOLDER = "config"
 LEGACY_KEY = "config.yaml"
 
 

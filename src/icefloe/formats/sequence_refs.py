@@ -1,0 +1,287 @@
+"""Branches as sequence files and tags as single files, created once and never altered.
+
+A generation says where they lie and what they hold (`RefNames`).
+"""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from icefloe.formats.port import BranchTip
+from icefloe.formats.sequence import SequenceFolder
+from icefloe.storage.keys import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
+
+logger = logging.getLogger(__name__)
+
+MAIN = "main"
+MAX_NAME_BYTES = 255
+"""What a file system takes as a name."""
+
+
+def check_ref_name(name: str, what: str, longest: int) -> None:
+    """Raise InvalidInputError unless a branch or tag of that name may be created (H-23)."""
+    if not name or name in {".", ".."} or "/" in name:
+        raise InvalidInputError(f"a {what} name is not empty, '.' or '..' and has no '/': {name!r}")
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
+        raise InvalidInputError(f"a {what} name has no control characters: {name!r}")
+    size = len(name.encode("utf-8"))
+    if size > longest:
+        raise InvalidInputError(f"a {what} name has at most {longest} bytes, found {size}")
+
+
+def _is_readable(name: str, names: RefNames) -> bool:
+    """Whether some reference may have that name."""
+    if not name or "/" in name:
+        return False
+    try:
+        check_key(names.branch_folder(name))
+    except InvalidInputError:
+        return False
+    return True
+
+
+def folded(name: str) -> str:
+    """What names have in common that a file system may take for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+class RefNames(Protocol):
+    """Where references lie and what their files say, in one generation of the format."""
+
+    folder: str
+    """The folder of all references, without a slash at its end."""
+
+    def check(self, name: str, what: Literal["branch", "tag"]) -> None:
+        """Raise InvalidInputError unless a reference of that name may be created."""
+
+    def branch_folder(self, branch: str) -> str:
+        """The folder of a branch's sequence files."""
+
+    def tag_key(self, tag: str) -> str:
+        """Key of a tag."""
+
+    def tombstone_key(self, tag: str) -> str | None:
+        """Key of a file that marks a tag as deleted, if some implementation writes them."""
+
+    def branch_of(self, entry: str) -> str | None:
+        """The branch that an entry of the folder belongs to."""
+
+    def tag_of(self, entry: str) -> str | None:
+        """The tag that an entry of the folder belongs to."""
+
+    def list_tags(self, storage: Storage) -> set[str]:
+        """Names of all tags that are not deleted."""
+
+    def content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
+        """What the file of a reference says; None is a deleted branch, which was at `before`."""
+
+    def parse(self, data: bytes, key: str) -> SnapshotId | None:
+        """Read such a file; raises FormatError. None is a deleted branch."""
+
+
+class SequenceRefs:
+    """Branches and tags of a repository in a storage."""
+
+    def __init__(self, storage: Storage, names: RefNames, seen: BranchTip | None = None) -> None:
+        """Take where the repository is, and where a branch was seen to stand."""
+        self._storage = storage
+        self._names = names
+        self._folders: dict[str, SequenceFolder] = {}
+        if seen is not None:
+            self._folder(seen.branch).start_at(seen.sequence)
+
+    def __getstate__(self) -> tuple[Storage, RefNames]:
+        return self._storage, self._names
+
+    def __setstate__(self, state: tuple[Storage, RefNames]) -> None:
+        self._storage, self._names = state
+        self._folders = {}
+
+    # --- branches
+
+    def tip(self, branch: str) -> BranchTip | None:
+        """Newest state of a branch; None if it never existed."""
+        if not _is_readable(branch, self._names):
+            return None
+        folder = self._folder(branch)
+        newest = folder.newest()
+        if newest is None:
+            return None
+        sequence, data = newest
+        return BranchTip(branch, sequence, self._names.parse(data, folder.key(sequence)))
+
+    def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
+        """Publish the next state of a branch: atomic, durable, settled.
+
+        Raises ConflictError if the branch has moved past `tip`.
+        """
+        if snapshot_id is None and tip.branch == MAIN:
+            raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
+        folder = self._folder(tip.branch)
+        sequence = tip.sequence + 1
+        try:
+            folder.create(sequence, self._names.content(snapshot_id, tip.snapshot_id))
+        except AlreadyExistsError:
+            folder.start_at(sequence)
+            # It may have moved on further, and callers want to know where to.
+            newest = self.tip(tip.branch)
+            actual = None if newest is None else newest.snapshot_id
+            reached = sequence if newest is None else newest.sequence
+            raise ConflictError(
+                f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (sequence "
+                f"{tip.sequence}), but it went on to {actual or 'deleted'} (sequence {reached}); "
+                "rebase and try again",
+                None if tip.snapshot_id is None else str(tip.snapshot_id),
+                None if actual is None else str(actual),
+            ) from None
+        return BranchTip(tip.branch, sequence, snapshot_id)
+
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+        """Create a branch, or continue the sequence of a deleted one.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        """
+        self._names.check(branch, "branch")
+        tip = self.tip(branch)
+        if tip is not None:
+            if tip.snapshot_id is not None:
+                raise AlreadyExistsError(f"branch {branch!r} exists already")
+            try:
+                return self.advance(tip, snapshot_id)
+            except ConflictError:
+                raise AlreadyExistsError(f"branch {branch!r} exists already") from None
+        self._refuse_twins(branch, "branch", self._branch_names())
+        try:
+            self._folder(branch).create(0, self._names.content(snapshot_id, None))
+        except AlreadyExistsError:
+            raise AlreadyExistsError(f"branch {branch!r} exists already") from None
+        return BranchTip(branch, 0, snapshot_id)
+
+    def branches(self) -> set[str]:
+        """Names of the branches that exist.
+
+        One whose newest reference is damaged is among them: whoever uses it is told.
+        """
+        found = set()
+        for branch in self._branch_names():
+            try:
+                tip = self.tip(branch)
+            except FormatError as error:
+                logger.warning("branch %r cannot be read: %s", branch, error)
+                found.add(branch)
+                continue
+            if tip is not None and tip.snapshot_id is not None:
+                found.add(branch)
+        return found
+
+    def reflog(self, branch: str) -> Iterator[BranchTip]:
+        """All states of a branch, newest first."""
+        tip = self.tip(branch)
+        if tip is None:
+            return
+        yield tip
+        folder = self._folder(branch)
+        for sequence in range(tip.sequence - 1, -1, -1):
+            data = folder.read(sequence)
+            key = folder.key(sequence)
+            if data is None:
+                raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
+            yield BranchTip(branch, sequence, self._names.parse(data, key))
+
+    def _folder(self, branch: str) -> SequenceFolder:
+        folder = self._folders.get(branch)
+        if folder is None:
+            folder = SequenceFolder(self._storage, self._names.branch_folder(branch))
+            self._folders[branch] = folder
+        return folder
+
+    # --- tags
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What a tag points to."""
+        if not _is_readable(name, self._names):
+            return None
+        key = self._names.tag_key(name)
+        try:
+            data = self._storage.get(key)
+        except ObjectNotFoundError:
+            return None
+        tombstone = self._names.tombstone_key(name)
+        if tombstone is not None and self._exists(tombstone):
+            return None
+        snapshot_id = self._names.parse(data, key)
+        if snapshot_id is None:
+            raise FormatError(f"{key}: a tag names a snapshot, found null", key)
+        return snapshot_id
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+        self._names.check(name, "tag")
+        taken = f"tag {name!r} exists already, or did once; tags never change"
+        key = self._names.tag_key(name)
+        # Creating finds equal bytes a success, so a tag that has them already must be seen first.
+        if self._exists(key):
+            raise AlreadyExistsError(taken)
+        self._refuse_twins(name, "tag", self._tag_names())
+        try:
+            self._storage.create(key, self._names.content(snapshot_id, None))
+        except AlreadyExistsError:
+            raise AlreadyExistsError(taken) from None
+
+    def tags(self) -> set[str]:
+        """Names of all tags."""
+        self._require_listing()
+        return self._names.list_tags(self._storage)
+
+    # --- both
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._storage.head(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def _branch_names(self) -> list[str]:
+        names = map(self._names.branch_of, self._entries())
+        return [name for name in names if name is not None]
+
+    def _tag_names(self) -> list[str]:
+        names = map(self._names.tag_of, self._entries())
+        return [name for name in names if name is not None]
+
+    def _entries(self) -> list[str]:
+        self._require_listing()
+        return self._storage.list_dir(self._names.folder)
+
+    def _require_listing(self) -> None:
+        if not self._storage.capabilities.can_list:
+            raise StorageError(
+                f"{self._storage.location} cannot list objects, so branches and tags cannot be "
+                "enumerated; name the one that you want"
+            )
+
+    def _refuse_twins(self, name: str, what: str, others: list[str]) -> None:
+        """Refuse a name that some file systems could not tell from an existing one (H-25)."""
+        for other in others:
+            if other != name and folded(other) == folded(name):
+                raise AlreadyExistsError(
+                    f"{what} {other!r} exists already; {name!r} differs from it "
+                    "only in case or accents, which not every storage can tell apart"
+                )

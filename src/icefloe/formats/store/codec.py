@@ -1,0 +1,87 @@
+"""The codec of the `store` generation: JSON, read and written whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icefloe.errors import InvalidInputError
+from icefloe.formats.container import bad_file
+from icefloe.formats.port import EncodedFile, NeedsMore
+from icefloe.formats.store import manifest_json, snapshot_json
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.model.ids import NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+
+_NO_LOGS = "a store has no transaction logs: what a commit changed is found by comparing snapshots"
+
+
+class StoreCodec(Record, frozen=True):
+    """Values to bytes and back."""
+
+    spec_version: int = 1
+
+    def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
+        """Bytes of a snapshot file."""
+        return _file(snapshot_json.encode_snapshot(snapshot))
+
+    def decode_snapshot(self, data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+        """Read a snapshot file that was found under the name of `snapshot_id`."""
+        return snapshot_json.decode_snapshot(data, snapshot_id, key)
+
+    def spec_version_of(self, data: bytes, key: str) -> int:
+        """Version of the layout of a snapshot file."""
+        if data.lstrip()[:1] != b"{":
+            raise bad_file(key, f"expected a JSON object, found {data[:12]!r}")
+        return self.spec_version
+
+    def encode_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+    ) -> EncodedFile:
+        """Bytes of a manifest file of at least one reference."""
+        del arranged
+        return _file(manifest_json.encode_manifest(parts))
+
+    def decode_manifest_index(
+        self, prefix: bytes, size: int, key: str
+    ) -> ManifestIndex | NeedsMore:
+        """Read a manifest file, all of it: JSON has no index."""
+        if len(prefix) < size:
+            return NeedsMore(size)
+        return manifest_json.decode_manifest(prefix, key)
+
+    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+        """One block of a manifest that is in memory."""
+        del data
+        if index.resident is None:
+            raise bad_file(key, "manifests of a store are read whole")
+        return index.resident[number]
+
+    def encode_attributes(self, rows: Sequence[bytes]) -> EncodedFile:
+        """Bytes of an attribute file: one JSON object per row, verbatim."""
+        return _file(manifest_json.encode_attributes(rows))
+
+    def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
+        """Read an attribute file."""
+        return manifest_json.decode_attributes(data, key)
+
+    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
+        """Refuse: there are none."""
+        del log
+        raise InvalidInputError(_NO_LOGS)
+
+    def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
+        """Refuse: there are none."""
+        del data
+        raise bad_file(key, _NO_LOGS)
+
+
+def _file(data: bytes) -> EncodedFile:
+    return EncodedFile(data, {"content_format": "json"})

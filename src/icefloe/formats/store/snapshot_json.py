@@ -1,0 +1,394 @@
+"""Snapshots of a store as JSON that is valid by the schema of spec 003 (R3-50 to R3-80).
+
+Members that the schema does not know are ours: `zarr_metadata` of a node has its document where
+that is not rebuilt exactly, `num_refs` of a manifest reference its count; `icefloe` lists files.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from icefloe.errors import InvalidInputError
+from icefloe.formats.container import bad_file
+from icefloe.formats.repository.snapshot_columns import MAX_HISTORY, check_paths, load_node
+from icefloe.formats.store import zarr_json
+from icefloe.formats.store.object_ids import (
+    ObjectId,
+    from_numbers,
+    node_id,
+    node_number,
+    numbers,
+)
+from icefloe.formats.store.text_files import decode, decode_json, encode, json_object, lines_object
+from icefloe.model.chunk_index import Box
+from icefloe.model.ids import AttributesId, ManifestId, NodeId, SnapshotId
+from icefloe.model.manifest import ManifestFileInfo
+from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
+from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.model.zarr_document import ArrayMetadata
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+_MAX_COORDINATE = 2**63 - 2
+
+
+class _Stub(msgspec.Struct):
+    id: ObjectId
+    message: str
+    written_at: datetime
+
+
+class _Node(msgspec.Struct, omit_defaults=True):
+    id: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+    path: str
+    node_data: msgspec.Raw
+    user_attributes: msgspec.Raw = msgspec.Raw(b"null")
+    zarr_metadata: str | None = None
+    attributes_position: Count | None = None
+
+
+class _ManifestInfo(msgspec.Struct, omit_defaults=True):
+    id: str
+    size: Count
+    refs: Count
+    set: str = ""
+
+
+class _AttributesInfo(msgspec.Struct):
+    id: str
+    size: Count
+
+
+class _Extension(msgspec.Struct, omit_defaults=True):
+    """What the schema of the spec has no room for."""
+
+    manifests: list[_ManifestInfo] = []
+    attribute_files: list[_AttributesInfo] = []
+    properties: str | None = None
+    """The properties as MessagePack in base 64, where JSON cannot hold them."""
+
+
+class _Snapshot(msgspec.Struct):
+    metadata: _Stub
+    nodes: dict[str, _Node]
+    properties: dict[str, Any]
+    short_term_history: list[_Stub]
+    short_term_parents: Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+    started_at: datetime
+    total_parents: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+    icefloe: _Extension | None = None
+
+
+class _ManifestRef(msgspec.Struct, omit_defaults=True):
+    object_id: ObjectId
+    extents: list[list[Count]]
+    flags: Annotated[list[Any], msgspec.Meta(max_length=0)]
+    num_refs: Count | None = None
+
+
+class _ArrayData(msgspec.Struct):
+    Array: tuple[dict[str, Any], list[_ManifestRef]]
+
+
+class _AttributesRef(msgspec.Struct):
+    flags: Annotated[list[Any], msgspec.Meta(max_length=0)]
+    location: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+    object_id: ObjectId
+
+
+class _UserAttributes(msgspec.Struct, forbid_unknown_fields=True):
+    Inline: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    Ref: _AttributesRef | msgspec.UnsetType = msgspec.UNSET
+
+
+# Not strict: in JSON Schema 1.0 is an integer, too.
+_decoder = msgspec.json.Decoder(_Snapshot, strict=False)
+_array_decoder = msgspec.json.Decoder(_ArrayData, strict=False)
+_attributes_decoder = msgspec.json.Decoder(_UserAttributes | None, strict=False)
+
+
+# --- writing
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The bytes of a snapshot file."""
+    history = snapshot.history[:MAX_HISTORY]
+    if snapshot.parent_id is not None and not (history and history[0].id == snapshot.parent_id):
+        raise InvalidInputError("the history of a snapshot starts with its parent")
+    nodes = ((encode(node.path), encode(_node(node))) for node in snapshot.nodes)
+    extension = _Extension(
+        [_manifest_info(info) for info in snapshot.manifests],
+        [_AttributesInfo(str(info.id), info.size_bytes) for info in snapshot.attribute_files],
+        _beyond_json(snapshot.metadata),
+    )
+    return json_object(
+        {
+            "metadata": encode(_stub(snapshot.stub())),
+            "started_at": encode(snapshot.started_at.astimezone(UTC)),
+            "properties": encode(zarr_json.json_safe(snapshot.metadata)),
+            "total_parents": encode(snapshot.total_parents),
+            "short_term_parents": encode(len(history)),
+            "short_term_history": encode([_stub(stub) for stub in history]),
+            "nodes": lines_object(nodes),
+            "icefloe": encode(extension),
+        }
+    )
+
+
+def _stub(stub: SnapshotStub) -> _Stub:
+    return _Stub(numbers(stub.id), stub.message, stub.written_at.astimezone(UTC))
+
+
+def _manifest_info(info: ManifestFileInfo) -> _ManifestInfo:
+    return _ManifestInfo(str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name)
+
+
+def _beyond_json(metadata: dict[str, Any]) -> str | None:
+    if msgspec.json.decode(encode(zarr_json.json_safe(metadata))) == metadata:
+        return None
+    return base64.b64encode(msgspec.msgpack.encode(metadata)).decode("ascii")
+
+
+def _node(node: Node) -> _Node:
+    ref = node.attributes
+    if ref is None:
+        struct, attributes, verbatim = _parts(node.document, node.array)
+        position = None
+    else:
+        at = ref.position
+        whole = node.document[:at] + b"{}" + node.document[at:]
+        struct, _, _ = _parts(whole, node.array)
+        attributes = encode({"Ref": _AttributesRef([], ref.row, numbers(ref.file))})
+        verbatim, position = node.document.decode("utf-8", "surrogateescape"), at
+    data = b'"Group"'
+    if struct is not None:
+        refs = encode([_manifest_ref(item) for item in node.manifests])
+        data = b'{"Array":[%b,%b]}' % (struct, refs)
+    return _Node(
+        node_number(node.id),
+        node.path,
+        msgspec.Raw(data),
+        msgspec.Raw(attributes),
+        verbatim,
+        position,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parts(document: bytes, array: ArrayMetadata | None) -> tuple[bytes | None, bytes, str | None]:
+    """Struct and attributes of a document as JSON, and itself if they do not give it back.
+
+    Most nodes are the same from commit to commit.
+    """
+    parsed = zarr_json.parse_json(document)
+    given = parsed.get("attributes")
+    attributes = zarr_json.json_safe(given) if isinstance(given, dict) else None
+    struct = None if array is None else zarr_json.array_struct(parsed, array)
+    try:
+        rebuilt = (
+            zarr_json.group_document(attributes)
+            if struct is None
+            else zarr_json.array_document(struct, attributes)
+        )
+    except (TypeError, ValueError, KeyError):
+        rebuilt = b""
+    return (
+        None if struct is None else encode(struct),
+        encode(None if attributes is None else {"Inline": attributes}),
+        None if rebuilt == document else document.decode("utf-8"),
+    )
+
+
+def _manifest_ref(ref: ManifestRef) -> _ManifestRef:
+    extents = [list(ref.extents.lower), list(ref.extents.upper)]
+    return _ManifestRef(numbers(ref.manifest_id), extents, [], ref.num_refs)
+
+
+# --- reading
+
+
+def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+    """Read a snapshot file that was found under the name of `snapshot_id`."""
+    found = decode(_decoder, data, key)
+    own = from_numbers(SnapshotId, found.metadata.id)
+    if own != snapshot_id:
+        raise bad_file(key, f"expected snapshot {snapshot_id}, found {own} under its name")
+    if found.short_term_parents != len(found.short_term_history):
+        raise bad_file(
+            key,
+            f"short_term_parents is the length of the history ({len(found.short_term_history)}), "
+            f"found {found.short_term_parents}",
+        )
+    history = tuple(_read_stub(stub) for stub in found.short_term_history)
+    if any(stub.id == snapshot_id for stub in history):
+        raise bad_file(key, "the snapshot is among its own ancestors")
+    extension = found.icefloe
+    nodes = _NodeLoader(found.nodes, extension is not None, key)
+    return Snapshot(
+        id=snapshot_id,
+        parent_id=history[0].id if history else None,
+        written_at=_utc(found.metadata.written_at),
+        started_at=_utc(found.started_at),
+        message=found.metadata.message,
+        metadata=_properties(found, key),
+        total_parents=max(found.total_parents, len(history)),
+        history=history,
+        manifests=nodes.manifests() if extension is None else _manifests(extension, key),
+        attribute_files=_attribute_files(extension, key),
+        nodes=NodeTable(nodes.paths, nodes.ids, nodes.load),
+    )
+
+
+def _utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def _read_stub(stub: _Stub) -> SnapshotStub:
+    return SnapshotStub(from_numbers(SnapshotId, stub.id), _utc(stub.written_at), stub.message)
+
+
+def _properties(found: _Snapshot, key: str) -> dict[str, Any]:
+    packed = None if found.icefloe is None else found.icefloe.properties
+    if packed is None:
+        return found.properties
+    try:
+        octets = base64.b64decode(packed, validate=True)
+        return msgspec.msgpack.decode(octets, type=dict[str, Any])
+    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise bad_file(key, f"the properties are damaged: {error}") from None
+
+
+def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
+    try:
+        return tuple(
+            ManifestFileInfo(ManifestId.parse(info.id), info.size, info.refs, info.set)
+            for info in extension.manifests
+        )
+    except InvalidInputError as error:
+        raise bad_file(key, str(error)) from None
+
+
+def _attribute_files(extension: _Extension | None, key: str) -> tuple[AttributesFileInfo, ...]:
+    try:
+        return tuple(
+            AttributesFileInfo(AttributesId.parse(info.id), info.size)
+            for info in ([] if extension is None else extension.attribute_files)
+        )
+    except InvalidInputError as error:
+        raise bad_file(key, str(error)) from None
+
+
+class _NodeLoader:
+    """Makes nodes of their JSON when they are first asked for."""
+
+    def __init__(self, nodes: dict[str, _Node], is_ours: bool, key: str) -> None:  # noqa: FBT001
+        self.paths = sorted(nodes)
+        check_paths(self.paths, key)
+        self._nodes = [nodes[path] for path in self.paths]
+        self.ids: Sequence[NodeId] = [node_id(node.id) for node in self._nodes]
+        self._is_ours = is_ours
+        self._key = key
+        for path, node in zip(self.paths, self._nodes, strict=True):
+            if node.path != path:  # R3-52
+                raise bad_file(key, f"the node under {path!r} says that it is at {node.path!r}")
+        if len(set(self.ids)) != len(self.ids):
+            raise bad_file(key, "two nodes have one id")
+
+    def load(self, row: int) -> Node:
+        """The node of a row."""
+        node, path = self._nodes[row], self.paths[row]
+        struct, refs = self._array(node)
+        inline, outside = self._attributes(node)
+        if node.zarr_metadata is not None:
+            document = node.zarr_metadata.encode("utf-8")
+            position = node.attributes_position or 0
+        else:
+            document, position = self._rebuild(struct, inline, outside is not None)
+        attributes = None
+        if outside is not None:
+            if position > len(document):
+                raise bad_file(self._key, f"the attributes of {path} would stand after its end")
+            file = from_numbers(AttributesId, outside.object_id)
+            attributes = AttributesRef(file, outside.location, position)
+        made = load_node(self.ids[row], path, document, (), attributes, key=self._key)
+        if made.array is None:
+            return made
+        return made.evolve(manifests=self._refs(refs, made.array))
+
+    def manifests(self) -> tuple[ManifestFileInfo, ...]:
+        """What the nodes refer to, for files that do not list it; sizes are unknown."""
+        found = {
+            from_numbers(ManifestId, ref.object_id)
+            for node in self._nodes
+            for ref in self._array(node)[1]
+        }
+        return tuple(ManifestFileInfo(each, 0, 0) for each in sorted(found))
+
+    def _array(self, node: _Node) -> tuple[dict[str, Any] | None, list[_ManifestRef]]:
+        if bytes(node.node_data) == b'"Group"':
+            return None, []
+        return decode_json(_array_decoder, node.node_data, self._key).Array
+
+    def _attributes(self, node: _Node) -> tuple[dict[str, Any] | None, _AttributesRef | None]:
+        found = decode_json(_attributes_decoder, node.user_attributes, self._key)
+        if found is None:
+            return None, None
+        if (found.Inline is msgspec.UNSET) == (found.Ref is msgspec.UNSET):
+            raise bad_file(self._key, "attributes are either 'Inline' or 'Ref'")
+        if found.Inline is msgspec.UNSET:
+            assert isinstance(found.Ref, _AttributesRef)
+            return None, found.Ref
+        assert isinstance(found.Inline, dict)
+        return found.Inline, None
+
+    def _rebuild(
+        self,
+        struct: dict[str, Any] | None,
+        attributes: dict[str, Any] | None,
+        is_cut: bool,  # noqa: FBT001
+    ) -> tuple[bytes, int]:
+        attributes = {} if is_cut else attributes
+        try:
+            document = (
+                zarr_json.group_document(attributes)
+                if struct is None
+                else zarr_json.array_document(struct, attributes)
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise bad_file(self._key, f"not the metadata of an array: {error}") from None
+        if not is_cut:
+            return document, 0
+        mark = b'\n  "attributes": '
+        position = document.index(mark + b"{}") + len(mark)
+        return document[:position] + document[position + 2 :], position
+
+    def _refs(self, refs: list[_ManifestRef], array: ArrayMetadata) -> tuple[ManifestRef, ...]:
+        made = []
+        for ref in refs:
+            box = _extents(ref.extents, array)
+            if ref.num_refs is None and self._is_ours:
+                raise bad_file(self._key, "a manifest reference lacks 'num_refs'")
+            count = box.size if ref.num_refs is None else ref.num_refs
+            if count:
+                made.append(ManifestRef(from_numbers(ManifestId, ref.object_id), box, count))
+        return tuple(made)
+
+
+def _extents(extents: list[list[int]], array: ArrayMetadata) -> Box:
+    """The box between two corners; what says something else means the whole grid (H-18)."""
+    if len(extents) == 2 and len(extents[0]) == len(extents[1]) == array.rank:
+        box = Box(tuple(extents[0]), tuple(extents[1]))
+        in_order = all(low < high for low, high in zip(box.lower, box.upper, strict=True))
+        if in_order and max(box.upper, default=0) <= _MAX_COORDINATE + 1:
+            return box
+    grid = array.grid_shape or (0,) * array.rank
+    return Box((0,) * array.rank, grid)

@@ -1,0 +1,258 @@
+"""Zarr documents as the JSON structs of spec 003, and back (R3-59 to R3-79).
+
+The structs cannot say all that a document can. A document that is not rebuilt from its struct byte
+for byte travels beside it (H-45); with zarr-python's own documents that is rarely needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icefloe.model.zarr_document import ArrayMetadata
+
+_INTEGERS = {
+    f"{prefix}int{bits}": (
+        f"{prefix.upper()}Int{bits}",
+        0 if prefix else -(2 ** (bits - 1)),
+        2**bits - 1 if prefix else 2 ** (bits - 1) - 1,
+    )
+    for prefix in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
+_INTEGER_VARIANTS = {variant for variant, _, _ in _INTEGERS.values()}
+_FLOATS = {"float16": "Float16", "float32": "Float32", "float64": "Float64"}
+_COMPLEX = {"complex64": "Complex64", "complex128": "Complex128"}
+_TYPES = {"bool", *_INTEGERS, *_FLOATS, *_COMPLEX}
+_NAMED_FLOATS = {"NaN", "Infinity", "-Infinity"}
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def parse_json(document: bytes) -> dict[str, Any]:
+    """A document that was found valid before, also if only Python takes it for JSON."""
+    try:
+        return _decoder.decode(document)
+    except msgspec.DecodeError:
+        parsed: dict[str, Any] = json.loads(document)
+        return parsed
+
+
+# --- documents to structs
+
+
+def array_struct(document: Mapping[str, Any], array: ArrayMetadata) -> dict[str, Any]:
+    """The struct ZarrArrayMetadata: the nearest valid one (R3-77)."""
+    data_type, fill_value = _typed_fill_value(document)
+    chunk_shape = array.chunk_shape or array.shape
+    struct: dict[str, Any] = {
+        "shape": array.shape,
+        "data_type": data_type,
+        "fill_value": fill_value,
+        "chunk_shape": [max(1, extent) for extent in chunk_shape],
+        "chunk_key_encoding": _key_encoding(document, array),
+        "codecs": [_named(codec) for codec in _as_list(document.get("codecs"))],
+    }
+    transformers = document.get("storage_transformers")
+    if transformers is not None:
+        struct["storage_transformers"] = [_named(item) for item in _as_list(transformers)]
+    if array.dimension_names is not None:
+        struct["dimension_names"] = array.dimension_names
+    return struct
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """A codec or transformer, which may be given by its name alone."""
+    if not isinstance(value, dict):
+        return {"name": str(value)}
+    named: dict[str, Any] = {"name": str(value.get("name", ""))}
+    configuration = value.get("configuration")
+    if isinstance(configuration, dict):
+        named["configuration"] = json_safe(configuration)
+    return named
+
+
+def _key_encoding(document: Mapping[str, Any], array: ArrayMetadata) -> str:
+    """H-17: `Default` is the default encoding with nothing said of its separator."""
+    value = document.get("chunk_key_encoding")
+    configuration = value.get("configuration") if isinstance(value, dict) else None
+    if array.key_encoding == "default" and not configuration:
+        return "Default"
+    return "Slash" if array.key_separator == "/" else "Dot"
+
+
+def _typed_fill_value(document: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Data type and fill value; a type that the spec does not know is raw bits."""
+    data_type, value = document.get("data_type"), document.get("fill_value")
+    if data_type == "bool":
+        return data_type, {"Bool": value is True}
+    if isinstance(data_type, str) and data_type in _INTEGERS:
+        variant, low, high = _INTEGERS[data_type]
+        is_valid = type(value) is int and low <= value <= high
+        return data_type, {variant: value if is_valid else 0}
+    if isinstance(data_type, str) and data_type in _FLOATS:
+        return data_type, {_FLOATS[data_type]: _number(value)}
+    if isinstance(data_type, str) and data_type in _COMPLEX:
+        pair = value if isinstance(value, list) and len(value) == 2 else [0.0, 0.0]
+        return data_type, {_COMPLEX[data_type]: [_number(part) for part in pair]}
+    return {"rawbits": _bits(data_type)}, {"RawBits": _octets(value)}
+
+
+def _number(value: Any) -> Any:
+    """A number as JSON has it; H-16: what it has not is a string, as in zarr's own documents."""
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return value
+    if isinstance(value, str) and (value in _NAMED_FLOATS or _is_hex(value)):
+        return value
+    return 0.0
+
+
+def _is_hex(value: str) -> bool:
+    return value.startswith("0x") and all(c in "0123456789abcdefABCDEF" for c in value[2:])
+
+
+def _bits(data_type: Any) -> int:
+    if isinstance(data_type, str) and data_type[:1] == "r" and data_type[1:].isdecimal():
+        return int(data_type[1:])
+    configuration = data_type.get("configuration") if isinstance(data_type, dict) else None
+    length = configuration.get("length_bytes") if isinstance(configuration, dict) else None
+    return 8 * length if type(length) is int and length >= 0 else 0
+
+
+def _octets(value: Any) -> list[int]:
+    """Bytes are a list of integers here; documents also give them as base 64."""
+    if isinstance(value, str):
+        try:
+            return list(base64.b64decode(value, validate=True))
+        except (binascii.Error, ValueError):
+            return []
+    items = _as_list(value)
+    return items if all(type(item) is int and 0 <= item < 256 for item in items) else []
+
+
+def json_safe(value: Any) -> Any:
+    """A value without what JSON has not: numbers that are not finite become strings."""
+    if isinstance(value, dict):
+        return {_text(str(name)): json_safe(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [json_safe(item) for item in value]
+    if isinstance(value, str):
+        return _text(value)
+    if type(value) is float and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _text(value: str) -> str:
+    """Halves of surrogate pairs, which Python's JSON lets through, are no Unicode."""
+    return value.encode("utf-8", errors="replace").decode("utf-8")
+
+
+# --- structs to documents
+
+
+def group_document(attributes: dict[str, Any] | None) -> bytes:
+    """The zarr.json of a group, as zarr-python writes it."""
+    document: dict[str, Any] = {} if attributes is None else {"attributes": attributes}
+    return _dump({**document, "zarr_format": 3, "node_type": "group"})
+
+
+def array_document(struct: Mapping[str, Any], attributes: dict[str, Any] | None) -> bytes:
+    """The zarr.json of an array, as zarr-python writes it.
+
+    Raises TypeError, ValueError or KeyError if the struct is not what it should be.
+    """
+    document: dict[str, Any] = {
+        "shape": [_integral(extent) for extent in struct["shape"]],
+        "data_type": _document_type(struct["data_type"]),
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [_integral(size) for size in struct["chunk_shape"]]},
+        },
+        "chunk_key_encoding": _document_encoding(struct["chunk_key_encoding"]),
+        "fill_value": _document_fill_value(struct["data_type"], struct["fill_value"]),
+        "codecs": [_document_named(codec) for codec in struct["codecs"]],
+    }
+    if attributes is not None:
+        document["attributes"] = attributes
+    if struct.get("dimension_names") is not None:
+        document["dimension_names"] = list(struct["dimension_names"])
+    document["zarr_format"] = 3
+    document["node_type"] = "array"
+    if struct.get("storage_transformers") is not None:
+        document["storage_transformers"] = list(
+            map(_document_named, struct["storage_transformers"])
+        )
+    return _dump(document)
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode("ascii")
+
+
+def _integral(value: Any) -> Any:
+    """A number as an integer: in JSON Schema 1.0 is one, too."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _document_type(data_type: Any) -> str:
+    return f"r{_integral(data_type['rawbits'])}" if isinstance(data_type, dict) else str(data_type)
+
+
+def _document_encoding(encoding: str) -> dict[str, Any]:
+    if encoding == "Default":
+        return {"name": "default"}
+    separator = {"Slash": "/", "Dot": "."}[encoding]
+    return {"name": "default", "configuration": {"separator": separator}}
+
+
+def _document_named(value: Any) -> dict[str, Any]:
+    configuration = value.get("configuration")
+    named = {"name": value["name"]}
+    return named if configuration is None else {**named, "configuration": configuration}
+
+
+def _document_fill_value(data_type: Any, tagged: Any) -> Any:
+    """The value of a variant, which must be that of the data type and in its range (R3-65)."""
+    ((variant, value),) = tagged.items()
+    if variant in _INTEGER_VARIANTS:
+        value = _integral(value)
+    expected, is_valid = _expected_variant(data_type, value)
+    if variant != expected or not is_valid:
+        raise ValueError(f"{tagged} is no fill value of {data_type}")
+    return value
+
+
+def _expected_variant(data_type: Any, value: Any) -> tuple[str, bool]:
+    if isinstance(data_type, dict):
+        octets = isinstance(value, list) and len(_octets(value)) == len(value)
+        return "RawBits", octets
+    if data_type == "bool":
+        return "Bool", type(value) is bool
+    if data_type in _INTEGERS:
+        variant, low, high = _INTEGERS[data_type]
+        return variant, type(value) is int and low <= value <= high
+    if data_type in _FLOATS:
+        return _FLOATS[data_type], _is_number(value)
+    if data_type in _COMPLEX:
+        is_pair = isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+        return _COMPLEX[data_type], is_pair
+    raise ValueError(f"unknown data type {data_type!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} or (
+        isinstance(value, str) and (value in _NAMED_FLOATS or _is_hex(value))
+    )

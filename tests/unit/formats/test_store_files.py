@@ -1,0 +1,499 @@
+"""Files of the generation `store`: what spec 003 says of them, and what fills its holes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats.port import ObjectKind
+from icefloe.formats.registry import detect, format_for
+from icefloe.formats.store.object_ids import file_name, node_id
+from icefloe.formats.store.schema_files import amended_snapshot_schema, seed_schema
+from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
+from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
+from icefloe.model.manifest import ArrayChunks, Manifest
+from tests.documents import group
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import Storage
+
+FORMAT = format_for("store")
+CODEC = FORMAT.codec
+KEY = "a key"
+WIDE = bytes(range(1, 17))
+NOW = "2026-01-31T12:00:00Z"
+
+
+def validate_all(storage: Storage) -> dict[str, int]:
+    """Check every file of a store against the schemas of the spec; returns how many of each."""
+    counts = {"r": 0, "s": 0, "m": 0}
+    for info in storage.list():
+        folder = info.key.partition("/")[0]
+        if folder not in counts:
+            continue
+        value = json.loads(storage.get(info.key))
+        counts[folder] += 1
+        if folder == "s" and has_odd_fill_value(value):
+            check(value, amended_snapshot_schema())
+        else:
+            name = {"r": "ref", "s": "snapshot", "m": "manifest"}[folder]
+            check(value, seed_schema(name))
+    return counts
+
+
+def check(value: Any, schema: dict[str, Any]) -> None:
+    """Validate by a schema of the spec, which is itself not quite one: `items` of Flags is []."""
+    jsonschema.Draft7Validator(schema).validate(value)
+
+
+def has_odd_fill_value(snapshot: dict[str, Any]) -> bool:
+    arrays = [node["node_data"] for node in snapshot["nodes"].values()]
+    values = [data["Array"][0]["fill_value"] for data in arrays if data != "Group"]
+    return any(isinstance(part, str) for value in values for part in flat(value.values()))
+
+
+def flat(values: Any) -> list[Any]:
+    return [part for value in values for part in (value if isinstance(value, list) else [value])]
+
+
+def document(**changes: Any) -> bytes:
+    fields: dict[str, Any] = {
+        "shape": [4],
+        "data_type": "int32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+        "dimension_names": None,
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    } | changes
+    if fields["dimension_names"] is None:
+        del fields["dimension_names"]
+    return json.dumps(fields, indent=2).encode()
+
+
+def stored(storage: Storage, folder: str) -> list[dict[str, Any]]:
+    return [json.loads(storage.get(info.key)) for info in storage.list(f"{folder}/")]
+
+
+def committed(*documents: bytes) -> tuple[Storage, dict[str, Any]]:
+    """Commit arrays `/0`, `/1`, …; returns the storage and the nodes of the snapshot file."""
+    storage = icefloe.in_memory_storage()
+    repo = Repository.create(storage, generation="store")
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    for number, each in enumerate(documents):
+        session.set_document(f"/{number}", each)
+    session.commit("arrays")
+    reader = Repository.open(storage).readonly_session("main")
+    for number, each in enumerate(documents):
+        assert reader.document(f"/{number}") == each
+    validate_all(storage)
+    newest = max(stored(storage, "s"), key=lambda s: s["total_parents"])
+    return storage, newest["nodes"]
+
+
+# --- layout and references
+
+
+def test_where_files_lie(tmp_path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-91 H-24
+    storage = icefloe.local_filesystem_storage(str(tmp_path))
+    config = RepositoryConfig(inline_attributes_threshold_bytes=50)
+    repo = Repository.create(storage, config, generation="store")
+    session = repo.writable_session("main")
+    root = zarr.create_group(session.store, attributes={"long": "x" * 100})
+    root.create_array("a", shape=(4000,), dtype="u1", compressors=None)[:] = 1
+    repo_id = session.commit("one")
+    repo.create_tag("v1", repo_id)
+    keys = {info.key for info in storage.list()}
+    snapshot = f"s/{file_name(SnapshotId.parse(repo_id))}.json"
+    assert {"r/main/ZZZZZZZZ.json", "r/main/ZZZZZZZY.json", "r/v1.json", snapshot} <= keys
+    assert {key.partition("/")[0] for key in keys} == {"r", "s", "a", "m", "c", "config"}
+    for key in keys:
+        name = FORMAT.layout.parse(key)
+        if name is not None:
+            assert key.startswith(FORMAT.layout.folder(name.kind))
+            assert len(key.partition("/")[2].removesuffix(".json")) == 26
+    parsed = {name.kind for key in keys if (name := FORMAT.layout.parse(key))}
+    assert parsed == set(ObjectKind) - {ObjectKind.TRANSACTION_LOG}
+    assert validate_all(storage) == {"r": 3, "s": 2, "m": 1}  # R3-32 R3-50 R3-83
+    assert detect(storage) == FORMAT
+
+
+def test_a_reference_holds_sixteen_integers() -> None:  # R3-33 R3-34 R3-35
+    storage, _ = committed()
+    ref = json.loads(storage.get("r/main/ZZZZZZZY.json"))
+    assert ref.keys() == {"properties", "snapshot", "timestamp"}
+    assert len(ref["snapshot"]) == 16
+    tip = Repository.open(storage).lookup_branch("main")
+    assert bytes(ref["snapshot"]) == bytes(SnapshotId.parse(tip)) + bytes(4)
+    assert datetime.fromisoformat(ref["timestamp"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("name", ["a.json", "A.JSON", "x/y", "", "..", "\n", "x" * 252])
+def test_names_that_would_be_mistaken_are_refused(name: str) -> None:  # R3-42 H-23
+    storage, _ = committed()
+    repo = Repository.open(storage)
+    tip = repo.lookup_branch("main")
+    for create in (repo.create_branch, repo.create_tag):
+        with pytest.raises(InvalidInputError):
+            create(name, tip)
+
+
+def test_tags_and_branches_of_one_name_live_side_by_side() -> None:  # R3-30 R3-48 R3-49
+    storage, _ = committed()
+    repo = Repository.open(storage)
+    first = list(repo.ancestry(branch="main"))[-1].id
+    repo.create_branch("x", repo.lookup_branch("main"))
+    repo.create_tag("x", first)  # R3-102
+    assert repo.lookup_branch("x") != repo.lookup_tag("x") == first
+    assert repo.list_branches() == {"main", "x"}
+    assert repo.list_tags() == {"x"}
+    with pytest.raises(icefloe.AlreadyExistsError):
+        repo.create_tag("x", repo.lookup_branch("main"))
+    with pytest.raises(InvalidInputError, match="cannot be deleted"):
+        repo.delete_tag("x")
+    validate_all(storage)
+
+
+def test_a_deleted_branch_leaves_a_valid_tombstone() -> None:  # H-22 R3-29
+    storage, _ = committed()
+    repo = Repository.open(storage)
+    tip = repo.lookup_branch("main")
+    repo.create_branch("dev", tip)
+    repo.delete_branch("dev")
+    assert repo.list_branches() == {"main"}
+    repo.create_branch("dev", tip)
+    assert len(list(storage.list("r/dev/"))) == 3
+    assert validate_all(storage)["r"] == 5
+    with pytest.raises(InvalidInputError, match="main"):
+        repo.delete_branch("main")
+
+
+# --- metadata of arrays
+
+TYPED: list[tuple[str, Any, dict[str, Any]]] = [
+    ("bool", True, {"Bool": True}),
+    ("int8", -128, {"Int8": -128}),
+    ("int16", 2**15 - 1, {"Int16": 2**15 - 1}),
+    ("int32", -1, {"Int32": -1}),
+    ("int64", -(2**63), {"Int64": -(2**63)}),
+    ("uint8", 255, {"UInt8": 255}),
+    ("uint16", 65535, {"UInt16": 65535}),
+    ("uint32", 2**32 - 1, {"UInt32": 2**32 - 1}),
+    ("uint64", 2**64 - 1, {"UInt64": 2**64 - 1}),
+    ("float16", 0.5, {"Float16": 0.5}),
+    ("float16", "NaN", {"Float16": "NaN"}),
+    ("float32", 1e-45, {"Float32": 1e-45}),
+    ("float32", "Infinity", {"Float32": "Infinity"}),
+    ("float32", "0x7fc00001", {"Float32": "0x7fc00001"}),
+    ("float64", 1.7976931348623157e308, {"Float64": 1.7976931348623157e308}),
+    ("float64", 0, {"Float64": 0}),
+    ("float64", "-Infinity", {"Float64": "-Infinity"}),
+    ("complex64", [1.5, "NaN"], {"Complex64": [1.5, "NaN"]}),
+    ("complex128", [0.0, -2.25], {"Complex128": [0.0, -2.25]}),
+    ("r16", [1, 255], {"RawBits": [1, 255]}),
+]
+
+
+@pytest.mark.parametrize(("data_type", "value", "tagged"), TYPED)
+def test_fill_values(data_type: str, value: Any, tagged: dict[str, Any]) -> None:
+    # R3-62 R3-63 R3-64 R3-65 H-16
+    _, nodes = committed(document(data_type=data_type, fill_value=value))
+    struct = nodes["/0"]["node_data"]["Array"][0]
+    assert struct["fill_value"] == tagged
+    assert struct["data_type"] == ({"rawbits": 16} if data_type == "r16" else data_type)
+    assert "zarr_metadata" not in nodes["/0"]  # it is rebuilt byte for byte
+
+
+def test_all_variants_are_tried() -> None:
+    variants = seed_schema("snapshot")["definitions"]["FillValue"]["oneOf"]
+    names = {name for variant in variants for name in variant["properties"]}
+    assert names == {name for _, _, tagged in TYPED for name in tagged}
+    assert len(names) == 15
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written", "is_rebuilt"),
+    [
+        ({"name": "default", "configuration": {"separator": "/"}}, "Slash", True),
+        ({"name": "default", "configuration": {"separator": "."}}, "Dot", True),
+        ({"name": "default"}, "Default", True),
+        ("default", "Default", False),
+        ({"name": "v2", "configuration": {"separator": "."}}, "Dot", False),
+        ({"name": "v2", "configuration": {"separator": "/"}}, "Slash", False),
+    ],
+)
+def test_chunk_key_encodings(encoding: Any, written: str, *, is_rebuilt: bool) -> None:
+    # R3-59 H-17
+    _, nodes = committed(document(chunk_key_encoding=encoding))
+    assert nodes["/0"]["node_data"]["Array"][0]["chunk_key_encoding"] == written
+    assert ("zarr_metadata" not in nodes["/0"]) == is_rebuilt
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"storage_transformers": [{"name": "t", "configuration": {"a": [1]}}]},
+        {"dimension_names": ["x"]},
+        {"dimension_names": [None]},
+        {"codecs": [{"name": "bytes"}]},
+        {"attributes": {"a": 1.5, "b": ["ü", None, {"c": 2**60}]}},
+        {"shape": [0]},
+        {"shape": [], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": []}}},
+    ],
+)
+def test_what_the_structs_hold(changes: dict[str, Any]) -> None:
+    # R3-61 R3-73 R3-74 R3-77 R3-78 R3-79
+    _, nodes = committed(document(**changes))
+    assert "zarr_metadata" not in nodes["/0"]
+    if "storage_transformers" in changes:
+        struct = nodes["/0"]["node_data"]["Array"][0]
+        assert struct["storage_transformers"] == changes["storage_transformers"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data_type": "string", "fill_value": ""},
+        {"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s"}}},
+        {"data_type": {"name": "raw_bytes", "configuration": {"length_bytes": 2}}},
+        {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0]}}, "shape": [0]},
+        {"attributes": {"nan": float("nan"), "big": 2**70}},
+        {"unknown": 1},
+        {"codecs": [{"name": "x", "configuration": {"a": float("inf")}}]},
+    ],
+)
+def test_what_the_structs_cannot_hold_travels_beside_them(changes: dict[str, Any]) -> None:
+    # H-45 R3-60: files stay valid by the schema
+    _, nodes = committed(document(**changes))
+    assert nodes["/0"]["zarr_metadata"].encode() == document(**changes)
+
+
+def test_nodes_have_numbers_that_last() -> None:  # R3-70 H-20 R3-09
+    storage, nodes = committed(document(), document())
+    numbers = {path: node["id"] for path, node in nodes.items()}
+    assert len(set(numbers.values())) == 3
+    session = Repository.open(storage).writable_session("main")
+    session.move("/0", "/moved")
+    session.set_chunk("/moved", (0,), b"abc")
+    session.commit("moved")
+    newest = max(stored(storage, "s"), key=lambda s: s["total_parents"])["nodes"]
+    assert newest["/moved"]["id"] == numbers["/0"]
+    (manifest,) = stored(storage, "m")
+    assert manifest["chunks"] == {f"{numbers['/0']}/0": {"Inline": [97, 98, 99]}}  # H-14 R3-84
+
+
+def test_properties_that_json_has_not_come_back() -> None:  # R3-53
+    storage = icefloe.in_memory_storage()
+    repo = Repository.create(storage, generation="store")
+    metadata = {"nan": float("nan"), "n": 2**64 - 1, "text": "ü", "deep": [{"a": None}]}
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    session.commit("one", metadata)
+    found = next(iter(Repository.open(storage).ancestry(branch="main"))).metadata
+    assert np.isnan(found.pop("nan"))
+    assert found == {key: value for key, value in metadata.items() if key != "nan"}
+    validate_all(storage)
+
+
+# --- manifests
+
+
+def test_payloads(tmp_path) -> None:  # R3-85 R3-86 R3-87 R3-88 R3-89
+    source = tmp_path / "data.bin"
+    source.write_bytes(bytes(range(100)))
+    prefix = f"file://{tmp_path}/"
+    config = RepositoryConfig(inline_chunk_threshold_bytes=3)
+    config.set_virtual_chunk_container(
+        VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(tmp_path)))
+    )
+    storage = icefloe.in_memory_storage()
+    repo = Repository.create(storage, config, {prefix: None}, generation="store")
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/a", document(shape=[8]))
+    session.set_chunk("/a", (0,), b"abc")
+    session.set_chunk("/a", (1,), b"abcdefgh")
+    session.set_chunk("/a", (2,), b"ijkl")
+    session.store.set_virtual_ref(
+        "a/c/3", f"{prefix}data.bin", offset=10, length=8, checksum=datetime.now(UTC)
+    )
+    session.commit("one")
+    validate_all(storage)
+    (manifest,) = stored(storage, "m")
+    kinds = {key.partition("/")[2]: value for key, value in manifest["chunks"].items()}
+    assert kinds["0"] == {"Inline": [97, 98, 99]}
+    assert kinds["1"]["Ref"]["id"] == kinds["2"]["Ref"]["id"]  # R3-22
+    assert kinds["2"]["Ref"]["offset"] == 8
+    assert kinds["3"]["Virtual"].keys() == {"location", "offset", "length", "last_modified"}
+    reader = Repository.open(storage, None, {prefix: None}).readonly_session("main")
+    assert [reader.get_chunk("/a", (i,)) for i in range(4)] == [
+        b"abc",
+        b"abcdefgh",
+        b"ijkl",
+        bytes(range(10, 18)),
+    ]
+
+
+def test_what_others_may_write_is_read() -> None:
+    # R3-58 R3-67 R3-68 R3-71: every 16 bytes are an id, and 1.0 is an integer in JSON Schema
+    manifest_id, chunk_id = ManifestId(WIDE), ChunkFileId(WIDE[::-1])
+    manifest = {
+        "chunks": {
+            "7/0": {"Ref": {"id": list(chunk_id), "length": 3.0, "offset": 0, "x": 1}},
+            "7/1": {"Virtual": {"length": 1, "location": "s3://b/x", "offset": 2**63}},
+            "8": {"Inline": [0, 255, 7.0]},
+        },
+        "other": None,
+    }
+    struct = {
+        "shape": [4.0],
+        "data_type": "float64",
+        "fill_value": {"Float64": 1},
+        "chunk_shape": [2],
+        "chunk_key_encoding": "Default",
+        "codecs": [{"name": "bytes", "configuration": None}],
+        "dimension_names": None,
+        "storage_transformers": None,
+    }
+    scalar = struct | {"shape": [], "chunk_shape": []}
+    ref = {"object_id": list(WIDE), "extents": [], "flags": []}
+    stub = {"id": list(WIDE[:12]) + [0] * 4, "message": "", "written_at": NOW}
+    outside = {"flags": [], "location": 1, "object_id": list(WIDE)}
+    snapshot = {
+        "metadata": {"id": list(WIDE), "message": "m", "written_at": "2026-01-31T14:00:00+02:00"},
+        "nodes": {
+            "/": {"id": 0, "path": "/", "node_data": "Group"},
+            "/a": {"id": 7, "path": "/a", "node_data": {"Array": [struct, [ref]]}},
+            "/b": {
+                "id": 8,
+                "path": "/b",
+                "node_data": {"Array": [scalar, [ref | {"extents": [[], []]}]]},
+                "user_attributes": {"Ref": outside},
+            },
+        },
+        "properties": {"p": 1},
+        "short_term_history": [stub],
+        "short_term_parents": 1,
+        "started_at": NOW,
+        "total_parents": 5,
+    }
+    check(snapshot, seed_schema("snapshot"))
+    check(manifest, seed_schema("manifest"))
+    snapshot_id = SnapshotId(WIDE)
+    storage = icefloe.in_memory_storage()
+    storage.put(FORMAT.layout.snapshot(snapshot_id), json.dumps(snapshot).encode())
+    storage.put(FORMAT.layout.manifest(manifest_id), json.dumps(manifest).encode())
+    storage.put(FORMAT.layout.chunk_file(chunk_id), b"abc")
+    storage.put(f"a/{file_name(WIDE)}.json", b'[{}, {"k": [1]}]')
+    ref_data = {"properties": {"x": 1}, "snapshot": list(WIDE), "timestamp": NOW}
+    check(ref_data, seed_schema("ref"))
+    storage.put("r/main/ZZZZZZZZ.json", json.dumps(ref_data).encode())
+    repo = Repository.open(storage)
+    reader = repo.readonly_session("main")
+    assert reader.snapshot_id == repo.lookup_branch("main") == str(snapshot_id)
+    assert reader.get_chunk("/a", (0,)) == b"abc"
+    assert reader.get_chunk("/b", ()) == b"\0\xff\x07"
+    assert json.loads(reader.document("/b"))["attributes"] == {"k": [1]}
+    session = repo.writable_session("main")
+    session.set_chunk("/a", (1,), b"x" * 1000)
+    session.set_chunk("/b", (), b"y" * 1000)
+    new = session.commit("ours over theirs")
+    reader = Repository.open(storage).readonly_session(snapshot_id=new)
+    assert [reader.get_chunk("/a", (i,)) for i in (0, 1)] == [b"abc", b"x" * 1000]
+    assert json.loads(reader.document("/b"))["attributes"] == {"k": [1]}
+    validate_all(storage)
+
+
+BAD_SNAPSHOTS: dict[str, Any] = {
+    "metadata.id": [1] * 15,
+    "metadata.written_at": "yesterday",
+    "nodes./.path": "/other",
+    "nodes./.id": 2**32,
+    "short_term_parents": 3,
+    "total_parents": -1,
+    "nodes./0.node_data.Array.0.fill_value": {"Float64": 0.0},
+    "nodes./0.node_data.Array.1": [{"object_id": [300] * 16, "extents": [], "flags": []}],
+    "nodes./0.user_attributes": {"Inline": {}, "Ref": None},
+}
+
+
+@pytest.mark.parametrize("place", BAD_SNAPSHOTS)
+def test_bad_snapshots_are_refused(place: str) -> None:
+    storage, _ = committed(document())
+    snapshot = max(stored(storage, "s"), key=lambda s: s["total_parents"])
+    del snapshot["checksum"]
+    *parents, last = place.split(".")
+    target: Any = snapshot
+    for name in parents:
+        target = target[int(name) if isinstance(target, list) else name]
+    target[int(last) if isinstance(target, list) else last] = BAD_SNAPSHOTS[place]
+    snapshot_id = SnapshotId(bytes(snapshot["metadata"]["id"][:12]).ljust(12, b"\1"))
+    data = json.dumps(snapshot).encode()
+    with pytest.raises(FormatError):
+        list(CODEC.decode_snapshot(data, snapshot_id, KEY).nodes)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        {"x/0": {"Inline": [1]}},
+        {"01/0": {"Inline": [1]}},
+        {"1/-1": {"Inline": [1]}},
+        {"": {"Inline": [1]}},
+        {"1/0": {}},
+        {"1/0": {"Inline": [1], "Ref": {"id": [0] * 16, "offset": 0, "length": 1}}},
+        {"1/0": {"Inline": [256]}},
+        {"1/0": {"Other": 1}},
+        {"1/0": {"Ref": {"id": [0] * 15, "offset": 0, "length": 1}}},
+        {"1/0": {"Ref": {"id": [0] * 16, "offset": 2**64 - 1, "length": 2}}},
+    ],
+)
+def test_bad_manifests_are_refused(chunks: Any) -> None:
+    data = json.dumps({"chunks": chunks}).encode()
+    with pytest.raises(FormatError):
+        CODEC.decode_manifest_index(data, len(data), KEY)
+
+
+def test_a_flipped_bit_is_found() -> None:
+    chunks = ArrayChunks.of([(0,), (1,)], [InlineRef(b"abc"), InlineRef(b"def")], 1)
+    data = CODEC.encode_manifest([(node_id(7), chunks)]).data
+    for at in range(len(data) - len(',\n"checksum":"crc32:00000000"}\n')):
+        damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(FormatError):
+            CODEC.decode_manifest_index(damaged, len(damaged), KEY)
+    rows = [b'{"a": 1}', b'{ "b":[2]}']
+    file = CODEC.encode_attributes(rows).data
+    assert CODEC.decode_attributes(file, KEY) == rows
+    with pytest.raises(FormatError):
+        CODEC.decode_attributes(file.replace(b"2", b"3", 1), KEY)
+
+
+def test_manifests_round_trip_as_columns() -> None:
+    refs = {
+        (0, 0): NativeRef(ChunkFileId(b"f" * 12), 5, 6, 7),
+        (0, 9): VirtualRef("s3://b/k", 1, 2, '"e"', None),
+        (3, 0): VirtualRef("s3://b/k", 1, 2, None, 1_700_000_000),
+        (2**40, 1): InlineRef(b""),
+    }
+    chunks = ArrayChunks.of(list(refs), list(refs.values()), 2)
+    file = CODEC.encode_manifest([(node_id(9), chunks)])
+    index = CODEC.decode_manifest_index(file.data, len(file.data), KEY)
+    assert not isinstance(index, msgspec.UnsetType)
+    manifest = Manifest(index, index.resident.__getitem__)  # type: ignore[union-attr]
+    for coords, ref in refs.items():
+        assert manifest.find(node_id(9), coords) == ref
