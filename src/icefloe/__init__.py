@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     from icefloe.maintenance.collection import GCSummary as GCSummary
     from icefloe.maintenance.compaction import CompactionSummary as CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
+    from icefloe.maintenance.findings import Problem as Problem
+    from icefloe.maintenance.findings import ProblemKind as ProblemKind
+    from icefloe.maintenance.findings import VerificationReport as VerificationReport
     from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
@@ -228,6 +231,7 @@ _HOMES = {
     "icefloe.maintenance.collection": ("GCSummary",),
     "icefloe.maintenance.compaction": ("CompactionSummary",),
     "icefloe.maintenance.expiry": ("ExpirationPolicy",),
+    "icefloe.maintenance.findings": ("Problem", "ProblemKind", "VerificationReport"),
     "icefloe.maintenance.statistics": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import icefloe
-from icefloe.config import ChunkPackingConfig
+from icefloe.config import ChunkPackingConfig, ChunkReadingConfig
 from icefloe.errors import InvalidInputError, NodeNotFoundError, ReadOnlyError, StorageError
 from icefloe.model.chunk_refs import InlineRef, NativeRef, PendingRef
 from icefloe.model.segments import Segments
@@ -20,6 +20,7 @@ from tests.documents import array, group
 
 if TYPE_CHECKING:
     from icefloe.versioning.session import Session
+    from tests.endpoints.fixtures import S3Endpoint
 
 SIDE = 20
 GRID = np.array(list(np.ndindex(SIDE, SIDE)))
@@ -374,3 +375,29 @@ def test_a_fork_writes_what_waits_before_it_travels() -> None:
     assert values(session, GRID[:7]) == expected
     session.commit("merged")
     assert values(repo.readonly_session("main"), GRID[:7]) == expected
+
+
+def test_batches_on_an_object_store(s3_endpoint: S3Endpoint) -> None:
+    storage = FaultyStorage(s3_endpoint.storage())
+    packing = ChunkPackingConfig(max_chunk_bytes=2000, pack_bytes=100_000)
+    reading = ChunkReadingConfig(max_gap_bytes=0, max_request_bytes=60_000)
+    config = icefloe.RepositoryConfig(chunk_packing=packing, chunk_reading=reading)
+    session = icefloe.Repository.create(storage, config).writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/a", array((SIDE, SIDE)))
+    sizes = [1000] * 390 + [5000] * 9 + [10]
+    data = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+    session.write_chunks("/a", GRID, Segments.of(data))
+    session.commit("everything")
+    reader = icefloe.Repository.open(storage).readonly_session("main")
+    reader.verify_chunks = True
+    storage.trace.clear()
+    found = {
+        row: bytes(part.segments.piece(at))
+        for part in reader.read_chunks("/a", GRID)
+        for at, row in enumerate(part.rows.tolist())
+    }
+    assert [found[row] for row in range(400)] == data
+    requests = [key for verb, key in storage.trace if key.startswith("chunks/")]
+    # Four packs in two requests each, but for the last, which is short, and nine files.
+    assert len(requests) == 2 + 2 + 2 + 2 + 9

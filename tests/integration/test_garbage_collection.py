@@ -200,7 +200,7 @@ def test_a_stale_listing_hides_no_commit(repo: Repository) -> None:
     slow = Repository.open(lagging)
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[:] = 2
-    session._write_pending()
+    session._packs.write_all()
     wait(repo, DAY)
     lagging.freeze_listings()
     session.commit("not listed yet")

@@ -41,7 +41,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, repo: Repository) -> Callable[[ti
 
 def write(session: Session, value: int, chunks: slice = slice(None)) -> None:
     zarr.open_array(session.store, path="a")[chunks] = value
-    session._write_pending()
+    session._packs.write_all()
 
 
 def test_a_session_that_takes_longer_than_the_cutoff_loses_nothing(

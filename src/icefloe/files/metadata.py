@@ -11,6 +11,7 @@ import msgspec
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
 from icefloe.files.shared_caches import CacheBudget, caches_for
+from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.port import NeedsMore
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
 from icefloe.model.manifest import Block, Manifest, ManifestFileInfo, ManifestIndex, lay_out
@@ -85,6 +86,11 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
 
+    def forget(self) -> None:
+        """Read everything anew, after objects were deleted."""
+        self._caches.clear()
+        self._first = None
+
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is at hand without reading it."""
         return self._kept_snapshot(snapshot_id) is not None
@@ -156,15 +162,34 @@ class MetadataFiles:
         self, parts: Sequence[tuple[NodeId, ArrayChunks]], set_name: str = ""
     ) -> ManifestFileInfo:
         """Write the references of some arrays as one manifest of a manifest set."""
+        return self._write_manifest(parts, lay_out(parts), set_name)
+
+    @property
+    def writes_columns(self) -> bool:
+        """Whether a manifest can be written from its columns alone."""
+        return (self.format.name, self.format.spec_version) == ("repository", COLUMNS_VERSION)
+
+    def write_arranged(
+        self, index: ManifestIndex, blocks: list[Block], set_name: str
+    ) -> ManifestFileInfo:
+        """Write a manifest whose rows are arranged already; only where `writes_columns`."""
+        return self._write_manifest((), (index, blocks), set_name)
+
+    def _write_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]],
+        set_name: str,
+    ) -> ManifestFileInfo:
         manifest_id = ManifestId.random()
-        index, blocks = lay_out(parts)
-        file = self.format.codec.encode_manifest(parts, (index, blocks))
+        index, blocks = arranged
+        file = self.format.codec.encode_manifest(parts, arranged)
         self._put(self.format.layout.manifest(manifest_id), file)
         if len(file.data) <= WHOLE_FILE_BYTES:
             # Whoever writes a small manifest is often the next to read it.
             index = msgspec.structs.replace(index, resident=tuple(blocks))
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
-        count = sum(len(chunks) for _, chunks in parts)
+        count = int(index.block_rows[-1])
         return ManifestFileInfo(manifest_id, len(file.data), count, set_name)
 
     def _read_index(self, manifest_id: ManifestId, size: int) -> ManifestIndex:

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import IcefloeError, SessionStateError, StorageError
+from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import Objects, key_maker, list_objects
 from icefloe.maintenance.cutoff import as_moment
@@ -185,6 +186,8 @@ class _Collection:
                 self._delete_notes(notes)
             finally:
                 self._withdraw(lease)
+        self._context.files.forget()
+        forget_shared()
         summary = self._summary(doomed, notes)
         logger.info("collected garbage in %s: %s", self._storage.location, summary)
         return summary

@@ -43,9 +43,9 @@ def are_in(values: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_]) -> npt.N
 class IdSet:
     """A growing set of ids; memory follows the number of distinct ones."""
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._sorted = np.empty(0, dtype=ID_TYPE)
+    def __init__(self, dtype: np.dtype[np.bytes_] = ID_TYPE) -> None:
+        """Start empty; keys of other things than ids may be longer."""
+        self._sorted = np.empty(0, dtype=dtype)
         self._pending: list[npt.NDArray[np.bytes_]] = []
         self._count = 0
 

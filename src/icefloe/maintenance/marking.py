@@ -80,7 +80,9 @@ class Marks:
     def __init__(self, context: Context, limits: Limits) -> None:
         """Nothing is reached yet."""
         self.limits = limits
-        self.files = MetadataFiles(context.storage, context.format, CacheBudget(manifests=1 << 28))
+        # A storage around the storage shares no caches: what is not there any more is missed.
+        storage = ForwardingStorage(context.storage)
+        self.files = MetadataFiles(storage, context.format, CacheBudget(manifests=1 << 28))
         self.history = History(self.files, context.refs, SeenCuts(context.storage))
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0

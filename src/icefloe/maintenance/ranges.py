@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_refs import ChunkRefs
 
+KEY_TYPE = np.dtype(f"S{ID_TYPE.itemsize + 16}")
+"""A range as text that sorts by object, offset and length."""
 _MAX_PENDING = 1 << 21
 
 
@@ -75,8 +77,7 @@ class RangeSet:
         """Take the ranges of some objects only: those of one part of several."""
         self._part = part
         self._parts = parts
-        self._size = ID_TYPE.itemsize + 16
-        self._sorted = np.empty(0, dtype=f"S{self._size}")
+        self._sorted = np.empty(0, dtype=KEY_TYPE)
         self._pending: list[npt.NDArray[np.bytes_]] = []
         self._count = 0
 
@@ -103,13 +104,7 @@ class RangeSet:
         if self._parts > 1:
             mine = sources[refs.sources[rows], 0] % self._parts == self._part
             rows = rows[mine]
-        keys = np.empty((len(rows), self._size), dtype=np.uint8)
-        size = ID_TYPE.itemsize
-        keys[:, :size] = sources[refs.sources[rows]]
-        # Numbers from their most significant byte on sort as texts do.
-        keys[:, size : size + 8] = _big_endian(refs.offsets[rows])
-        keys[:, size + 8 :] = _big_endian(refs.lengths[rows])
-        self._pending.append(keys.view(f"S{self._size}").ravel())
+        self._pending.append(range_keys(refs, rows, sources))
         self._count += len(rows)
         if self._count > max(_MAX_PENDING, len(self._sorted)):
             self._settle()
@@ -123,11 +118,25 @@ class RangeSet:
         """All ranges."""
         self._settle()
         size = ID_TYPE.itemsize
-        table = self._sorted.view(np.uint8).reshape(-1, self._size)
+        table = self._sorted.view(np.uint8).reshape(-1, KEY_TYPE.itemsize)
         sources = np.ascontiguousarray(table[:, :size]).view(ID_TYPE).ravel()
         offsets = np.ascontiguousarray(table[:, size : size + 8]).view(">u8").ravel()
         lengths = np.ascontiguousarray(table[:, size + 8 :]).view(">u8").ravel()
         return Ranges(sources, offsets.astype(np.uint64), lengths.astype(np.uint64))
+
+
+def range_keys(
+    refs: ChunkRefs, rows: npt.NDArray[np.intp], sources: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.bytes_]:
+    """The ranges of some references as texts; `sources` are the ids of the objects they are in."""
+    keys = np.empty((len(rows), KEY_TYPE.itemsize), dtype=np.uint8)
+    size = ID_TYPE.itemsize
+    keys[:, :size] = sources[refs.sources[rows]]
+    # Numbers from their most significant byte on sort as texts do.
+    keys[:, size : size + 8] = _big_endian(refs.offsets[rows])
+    keys[:, size + 8 :] = _big_endian(refs.lengths[rows])
+    texts: npt.NDArray[np.bytes_] = keys.view(KEY_TYPE).ravel()
+    return texts
 
 
 def _big_endian(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:

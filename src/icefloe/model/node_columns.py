@@ -102,6 +102,20 @@ class RefColumns(NamedTuple):
         rows = np.searchsorted(_int64(self.ends), at, side="right")
         return list(dict.fromkeys(rows.tolist()))
 
+    def all_alone(self, rows: Sequence[int]) -> bool:
+        """Whether each of some nodes has exactly one reference."""
+        return bool((_lengths(self.ends)[list(rows)] == 1).all())
+
+    def counts_of(self, rows: Sequence[int]) -> list[int]:
+        """Number of chunks behind the first reference of each of some nodes, which all have one."""
+        starts = (_int64(self.ends) - _lengths(self.ends))[list(rows)]
+        counts: list[int] = _int64(self.counts)[starts].tolist()
+        return counts
+
+    def renamed(self, manifests: Mapping[ManifestId, ManifestId]) -> RefColumns:
+        """The same references to manifests that were replaced."""
+        return self._replace(manifests=tuple([manifests.get(m, m) for m in self.manifests]))
+
     def spliced(self, added: RefColumns, order: npt.NDArray[np.int64]) -> RefColumns:
         """The references of the rows `order`, where those of `added` come after these."""
         places = {manifest_id: number for number, manifest_id in enumerate(self.manifests)}

@@ -9,6 +9,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.regions.chunk_arrays import ChunkArrays
+from icefloe.regions.large_chunks import LargeChunks, is_for_large_chunks
 from icefloe.regions.plan import plan_of
 from icefloe.regions.selection import parse_selection
 from icefloe.regions.spans import slabs_of, spans_of
@@ -135,7 +136,14 @@ class Box:
         slabs = self._slabs()
         threads = 1 if len(slabs) >= self._threads else self._threads
 
+        large = None
+        if is_for_large_chunks(self._plan):
+            large = LargeChunks(self._chunks, self._plan, self._spans, target)
+
         def read(slab: Slab) -> None:
+            if large is not None:
+                present[slab.rows] = large.read(slab).reshape(slab.grid)
+                return
             chunks, found = self._chunks.load(slab.coords(self._spans), self._shape(slab), threads)
             present[slab.rows] = found.reshape(slab.grid)
             self._place(slab, chunks, target)

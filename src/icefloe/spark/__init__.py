@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.mapping import map_blocks as map_blocks
     from icefloe.spark.rechunking import rechunk as rechunk
+    from icefloe.spark.reducing import reduce as reduce
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.table_functions import register_functions as register_functions
     from icefloe.spark.table_reading import register as register
@@ -35,10 +37,12 @@ _HOMES = {
     "NewArray": "arrays",
     "copy": "copying",
     "local_session": "session",
+    "map_blocks": "mapping",
     "rechunk": "rechunking",
     "register": "table_reading",
     "register_functions": "table_functions",
     "table": "table_reading",
+    "reduce": "reducing",
     "write": "writing",
     "write_table": "table_writing",
 }

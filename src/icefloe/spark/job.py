@@ -234,6 +234,10 @@ class Job:
     ) -> None:
         """Let the session refer to the chunks that tasks wrote."""
         absorb(self.session, results, expected)
+        self.count(results)
+
+    def count(self, results: Results) -> None:
+        """Let the report tell of tasks that were run for this job."""
         self._results.append(results)
 
     def commit(self, plan: JobPlan) -> JobReport:

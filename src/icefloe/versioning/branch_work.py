@@ -13,7 +13,6 @@ import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.compare import same_refs
-from icefloe.changes.logs import combine
 from icefloe.changes.patches import patch
 from icefloe.changes.solvers import MergeSolver
 from icefloe.errors import ConflictError, InvalidInputError, RefNotFoundError, SessionStateError
@@ -24,10 +23,13 @@ from icefloe.model.snapshot import INTERNAL_PREFIX
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
+from icefloe.versioning.doomed import pinned
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
@@ -108,8 +110,10 @@ class BranchWork:
         ensure_conditional_writes(context.storage)
         tip = self._live_tip(branch)
         newest = self._snapshot(tip)
-        path = context.history.between(since, newest.id)
-        if not path:
+        changes = None
+        if since != newest.id and context.history.shows(since, newest.id):
+            changes = context.history.changes_between(since, newest.id)
+        if changes is None:
             raise InvalidInputError(
                 f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
             )
@@ -120,7 +124,7 @@ class BranchWork:
             self._said(message, metadata),
             context.settings,
             parent=context.files.read_snapshot(since),
-            replaced=combine(context.files.in_parallel(context.history.log, path)),
+            replaced=changes,
         )
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
@@ -140,7 +144,8 @@ class BranchWork:
                 str(source.snapshot_id),
                 str(target.snapshot_id),
             )
-        self._context.refs.advance(target, source.snapshot_id)
+        with self._pinned(source.snapshot_id):
+            self._context.refs.advance(target, source.snapshot_id)
         return str(source.snapshot_id)
 
     # --- parts of them
@@ -156,8 +161,25 @@ class BranchWork:
         keep_empty: bool = False,
     ) -> str:
         """Commit what leads from one snapshot to another on top of a branch."""
+        ensure_conditional_writes(self._context.storage)
+        # The commit refers to chunk files of a snapshot that nothing else may reach.
+        with self._pinned(after.id):
+            return self._apply_pinned(base, after, branch, said, solver, keep_empty=keep_empty)
+
+    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
+        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
+
+    def _apply_pinned(
+        self,
+        base: Snapshot,
+        after: Snapshot,
+        branch: str,
+        said: CommitMessage,
+        solver: ConflictSolver | None,
+        *,
+        keep_empty: bool,
+    ) -> str:
         context = self._context
-        ensure_conditional_writes(context.storage)
         patched = patch(
             base.nodes,
             after.nodes,

@@ -15,6 +15,7 @@ from icefloe.errors import (
     FormatError,
     InvalidInputError,
     RefNotFoundError,
+    SessionStateError,
     SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -290,13 +291,25 @@ class History:
             SnapshotChunks(self.files, snapshot).table,
         )
 
+    def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
+        """The parent of what takes the place of a snapshot, and all that happened since."""
+        parent_id = self.with_shown_parent(snapshot).parent_id
+        if parent_id is None:
+            raise SessionStateError("the first snapshot of a repository cannot be amended")
+        log = self.changes_between(parent_id, snapshot.id)
+        assert log is not None
+        return self.files.read_snapshot(parent_id), log
+
+    def shows(self, older: SnapshotId, newer: SnapshotId) -> bool:
+        """Whether a snapshot is in the history of another, and has not expired."""
+        return any(stub.id == older for stub in self.stubs(newer))
+
     def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
         """What the commits after `older` up to `newer` changed; None if it is no ancestor."""
         path = self.between(older, newer)
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
-            stays = any(stub.id == older for stub in self.stubs(newer))
-            return self._compared(older, newer) if stays else None
+            return self._compared(older, newer) if self.shows(older, newer) else None
         try:
             return combine(self.files.in_parallel(self.log, path))
         except SnapshotNotFoundError:
@@ -306,6 +319,9 @@ class History:
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
         """What differs between two snapshots, by looking at them instead of at logs."""
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        return self._compare(before, after)
+
+    def _compare(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         return compare_nodes(
             list(before.nodes),
             list(after.nodes),
@@ -318,7 +334,7 @@ class History:
         if before.id == after.id:
             return TransactionLog()
         log = self.changes_between(before.id, after.id)
-        return self._compared(before.id, after.id) if log is None else log
+        return self._compare(before, after) if log is None else log
 
     def net_difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         """Like `difference`, without what was changed and changed back."""

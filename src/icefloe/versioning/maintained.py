@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.collection import GCSummary
     from icefloe.maintenance.compaction import CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy
+    from icefloe.maintenance.findings import Problem, VerificationReport
     from icefloe.maintenance.statistics import ChunkFiles, ChunkStorageStats, SnapshotSize
     from icefloe.model.ids import SnapshotId
     from icefloe.versioning.context import Context
@@ -251,6 +252,42 @@ class MaintainedRepository:
         with self._pinned(str(tip.snapshot_id)) as target:
             return refs.create_branch(to_branch, target)
 
+    # --- verification
+
+    def verify(self, *, deep: bool = False) -> VerificationReport:
+        """Look at everything that branches and tags reach, and report what is wrong.
+
+        Every reference resolves, extents are disjoint and true, sequences have no gaps, logs tell
+        what changed, chunk files are there and long enough. Objects that nothing reaches are
+        listed. Nothing is changed. `print` the report, or take its `problems`.
+
+        Args:
+            deep: Also read the bytes of all chunks that have a checksum.
+        """
+        from icefloe.maintenance.marking import Limits
+        from icefloe.maintenance.verification import verify_repository
+
+        return verify_repository(self._context, deep=deep, limits=Limits())
+
+    def repair(
+        self, report: VerificationReport | None = None, *, job: str | None = None
+    ) -> list[Problem]:
+        """Put right what can be put right without guessing; returns what was.
+
+        Those are logs of commits: they are written anew by comparing snapshots.
+
+        Args:
+            report: What `verify` found; looked for now if not given.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.maintenance.repairing import repair_problems
+
+        found = self.verify() if report is None else report
+        repaired = repair_problems(self._context, found.problems)
+        if repaired:
+            self._note("repair", {"problems": [str(problem) for problem in repaired]}, job)
+        return repaired
+
     # --- statistics
 
     def chunk_storage_stats(
@@ -390,6 +427,8 @@ class MaintainedRepository:
     expire_snapshots_async = async_twin(expire_snapshots)
     garbage_collect_async = async_twin(garbage_collect)
     compact_async = async_twin(compact)
+    verify_async = async_twin(verify)
+    repair_async = async_twin(repair)
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
     total_chunks_storage_async = async_twin(total_chunks_storage)
     branch_storage_stats_async = async_twin(branch_storage_stats)

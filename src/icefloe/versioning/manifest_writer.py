@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from icefloe.changes.chunk_edits import prepare_tables
@@ -18,6 +19,7 @@ from icefloe.model.nodes import ManifestRef, Node
 from icefloe.model.record import Record
 from icefloe.packing.plan import Item, Standing, closure, plan_manifests
 from icefloe.packing.tiles import Tiling
+from icefloe.versioning.in_place import InPlaceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -47,6 +49,8 @@ class WrittenManifests(Record, frozen=True, eq=False):
     """New manifest references of the arrays that have other ones than before."""
     touched: dict[NodeId, ChunkIndex]
     """Chunks that were set or deleted in each array."""
+    replaced: dict[ManifestId, ManifestId] = msgspec.field(default_factory=dict)
+    """Manifests that took the place of others, also for arrays that are not in `refs`."""
 
 
 class ManifestWriter:
@@ -76,6 +80,9 @@ class ManifestWriter:
     def write(self) -> WrittenManifests:
         """Write every manifest that the changes make necessary."""
         self._add_edited()
+        in_place = self._write_in_place()
+        if in_place is not None:
+            return in_place
         seen = self._add_neighbours()
         plan = plan_manifests(
             [self._item(part) for part in self._whole],
@@ -93,6 +100,24 @@ class ManifestWriter:
         ]
         infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
         return WrittenManifests(infos, self._new_refs(todo, infos), self._touched)
+
+    def _write_in_place(self) -> WrittenManifests | None:
+        """Write one manifest for another, if that is all that there is to do."""
+        dropped = set().union(*self._dropped.values())
+        edited = {part.node_id: part.chunks for part in self._whole}
+        if self._tiles or len(dropped) != 1 or len(edited) != len(self._whole):
+            return None
+        if any(each != dropped for each in self._dropped.values()) or len(edited) != len(
+            self._dropped
+        ):
+            return None
+        (old,) = dropped
+        writer = InPlaceWriter(self._files, self._base, self._chunks, self._changes, self._settings)
+        info = writer.write(old, edited)
+        if info is None:
+            return None
+        refs = self._new_refs([(info.set_name, self._whole)], [info])
+        return WrittenManifests([info], refs, self._touched, {old: info.id})
 
     # --- what must be written
 

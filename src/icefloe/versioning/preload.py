@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _FEW_NODES = 100
 """So many nodes are looked through sooner than a thread is started that may find nothing to do."""
+_FEW_NODES_BY_ENDING = 10_000
 
 
 def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | None:
@@ -28,7 +29,8 @@ def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | No
     """
     if context.settings.preload.wants_nothing or not snapshot.manifests:
         return None
-    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= _FEW_NODES else None
+    few = _FEW_NODES_BY_ENDING if context.settings.preload.is_quick else _FEW_NODES
+    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= few else None
     if chosen == []:
         return None
     thread = threading.Thread(

@@ -240,11 +240,7 @@ class Session(WorkingTree):
         """Replace the tip of the branch by a snapshot that has its changes and ours."""
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
-            parent_id = self._snapshot.parent_id
-            if parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = self._context.files.read_snapshot(parent_id)
-            replaced = self._context.history.log(self._snapshot.id)
+            parent, replaced = self._context.history.replaceable(self._snapshot)
             snapshot = self._write(self._said(message, metadata), parent, replaced)
             self._publish(snapshot)
             return str(snapshot.id)

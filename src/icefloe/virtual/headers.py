@@ -183,31 +183,51 @@ def _bytes_of(array: ParsedArray) -> int:
 
 def load_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDArray[Any]:
     """All values of an array, not decoded: as they are in the file."""
+    return load_region(array, sources, tuple(slice(0, size) for size in array.shape))
+
+
+def load_region(
+    array: ParsedArray, sources: VirtualChunkResolver, region: tuple[slice, ...]
+) -> npt.NDArray[Any]:
+    """The values of a region of an array, not decoded."""
     if array.values is not None:
-        return array.values
+        return array.values[region]
+    if array.reader is not None:
+        return array.reader(region)
     import zarr
     from zarr.core.buffer import cpu
     from zarr.storage import MemoryStore
 
-    chunks = {**_fetched(array, sources), **array.inline}
     document = {**array.document, "chunk_key_encoding": _KEYS}
     held: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
-    for place, data in chunks.items():
+    for place, data in {**_fetched(array, sources, region), **array.inline}.items():
         held["/".join(("c", *map(str, place)))] = cpu.Buffer.from_bytes(data)
     with quietly():
         opened = zarr.open_array(MemoryStore(held), mode="r", zarr_format=3)
-        return np.asarray(opened[...])
+        return np.asarray(opened[region])
 
 
 _KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 
-def _fetched(array: ParsedArray, sources: VirtualChunkResolver) -> dict[tuple[int, ...], bytes]:
+def _fetched(
+    array: ParsedArray, sources: VirtualChunkResolver, region: tuple[slice, ...]
+) -> dict[tuple[int, ...], bytes]:
+    """The bytes of the chunks that a region touches."""
     refs = array.references
+    rows = np.arange(len(refs))
+    if region:
+        chunk = np.array(array.chunk_shape)
+        lower = np.array([part.start for part in region]) // chunk
+        upper = -(-np.array([part.stop for part in region]) // chunk)
+        rows = np.flatnonzero(((refs.coords >= lower) & (refs.coords < upper)).all(axis=1))
     wanted = [
         VirtualRef(refs.urls[code], offset, length)
         for code, offset, length in zip(
-            refs.codes.tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True
+            refs.codes[rows].tolist(),
+            refs.offsets[rows].tolist(),
+            refs.lengths[rows].tolist(),
+            strict=True,
         )
     ]
 
@@ -219,4 +239,4 @@ def _fetched(array: ParsedArray, sources: VirtualChunkResolver) -> dict[tuple[in
     else:
         with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as threads:
             found = list(threads.map(read, wanted))
-    return dict(zip(map(tuple, refs.coords.tolist()), found, strict=True))
+    return dict(zip(map(tuple, refs.coords[rows].tolist()), found, strict=True))

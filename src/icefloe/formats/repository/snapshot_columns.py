@@ -288,7 +288,7 @@ def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]
     return tuple(map(AttributesFileInfo, ids, map(int, sizes)))
 
 
-_NOT_CANONICAL = ("//", "/./", "/../", "/\0", "/.\0", "/..\0")
+_DOTS = ("/./", "/../", "/.\0", "/..\0")
 
 
 def check_paths(paths: list[str], key: str) -> None:
@@ -301,7 +301,9 @@ def check_paths(paths: list[str], key: str) -> None:
     if count and (
         joined.count("\0/") != count
         or joined.count("\0") != count + 1
-        or any(part in joined for part in _NOT_CANONICAL)
+        or "//" in joined
+        or "/\0" in joined
+        or ("/." in joined and any(part in joined for part in _DOTS))
     ):
         raise bad_file(key, "a node has a path that is not canonical")
 
