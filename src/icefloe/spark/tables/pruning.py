@@ -154,13 +154,18 @@ def _spread_bounds(found: Bounds, scan: Scan, variable: Variable) -> Bounds:
 
 
 def _changed(scan: Scan, since: str) -> npt.NDArray[np.bool_]:
-    """Chunks of the grid in which a variable changed after a snapshot."""
+    """Chunks of the grid in which a variable changed after a snapshot.
+
+    Only variables over all dimensions count: whoever appends to a dataset with xarray writes its
+    small coordinates anew, and that changes no cell.
+    """
     diff = changes_since(scan.session, since)
+    every = set(scan.layout.dims)
     keep = np.zeros(scan.grid.shape, dtype=bool)
     for name in scan.needed:
         variable = scan.layout.variable(name)
         index = None if variable is None else diff.get(variable.path)
-        if variable is None or index is None or name in scan.layout.dims:
+        if variable is None or index is None or set(variable.dims) != every:
             continue
         grid = [-(-size // unit) for size, unit in zip(variable.shape, variable.units, strict=True)]
         touched = np.zeros(grid, dtype=bool)
