@@ -72,7 +72,7 @@ clean:  ## remove everything that these targets made
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray]" --group dev
+	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest]" --group dev
 
 .venv-newest/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray]" --group test

@@ -20,7 +20,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ("xarray", "cli")  # those that a `make` target installs
+EXTRAS = (
+    "xarray",
+    "spark",
+    "connect",
+    "java",
+    "ingest",
+    "cli",
+)  # those that a `make` target installs
+SOURCE_ONLY = ("pyspark",)  # published without wheels; plain Python, so nothing is compiled
 HEADER = """\
 # Versions that the project is developed and tested with, for every Python it supports.
 # Made by `make pin`; used by every `make` target. Users of the package need not care.
@@ -57,7 +65,13 @@ def resolve(python: str, *, keep_old_pins: bool) -> tuple[tuple[int, ...], Pins]
         wanted.write_text("\n".join(requirements()) + "\n")
         report = scratch / "report.json"
         command = [inner, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed"]
-        command += ["--only-binary", ":all:", "--prefer-binary"]
+        command += [
+            "--only-binary",
+            ":all:",
+            "--prefer-binary",
+            "--no-binary",
+            ",".join(SOURCE_ONLY),
+        ]
         command += ["--report", str(report), "-r", str(wanted)]
         if keep_old_pins and CONSTRAINTS.exists():
             command += ["-c", str(CONSTRAINTS)]

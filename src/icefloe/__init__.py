@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictDetector as ConflictDetector
     from icefloe.changes.conflicts import ConflictSolver as ConflictSolver
     from icefloe.changes.conflicts import ConflictType as ConflictType
+    from icefloe.changes.conflicts import Documents as Documents
+    from icefloe.changes.conflicts import MergedDocument as MergedDocument
+    from icefloe.changes.conflicts import Sides as Sides
     from icefloe.changes.conflicts import VersionSelection as VersionSelection
+    from icefloe.changes.solvers import AppendSolver as AppendSolver
+    from icefloe.changes.solvers import MergeSolver as MergeSolver
     from icefloe.config import CachingConfig as CachingConfig
     from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
+    from icefloe.config import ChunkReadingConfig as ChunkReadingConfig
     from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
     from icefloe.config import CompressionConfig as CompressionConfig
     from icefloe.config import ManifestConfig as ManifestConfig
@@ -40,10 +46,12 @@ if TYPE_CHECKING:
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
     from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
     from icefloe.errors import ConflictError as ConflictError
+    from icefloe.errors import DamagedChunkError as DamagedChunkError
     from icefloe.errors import ErrorKind as ErrorKind
     from icefloe.errors import ForkedProcessError as ForkedProcessError
     from icefloe.errors import FormatError as FormatError
     from icefloe.errors import IcefloeError as IcefloeError
+    from icefloe.errors import InconsistentFilesError as InconsistentFilesError
     from icefloe.errors import InvalidInputError as InvalidInputError
     from icefloe.errors import NodeNotFoundError as NodeNotFoundError
     from icefloe.errors import NotFoundError as NotFoundError
@@ -58,8 +66,16 @@ if TYPE_CHECKING:
     from icefloe.errors import StorageError as StorageError
     from icefloe.errors import StoragePermissionError as StoragePermissionError
     from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
+    from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
+    from icefloe.maintenance.collection import GCSummary as GCSummary
+    from icefloe.maintenance.compaction import CompactionSummary as CompactionSummary
+    from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
+    from icefloe.maintenance.findings import Problem as Problem
+    from icefloe.maintenance.findings import ProblemKind as ProblemKind
+    from icefloe.maintenance.findings import VerificationReport as VerificationReport
+    from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
     from icefloe.storage.credentials import AnyAzureCredential as AnyAzureCredential
@@ -121,14 +137,18 @@ if TYPE_CHECKING:
     from icefloe.storage.stores import http_store as http_store
     from icefloe.storage.stores import local_filesystem_store as local_filesystem_store
     from icefloe.storage.stores import s3_store as s3_store
+    from icefloe.versioning.blame import Blame as Blame
     from icefloe.versioning.chunk_batches import ChunkBatch as ChunkBatch
     from icefloe.versioning.chunk_batches import ChunkBytes as ChunkBytes
     from icefloe.versioning.graph import AncestryGraph as AncestryGraph
     from icefloe.versioning.info import Diff as Diff
     from icefloe.versioning.info import ManifestFileInfo as ManifestFileInfo
     from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
+    from icefloe.versioning.leases import Lease as Lease
+    from icefloe.versioning.operations import Operation as Operation
     from icefloe.versioning.repository import Repository as Repository
     from icefloe.versioning.session import ForkSession as ForkSession
+    from icefloe.versioning.session import OverlapWarning as OverlapWarning
     from icefloe.versioning.session import Session as Session
     from icefloe.zarr_store.store import IcefloeStore as IcefloeStore
 
@@ -145,11 +165,19 @@ _HOMES = {
         "ConflictDetector",
         "ConflictSolver",
         "ConflictType",
+        "Documents",
+        "MergedDocument",
+        "Sides",
         "VersionSelection",
+    ),
+    "icefloe.changes.solvers": (
+        "AppendSolver",
+        "MergeSolver",
     ),
     "icefloe.config": (
         "CachingConfig",
         "ChunkPackingConfig",
+        "ChunkReadingConfig",
         "CompressionAlgorithm",
         "CompressionConfig",
         "ManifestConfig",
@@ -177,10 +205,12 @@ _HOMES = {
         "AlreadyExistsError",
         "CommitStateUnknownError",
         "ConflictError",
+        "DamagedChunkError",
         "ErrorKind",
         "ForkedProcessError",
         "FormatError",
         "IcefloeError",
+        "InconsistentFilesError",
         "InvalidInputError",
         "NodeNotFoundError",
         "NotFoundError",
@@ -196,8 +226,14 @@ _HOMES = {
         "StoragePermissionError",
         "StoreKeyNotFoundError",
         "UnsafeStorageError",
+        "TaskFailedError",
         "VirtualChunkError",
     ),
+    "icefloe.maintenance.collection": ("GCSummary",),
+    "icefloe.maintenance.compaction": ("CompactionSummary",),
+    "icefloe.maintenance.expiry": ("ExpirationPolicy",),
+    "icefloe.maintenance.findings": ("Problem", "ProblemKind", "VerificationReport"),
+    "icefloe.maintenance.statistics": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
     "icefloe.storage.credentials": (
@@ -261,11 +297,14 @@ _HOMES = {
         "local_filesystem_store",
         "s3_store",
     ),
+    "icefloe.versioning.blame": ("Blame",),
     "icefloe.versioning.chunk_batches": (
         "ChunkBatch",
         "ChunkBytes",
     ),
     "icefloe.versioning.graph": ("AncestryGraph",),
+    "icefloe.versioning.leases": ("Lease",),
+    "icefloe.versioning.operations": ("Operation",),
     "icefloe.versioning.info": (
         "Diff",
         "ManifestFileInfo",
@@ -274,6 +313,7 @@ _HOMES = {
     "icefloe.versioning.repository": ("Repository",),
     "icefloe.versioning.session": (
         "ForkSession",
+        "OverlapWarning",
         "Session",
     ),
     "icefloe.zarr_store.store": ("IcefloeStore",),

@@ -14,14 +14,17 @@ IcefloeError                     .kind: a stable, append-only code; .message
 ├── ReadOnlyError                open a writable session
 │   └── ReadOnlyStoreError (ValueError)  the same, as Zarr expects it of a store
 ├── InvalidInputError (ValueError)  correct the argument
+│   └── InconsistentFilesError   .differences: files do not fit together
 ├── SessionStateError            the session cannot do that now
 ├── FormatError                  bytes in storage are not what they should be: .key
+│   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
 ├── StorageError                 the world is wrong: network, permissions, disk
 │   ├── StoragePermissionError
 │   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
 │   ├── ForkedProcessError       a client that does not survive fork() was used after one
 │   └── CommitStateUnknownError  .key .snapshot_id: it may have landed; nothing was cleaned up
-└── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+├── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+└── TaskFailedError              .failures: parts of a distributed job failed; nothing was committed
 """
 
 from __future__ import annotations
@@ -58,6 +61,9 @@ class ErrorKind(StrEnum):
     VIRTUAL_CHUNK = "virtual-chunk"
     STORE_KEY_NOT_FOUND = "store-key-not-found"
     READ_ONLY_STORE = "read-only-store"
+    DAMAGED_CHUNK = "damaged-chunk"
+    INCONSISTENT_FILES = "inconsistent-files"
+    TASK_FAILED = "task-failed"
 
 
 class IcefloeError(Exception):
@@ -196,6 +202,16 @@ class InvalidInputError(IcefloeError, ValueError):
     kind = ErrorKind.INVALID_INPUT
 
 
+class InconsistentFilesError(InvalidInputError):
+    """Files that were to become one group do not fit together; nothing was written."""
+
+    kind = ErrorKind.INCONSISTENT_FILES
+
+    def __init__(self, message: str, differences: Sequence[Any] = ()) -> None:
+        super().__init__(message, differences)
+        self.differences = list(differences)
+
+
 class SessionStateError(IcefloeError):
     """The session cannot do that in its present state."""
 
@@ -210,6 +226,26 @@ class FormatError(IcefloeError):
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message, key)
         self.key = key
+
+
+class DamagedChunkError(FormatError):
+    """The file of a chunk is missing, too short, or holds other bytes than were written."""
+
+    kind = ErrorKind.DAMAGED_CHUNK
+
+    def __init__(
+        self,
+        message: str,
+        key: str = "",
+        array: str = "",
+        chunk: tuple[int, ...] = (),
+        snapshot: str = "",
+    ) -> None:
+        IcefloeError.__init__(self, message, key, array, chunk, snapshot)
+        self.key = key
+        self.array = array
+        self.chunk = chunk
+        self.snapshot = snapshot
 
 
 class StorageError(IcefloeError):
@@ -251,3 +287,13 @@ class VirtualChunkError(IcefloeError):
     """A virtual chunk cannot be read: missing, changed or not authorised."""
 
     kind = ErrorKind.VIRTUAL_CHUNK
+
+
+class TaskFailedError(IcefloeError):
+    """Tasks of a distributed job failed; the job committed nothing."""
+
+    kind = ErrorKind.TASK_FAILED
+
+    def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message, failures)
+        self.failures = list(failures)

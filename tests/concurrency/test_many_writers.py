@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from hypothesis import settings
 
 import icefloe
 from icefloe import Repository
 from tests.concurrency.writers import (
     Outcome,
+    append_to_series,
     create_pair,
     create_repository,
+    create_series,
     create_tags,
     read_pair,
     run_together,
@@ -212,3 +215,21 @@ def test_threads_share_a_session(local: Storage) -> None:
         zarr.open_array(repo.readonly_session("main").store, path="grid", mode="r")[...],
         np.arange(160).reshape(8, 20),
     )
+
+
+def test_concurrent_appends_follow_each_other(tmp_path: Path) -> None:
+    """Eight writers append to an array and its coordinate; none is lost, none is torn apart."""
+    times = 50 if settings().max_examples > 1000 else 4
+    storage = icefloe.local_filesystem_storage(tmp_path / "r")
+    create_series(storage)
+    outcomes = run_together(append_to_series, [(storage, writer, times) for writer in range(8)])
+    check_history(storage, outcomes)
+    root = zarr.open_group(Repository.open(storage).readonly_session("main").store, mode="r")
+    values, time = root["values"][:], root["time"][:]
+    expected = [1000 * writer + turn for writer in range(8) for turn in range(times)]
+    assert sorted(time[::2].tolist()) == expected
+    np.testing.assert_array_equal(time[::2], time[1::2])
+    np.testing.assert_array_equal(values, np.repeat(time[:, None], 3, axis=1))
+    for writer in range(8):
+        mine = [mark for mark in time[::2].tolist() if mark // 1000 == writer]
+        assert mine == sorted(mine)

@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import zarr
 
-from icefloe import ConflictDetector, ConflictError, Repository, RepositoryConfig
+from icefloe import (
+    AppendSolver,
+    ConflictDetector,
+    ConflictError,
+    Repository,
+    RepositoryConfig,
+)
 from icefloe.errors import AlreadyExistsError
 
 if TYPE_CHECKING:
@@ -170,3 +177,32 @@ def commit_for_ever(storage: Storage, journal: str, writer: int) -> None:
         snapshot_id = session.commit(str(value))
         os.write(notes, f"done {value} {snapshot_id}\n".encode())
         time.sleep(random.random() * 0.001)
+
+
+def create_series(storage: Storage) -> None:
+    """A repository with values and their coordinate along `time`, both empty yet."""
+    session = Repository.create(storage).writable_session("main")
+    root = zarr.create_group(session.store)
+    for name, shape, chunks, names in (
+        ("values", (0, 3), (2, 3), ("time", "x")),
+        ("time", (0,), (2,), ("time",)),
+    ):
+        root.create_array(name, shape=shape, chunks=chunks, dtype="i4", dimension_names=names)
+    session.commit("empty series")
+
+
+def append_to_series(storage: Storage, writer: int, times: int, barrier: Barrier) -> Outcome:
+    """Append two steps at a time, each marked by who wrote it; others do the same."""
+    repo = Repository.open(storage)
+    outcome = Outcome()
+    barrier.wait(60)
+    for turn in range(times):
+        session = repo.writable_session("main")
+        root = zarr.open_group(session.store)
+        mark = 1000 * writer + turn
+        values, time_ = root["values"], root["time"]
+        values.append(np.full((2, 3), mark, dtype="i4"))
+        time_.append(np.array([mark, mark], dtype="i4"))
+        message = f"{writer}.{turn}"
+        outcome.committed[message] = session.commit(message, rebase_with=AppendSolver("time"))
+    return outcome

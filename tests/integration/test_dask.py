@@ -220,7 +220,9 @@ def test_the_later_fork_wins(repository):
     first, second = (pickle.loads(pickle.dumps(fork)) for _ in range(2))
     zarr.open_array(first.store, path="a")[:] = 1
     zarr.open_array(second.store, path="a")[:] = 2
-    session.merge(merge_sessions(first, second))
+    with pytest.warns(icefloe.OverlapWarning, match="/a"):
+        merged = merge_sessions(first, second)
+    session.merge(merged)
     session.commit("both wrote")
     assert read(repository, "a").tolist() == [2.0] * 4
 

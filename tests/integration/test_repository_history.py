@@ -102,9 +102,9 @@ def test_the_first_step_of_a_long_history_reads_no_other_snapshot() -> None:
     steps = opened.ancestry(branch="main")
     storage.trace.clear()
     next(steps)
-    assert storage.trace == []
+    assert storage.trace == [("list", "maintenance/cuts/")]
     next(steps)
-    assert len(storage.trace) == 1
+    assert len(storage.trace) == 2
 
 
 def test_snapshots_are_equal_by_value_and_not_hashable(repository: Repository) -> None:
@@ -323,12 +323,8 @@ def test_diff_goes_from_an_ancestor_to_a_later_snapshot(
     assert repository.diff(from_snapshot_id=ids[2], to_branch="main").updated_groups == {"/"}
     assert repository.diff(from_tag="v1", to_snapshot_id=ids[0]).updated_groups == {"/"}
     assert repository.diff(from_branch="main~2", to_tag="v1").updated_groups == {"/"}
-    for versions in (
-        {"from_branch": "main", "to_snapshot_id": ids[2]},
-        {"from_branch": "main", "to_branch": "main"},
-    ):
-        with pytest.raises(InvalidInputError, match="doesn't include"):
-            repository.diff(**versions)
+    with pytest.raises(InvalidInputError, match="doesn't include"):
+        repository.diff(from_branch="main", to_branch="main")
     for versions in (
         {"to_branch": "main"},
         {"from_branch": "main"},

@@ -18,6 +18,7 @@ from icefloe import (
     ForkSession,
     IcefloeError,
     InvalidInputError,
+    OverlapWarning,
     Repository,
 )
 from icefloe.distributed import merge_sessions
@@ -174,7 +175,8 @@ def test_the_later_merge_wins(session: Session) -> None:
     for value, fork in enumerate((one, two)):
         set_chunks(fork, "/b", [0], b"%d" % value)
         fork.set_document("/b", array(label=value))
-    session.merge(two, one)
+    with pytest.warns(OverlapWarning, match=r"the later one wins: /b \[\[0\]\]"):
+        session.merge(two, one)
     assert session.get_chunk("/b", (0,)) == b"0"
     assert session.document("/b") == array(label=0)
 

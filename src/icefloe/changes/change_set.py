@@ -115,6 +115,10 @@ class ChangeSet:
         """All nodes, sorted by path."""
         return list(self.within(paths.ROOT))
 
+    def edited_nodes(self) -> dict[str, Node | None]:
+        """What is now at the paths whose nodes differ from the base; None if nothing is."""
+        return dict(self._overlay)
+
     # --- edits
 
     def set_document(self, path: str, document: bytes) -> None:

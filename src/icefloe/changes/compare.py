@@ -8,7 +8,7 @@ import numpy as np
 
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
-from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.chunk_refs import ChunkKind, gather_bytes
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.model.chunk_refs import ChunkRefs
+    from icefloe.changes.chunk_edits import ChunkEdits
+    from icefloe.model.chunk_refs import ChunkRefs, Locations
     from icefloe.model.ids import NodeId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
@@ -92,10 +93,11 @@ def compare_chunks(before: ArrayChunks | None, after: ArrayChunks | None) -> Chu
     rows_before = before.index.find_many(coords)
     rows_after = after.index.find_many(coords)
     differs = (rows_before < 0) | (rows_after < 0)
-    both = np.flatnonzero(~differs)
-    differs[both] = _refs_differ(
-        before.refs.take(rows_before[both]), after.refs.take(rows_after[both])
-    )
+    # What both have is in the first part; in the second it would be compared once more.
+    both = np.flatnonzero(~differs[: len(before)])
+    if len(both):
+        old, new = before.refs.take(rows_before[both]), after.refs.take(rows_after[both])
+        differs[both] = ~same_refs(old, new)
     changed = coords[differs]
     if len(changed) == 0:
         return None
@@ -103,20 +105,62 @@ def compare_chunks(before: ArrayChunks | None, after: ArrayChunks | None) -> Chu
     return ChunkIndex.from_sorted(box, np.unique(box.linearize(changed)))
 
 
-def _refs_differ(before: ChunkRefs, after: ChunkRefs) -> npt.NDArray[np.bool_]:
-    """Whether references of two tables, row by row, say different things."""
-    differs: npt.NDArray[np.bool_] = (before.kinds != after.kinds) | (
-        before.lengths != after.lengths
-    )
-    outside = before.kinds != ChunkKind.INLINE
-    differs |= outside & ((before.offsets != after.offsets) | (before.checksums != after.checksums))
-    for row in np.flatnonzero(~differs & ~outside).tolist():
-        differs[row] = before.get(row) != after.get(row)
-    rest = np.flatnonzero(~differs & outside)
-    # Rows of one pair of dictionary entries agree or differ together.
-    pairs = np.stack([before.kinds[rest], before.sources[rest], after.sources[rest]], axis=1)
-    distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-    del distinct
-    verdicts = [before.get(row) != after.get(row) for row in rest[first].tolist()]
-    differs[rest] = np.array(verdicts, dtype=bool)[where.reshape(-1)] if len(rest) else False
-    return differs
+def disputed(ours: ChunkEdits, theirs: ChunkEdits) -> npt.NDArray[np.uint64]:
+    """Coordinates (n, rank) of chunks that two sides edited, each in its own way."""
+    touched = ours.touched(None), theirs.touched(None)
+    if touched[0] is None or touched[1] is None:
+        return np.empty((0, ours.rank), dtype=np.uint64)
+    common = touched[0].intersection(touched[1])
+    if len(common):
+        after = compare_chunks(ours.apply(None), theirs.apply(None))
+        common = common[:0] if after is None else common[after.find_many(common) >= 0]
+    return common
+
+
+def same_refs(left: ChunkRefs, right: ChunkRefs) -> npt.NDArray[np.bool_]:
+    """For tables of equal length: which rows mean the same bytes."""
+    same: npt.NDArray[np.bool_] = (left.kinds == right.kinds) & (left.lengths == right.lengths)
+    inline = same & (left.kinds == ChunkKind.INLINE)
+    same &= inline | (left.offsets == right.offsets)
+    native = np.flatnonzero(same & (left.kinds == ChunkKind.NATIVE))
+    if len(native):
+        files = left.files[left.sources[native]] == right.files[right.sources[native]]
+        same[native] = files.all(axis=1)
+    virtual = np.flatnonzero(same & (left.kinds == ChunkKind.VIRTUAL))
+    if len(virtual):
+        numbers: dict[tuple[str, str, int], int] = {}
+        mine = _numbered(left.locations, left.sources[virtual], numbers)
+        same[virtual] = mine == _numbered(right.locations, right.sources[virtual], numbers)
+    held = np.flatnonzero(inline)
+    if len(held):
+        same[held] = _same_inline(left, right, held)
+    return same
+
+
+def _numbered(
+    locations: Locations,
+    sources: npt.NDArray[np.uint32],
+    numbers: dict[tuple[str, str, int], int],
+) -> npt.NDArray[np.int64]:
+    """Each row's source as a number that is the same for equal sources of several tables."""
+    used, inverse = np.unique(sources, return_inverse=True)
+    mapped = np.empty(len(used), dtype=np.int64)
+    for place, entry in enumerate(used.tolist()):
+        source = (locations.urls[entry], locations.etags[entry], int(locations.modified[entry]))
+        mapped[place] = numbers.setdefault(source, len(numbers))
+    numbered: npt.NDArray[np.int64] = mapped[inverse]
+    return numbered
+
+
+def _same_inline(
+    left: ChunkRefs, right: ChunkRefs, rows: npt.NDArray[np.intp]
+) -> npt.NDArray[np.bool_]:
+    """Which inline rows, of equal length on both sides, have equal bytes."""
+    lengths = left.lengths[rows]
+    mine, ends = gather_bytes(left.inline, left.offsets[rows], left.offsets[rows] + lengths)
+    theirs, _ = gather_bytes(right.inline, right.offsets[rows], right.offsets[rows] + lengths)
+    unequal = np.frombuffer(mine, dtype=np.uint8) != np.frombuffer(theirs, dtype=np.uint8)
+    count = np.concatenate([[0], np.cumsum(unequal, dtype=np.int64)])
+    upper = ends.astype(np.int64)
+    found: npt.NDArray[np.bool_] = count[upper] == count[upper - lengths.astype(np.int64)]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any, Protocol
 
 from icefloe.model.record import Record
 
@@ -58,16 +59,72 @@ class VersionSelection(Enum):
     UseTheirs = 2
 
 
+class Documents(Record, frozen=True):
+    """A node's zarr.json in the three versions that meet; None where it does not exist."""
+
+    base: bytes | None
+    ours: bytes | None
+    theirs: bytes | None
+
+
+class MergedDocument(Record, frozen=True):
+    """What a solver may answer to a double update of metadata: the document that both get."""
+
+    document: bytes
+
+
+class Sides(Protocol):
+    """What a solver may look at: the three versions that meet, and what both sides changed.
+
+    `base`, `ours` and `theirs` are read-only sessions, so values are read as always, by
+    `zarr.open_group(sides.theirs.store, mode="r")` or `sides.ours.read_region(…)`.
+    """
+
+    @property
+    def base(self) -> Any:
+        """The snapshot that both sides started from."""
+
+    @property
+    def ours(self) -> Any:
+        """That snapshot with the changes that are rebased."""
+
+    @property
+    def theirs(self) -> Any:
+        """What others committed meanwhile."""
+
+    @property
+    def our_changes(self) -> Any:
+        """A Diff of base and ours."""
+
+    @property
+    def their_changes(self) -> Any:
+        """A Diff of base and theirs."""
+
+    def documents(self, conflict: Conflict) -> Documents:
+        """The metadata of the node of a conflict in all versions, wherever it was moved."""
+
+
+Resolution = VersionSelection | MergedDocument
+
+
 class ConflictSolver:
-    """Decides what becomes of each conflict. Subclass it to write your own rules."""
+    """Decides what becomes of each conflict. Subclass it to write your own rules.
+
+    Define `solve` if the kind of a conflict and its place are enough, or `resolve` to look at the
+    metadata and values of both sides.
+    """
 
     def solve(self, conflict: Conflict) -> VersionSelection:
         """Whether our change is kept, dropped in favour of theirs, or the rebase fails.
 
         What cannot be done fails too: to keep our change of a node that they deleted, to have two
-        nodes at one path, or to drop anything but chunks.
+        nodes at one path, or to drop anything but chunks and metadata.
         """
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:  # noqa: ARG002
+        """The same with a look at both sides; a double update of metadata may be merged."""
+        return self.solve(conflict)
 
 
 class ConflictDetector(ConflictSolver):

@@ -76,7 +76,7 @@ def _base_path(ours: ChangeSet, node_id: NodeId) -> str:
 
 def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[Found]:
     for node_id, node in ours.new.items():
-        existing = head.get(node.path)
+        existing = head.get(node.path) or head.by_id(node_id)
         if existing is not None and not _leaves(ours, existing):
             kind = ConflictType.NewNodeConflictsWithExistingNode
             yield Found(Conflict(kind, node.path), node_id)

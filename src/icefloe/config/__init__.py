@@ -18,6 +18,7 @@ from icefloe.config.preloading import (
 from icefloe.config.repository import (
     CachingConfig,
     ChunkPackingConfig,
+    ChunkReadingConfig,
     CompressionAlgorithm,
     CompressionConfig,
     RepositoryConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "CachingConfig",
     "ChunkManifests",
     "ChunkPackingConfig",
+    "ChunkReadingConfig",
     "CompressionAlgorithm",
     "CompressionConfig",
     "ManifestConfig",

@@ -72,6 +72,7 @@ class ManifestConfig(Section):
     """What is fetched in advance; laid over one of the other kind, it replaces it."""
     splitting: ManifestSplittingConfig | None = None
     max_concurrent_manifest_fetches_during_commit: Concurrency | None = None
+    """Manifests that a commit reads or writes at a time, and likewise who reads whole arrays."""
     sets: list[ManifestSet] | None = None
     """Which manifests there are. The set `default` is there even if it is not listed."""
     rules: list[ManifestRule] | None = None

@@ -39,6 +39,7 @@ from icefloe.config.preloading import ManifestPreload
 from icefloe.config.repository import (
     CachingConfig,
     ChunkPackingConfig,
+    ChunkReadingConfig,
     CompressionAlgorithm,
     CompressionConfig,
     RepositoryConfig,
@@ -251,6 +252,7 @@ _read_repository = section(
     compression=section(CompressionConfig, algorithm=_algorithm),
     caching=section(CachingConfig),
     chunk_packing=section(ChunkPackingConfig),
+    chunk_reading=section(ChunkReadingConfig),
     storage=section(
         StorageSettings,
         concurrency=section(StorageConcurrencySettings),

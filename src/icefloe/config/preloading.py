@@ -9,7 +9,7 @@ import msgspec
 
 from icefloe.config.conditions import ManifestPreloadCondition
 from icefloe.config.manifest_sets import check_pattern
-from icefloe.config.patterns import matches_whole, whole_matcher
+from icefloe.config.patterns import are_endings, matches_whole, matching
 from icefloe.config.plain_reading import refuse
 from icefloe.config.section import CheckedValue, Count, Section
 
@@ -130,25 +130,32 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
         limits = (self.max_manifests, self.max_total_refs, self.max_arrays_to_scan)
         return 0 in limits or self.wanted == ()
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether thousands of paths are looked through in no time."""
+        wanted = self.wanted
+        return not isinstance(wanted, ManifestPreloadCondition) and are_endings(
+            entry.path for entry in wanted
+        )
+
     def chosen(
         self,
-        arrays: Iterable[tuple[str, Iterable[ManifestT]]],
+        paths: Iterable[str],
+        manifests_of: Callable[[str], Iterable[ManifestT]],
         num_refs: Callable[[ManifestT], int],
     ) -> list[ManifestT]:
         """The manifests to fetch, the smallest first, each once (H-42).
 
         Args:
-            arrays: The path of each array and its manifests, in the order of the snapshot.
+            paths: The paths of all arrays, in the order of the snapshot.
+            manifests_of: The manifests of the array at a path; asked for few of them.
             num_refs: How many references a manifest has.
         """
         if self.wants_nothing:
             return []
         sizes: dict[ManifestT, int] = {}
-        may_want = self._path_test()
-        for path, manifests in islice(arrays, self.max_arrays_to_scan):
-            if not may_want(path):
-                continue
-            for manifest in manifests:
+        for path in islice(self._candidates(paths), self.max_arrays_to_scan):
+            for manifest in manifests_of(path):
                 if manifest not in sizes and self._wants(path, num_refs(manifest)):
                     sizes[manifest] = num_refs(manifest)
         chosen = []
@@ -160,11 +167,11 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
             chosen.append(manifest)
         return chosen
 
-    def _path_test(self) -> Callable[[str], bool]:
-        """Tells paths whose manifests need no look."""
+    def _candidates(self, paths: Iterable[str]) -> Iterable[str]:
+        """Those paths, in order, whose manifests need a look."""
         if isinstance(self.wanted, ManifestPreloadCondition):
-            return lambda _: True
-        return whole_matcher(entry.path for entry in self.wanted)
+            return paths
+        return matching([entry.path for entry in self.wanted], paths)
 
     def _wants(self, path: str, size: int) -> bool:
         if self.max_manifest_size is not None and size > self.max_manifest_size:

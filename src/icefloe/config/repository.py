@@ -66,6 +66,25 @@ class ChunkPackingConfig(Section):
         return ChunkPackingConfig()
 
 
+class ChunkReadingConfig(Section):
+    """How many chunks are read at once: near ones together, several requests at a time."""
+
+    max_gap_bytes: Count | None = None
+    """Chunks of one file with at most so many unwanted bytes between them are fetched together
+    (1 MiB; 32 KiB where reading is immediate, as from local files)."""
+    max_request_bytes: PositiveCount | None = None
+    """Chunks are fetched together up to so many bytes (8 MiB)."""
+    max_concurrent_requests: Concurrency | None = None
+    """So many requests at a time (16; at most 4 where reading is immediate)."""
+    max_buffered_bytes: PositiveCount | None = None
+    """So many bytes are fetched before they are taken; then fetching waits (128 MiB)."""
+
+    @staticmethod
+    def default() -> ChunkReadingConfig:
+        """A configuration that gives nothing, so that every default holds."""
+        return ChunkReadingConfig()
+
+
 class RepoUpdateRetryConfig(Section):
     """How often, and how patiently, publishing on a branch is tried again when others got there."""
 
@@ -82,8 +101,11 @@ class RepositoryConfig(Section):
     inline_chunk_threshold_bytes: Count | None = None
     """Chunks of at most this many bytes are kept in the manifest."""
     get_partial_values_concurrency: Concurrency | None = None
+    """Values that one call of the store's `get_partial_values` reads at a time."""
     compression: CompressionConfig | None = None
     max_concurrent_requests: Concurrency | None = None
+    """Bounds how many files one call reads or writes at a time. How many calls are made at a time
+    is for the caller to say, such as zarr's `async.concurrency`."""
     caching: CachingConfig | None = None
     storage: StorageSettings | None = None
     virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None
@@ -93,6 +115,11 @@ class RepositoryConfig(Section):
     chunk_packing: ChunkPackingConfig | None = None
     inline_attributes_threshold_bytes: Count | None = None
     """Attributes whose JSON has more bytes than this go to a file of their own."""
+    chunk_reading: ChunkReadingConfig | None = None
+    verify_chunks: bool | None = None
+    """Whether chunks are compared with their checksums each time they are read (no)."""
+    codec_threads: Concurrency | None = None
+    """How many threads decode and encode chunks; as many as there are processors to use."""
 
     @staticmethod
     def default() -> RepositoryConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,10 +11,28 @@ from icefloe.config.containers import VirtualChunkContainer, check_containers
 from icefloe.config.manifest_sets import ChunkManifests
 from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
 from icefloe.config.preloading import PreloadRule
+from icefloe.errors import InvalidInputError
 from icefloe.storage.settings import StorageRetriesSettings, StorageSettings
 
 if TYPE_CHECKING:
     from icefloe.config.repository import RepositoryConfig
+
+
+def default_codec_threads() -> int:
+    """As many threads as this process may use processors, or what ICEFLOE_THREADS says.
+
+    Raises InvalidInputError if that is not a positive number.
+    """
+    given = os.environ.get("ICEFLOE_THREADS")
+    if given:
+        if not given.isdecimal() or int(given) < 1:
+            raise InvalidInputError(
+                f"ICEFLOE_THREADS is a number of threads, 1 or more; found {given!r}"
+            )
+        return int(given)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -23,9 +42,16 @@ class Settings(msgspec.Struct, frozen=True):
     inline_attributes_threshold_bytes: int = 65_536
     packed_chunk_threshold_bytes: int = 1024 * 1024
     pack_bytes: int = 32 * 1024 * 1024
+    read_gap_bytes: int | None = None
+    """None: as suits the storage."""
+    read_request_bytes: int = 8 * 1024 * 1024
+    read_concurrency: int = 16
+    read_buffered_bytes: int = 128 * 1024 * 1024
+    verify_chunks: bool = False
     get_partial_values_concurrency: int = 10
     max_concurrent_requests: int = 256
     compression_level: int = 3
+    codec_threads: int = msgspec.field(default_factory=default_codec_threads)
 
     cached_snapshot_nodes: int = 500_000
     cached_chunk_refs: int = 15_000_000
@@ -61,10 +87,13 @@ class Settings(msgspec.Struct, frozen=True):
             "inline_attributes_threshold_bytes": config.inline_attributes_threshold_bytes,
             "get_partial_values_concurrency": config.get_partial_values_concurrency,
             "max_concurrent_requests": config.max_concurrent_requests,
+            "codec_threads": config.codec_threads,
             "compression_level": config.compression and config.compression.level,
+            "verify_chunks": config.verify_chunks,
             "storage": config.storage,
             "virtual_chunk_containers": config.virtual_chunk_containers,
             **_packing(config),
+            **_reading(config),
             **_caching(config),
             **_manifest(config),
             **_publishing(config),
@@ -79,6 +108,18 @@ def _packing(config: RepositoryConfig) -> dict[str, int | None]:
     return {
         "packed_chunk_threshold_bytes": packing.max_chunk_bytes,
         "pack_bytes": packing.pack_bytes,
+    }
+
+
+def _reading(config: RepositoryConfig) -> dict[str, int | None]:
+    reading = config.chunk_reading
+    if reading is None:
+        return {}
+    return {
+        "read_gap_bytes": reading.max_gap_bytes,
+        "read_request_bytes": reading.max_request_bytes,
+        "read_concurrency": reading.max_concurrent_requests,
+        "read_buffered_bytes": reading.max_buffered_bytes,
     }
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+_living: weakref.WeakSet[ByteCache[object, object]]
+
 
 class ByteCache(Generic[K, V]):
-    """Least recently used values go first when the budget is spent; safe for many threads."""
+    """Least recently used values go first when the budget is spent; safe for many threads.
+
+    A forked process has its own copy, with what was in it.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         """Take the budget; a value larger than it is never kept."""
@@ -19,6 +26,7 @@ class ByteCache(Generic[K, V]):
         self._bytes = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
+        _living.add(self)  # type: ignore[arg-type]
 
     def get(self, key: K) -> V | None:
         """The value of a key, if it is kept."""
@@ -43,5 +51,32 @@ class ByteCache(Generic[K, V]):
                 _, (_, freed) = self._entries.popitem(last=False)
                 self._bytes -= freed
 
+    def clear(self) -> None:
+        """Keep nothing of all that."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return self._bytes
+
+    def _start_in_child(self) -> None:
+        # Another thread may have held the lock at the fork, in the middle of `put`.
+        self._lock = threading.Lock()
+        self._bytes = sum(nbytes for _, nbytes in self._entries.values())
+
     def __len__(self) -> int:
         return len(self._entries)
+
+
+_living = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in list(_living):
+        cache._start_in_child()  # noqa: SLF001 (of this module)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
-from icefloe.files.cache import ByteCache
+from icefloe.files.shared_caches import CacheBudget, caches_for
+from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.port import NeedsMore
-from icefloe.model.ids import AttributesId, ManifestId
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
 from icefloe.model.manifest import Block, Manifest, ManifestFileInfo, ManifestIndex, lay_out
 
 if TYPE_CHECKING:
@@ -38,27 +39,27 @@ INDEX_PREFIX_BYTES = 64 * 1024
 MAX_PARALLEL_FILES = 16
 
 
-class CacheBudget(NamedTuple):
-    """How many bytes of decoded values to keep."""
-
-    snapshots: int = 64 * 1024 * 1024
-    manifests: int = 256 * 1024 * 1024
-    attributes: int = 16 * 1024 * 1024
+def _load_nothing(number: int) -> Block:
+    raise AssertionError(f"block {number} was not asked for")
 
 
 class MetadataFiles:
     """The snapshots, manifests, attribute files and logs of one repository."""
 
-    def __init__(self, storage: Storage, fmt: Format, budget: CacheBudget | None = None) -> None:
-        """Take where the files are and how they are laid out."""
+    def __init__(
+        self,
+        storage: Storage,
+        fmt: Format,
+        budget: CacheBudget | None = None,
+        parallel: int = MAX_PARALLEL_FILES,
+    ) -> None:
+        """Take where the files are, how they are laid out, and how many to handle at a time."""
+        self._parallel = parallel
         self.storage = storage
         self.format = fmt
-        budget = budget or CacheBudget()
         self._given: dict[SnapshotId, bytes] = {}
-        self._snapshots: ByteCache[SnapshotId, Snapshot] = ByteCache(budget.snapshots)
-        self._indexes: ByteCache[ManifestId, ManifestIndex] = ByteCache(budget.manifests // 2)
-        self._blocks: ByteCache[tuple[ManifestId, int], Block] = ByteCache(budget.manifests // 2)
-        self._attributes: ByteCache[AttributesId, list[bytes]] = ByteCache(budget.attributes)
+        self._first: Snapshot | None = None
+        self._caches, self._scope = caches_for(storage, budget or CacheBudget(), fmt.name)
 
     # --- snapshots and logs
 
@@ -68,12 +69,13 @@ class MetadataFiles:
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot; raises SnapshotNotFoundError."""
-        snapshot = self._snapshots.get(snapshot_id)
+        given = self._given.pop(snapshot_id, None)
+        snapshot = self._kept_snapshot(snapshot_id)
         if snapshot is not None:
             return snapshot
         key = self.format.layout.snapshot(snapshot_id)
         try:
-            data = self._given.pop(snapshot_id, None) or self.storage.get(key)
+            data = given or self.storage.get(key)
         except ObjectNotFoundError:
             raise SnapshotNotFoundError(
                 f"snapshot {snapshot_id} does not exist in {self.storage.location}",
@@ -82,18 +84,35 @@ class MetadataFiles:
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
         snapshot = self.format.generation.complete(snapshot, self.storage)
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
-        self._snapshots.put(snapshot_id, snapshot, 10 * len(data))
+        self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
+
+    def forget(self) -> None:
+        """Read everything anew, after objects were deleted."""
+        self._caches.clear()
+        self._first = None
 
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is at hand without reading it."""
-        return self._snapshots.get(snapshot_id) is not None
+        return self._kept_snapshot(snapshot_id) is not None
+
+    def _kept_snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        if snapshot_id == FIRST_SNAPSHOT_ID:
+            return self._first
+        return self._caches.snapshots.get((self._scope, snapshot_id))
+
+    def _keep_snapshot(self, snapshot: Snapshot, nbytes: int) -> None:
+        if snapshot.id == FIRST_SNAPSHOT_ID:
+            # All repositories have it, and each another one.
+            self._first = snapshot
+        else:
+            self._caches.snapshots.put((self._scope, snapshot.id), snapshot, nbytes)
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Write a snapshot; nobody sees it before a reference points to it."""
         file = self.format.codec.encode_snapshot(snapshot)
         self._put(self.format.layout.snapshot(snapshot.id), file)
-        self._snapshots.put(snapshot.id, snapshot, 10 * len(file.data))
+        self._keep_snapshot(snapshot, 10 * len(file.data))
 
     def read_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
         """Read what a commit changed; None if it has no log (the first one; some layouts)."""
@@ -120,27 +139,58 @@ class MetadataFiles:
 
         `size_bytes` is the size of the file; 0 where an old layout does not say.
         """
-        index = self._indexes.get(manifest_id)
+        index = self._caches.indexes.get((self._scope, manifest_id))
         if index is None:
             index = self._read_index(manifest_id, size_bytes)
-            self._indexes.put(manifest_id, index, index.nbytes)
+            self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
         return Manifest(index, lambda number: self._block(manifest_id, index, number))
+
+    def is_at_hand(self, manifest_id: ManifestId, node_id: NodeId, coords: Sequence[int]) -> bool:
+        """Whether a chunk can be found in a manifest without reading anything."""
+        index = self._caches.indexes.get((self._scope, manifest_id))
+        if index is None:
+            return False
+        if index.resident is not None:
+            return True
+        number = Manifest(index, _load_nothing).block_for(node_id, coords)
+        if number is None:
+            return True
+        return self._caches.blocks.get((self._scope, manifest_id, number)) is not None
 
     def write_manifest(
         self, parts: Sequence[tuple[NodeId, ArrayChunks]], set_name: str = ""
     ) -> ManifestFileInfo:
         """Write the references of some arrays as one manifest of a manifest set."""
+        return self._write_manifest(parts, lay_out(parts), set_name)
+
+    @property
+    def writes_columns(self) -> bool:
+        """Whether a manifest can be written from its columns alone."""
+        return (self.format.name, self.format.spec_version) == ("repository", COLUMNS_VERSION)
+
+    def write_arranged(
+        self, index: ManifestIndex, blocks: list[Block], set_name: str
+    ) -> ManifestFileInfo:
+        """Write a manifest whose rows are arranged already; only where `writes_columns`."""
+        return self._write_manifest((), (index, blocks), set_name)
+
+    def _write_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]],
+        set_name: str,
+    ) -> ManifestFileInfo:
         manifest_id = ManifestId.random()
-        index, blocks = lay_out(parts)
-        file = self.format.codec.encode_manifest(parts, (index, blocks))
+        index, blocks = arranged
+        file = self.format.codec.encode_manifest(parts, arranged)
         self._put(self.format.layout.manifest(manifest_id), file)
         if len(file.data) <= WHOLE_FILE_BYTES:
             # Whoever writes a small manifest is often the next to read it.
             index = msgspec.structs.replace(index, resident=tuple(blocks))
-            self._indexes.put(manifest_id, index, index.nbytes)
-        count = sum(len(chunks) for _, chunks in parts)
+            self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
+        count = int(index.block_rows[-1])
         return ManifestFileInfo(manifest_id, len(file.data), count, set_name)
 
     def _read_index(self, manifest_id: ManifestId, size: int) -> ManifestIndex:
@@ -165,7 +215,7 @@ class MetadataFiles:
                 block = self.format.codec.decode_block(
                     answer, number, data[start : start + length], key
                 )
-                self._blocks.put((manifest_id, number), block, block.nbytes)
+                self._caches.blocks.put((self._scope, manifest_id, number), block, block.nbytes)
         return answer
 
     def _index_bytes(self, key: str, length: int, size: int) -> bytes:
@@ -175,13 +225,13 @@ class MetadataFiles:
         return self._get(key, length)
 
     def _block(self, manifest_id: ManifestId, index: ManifestIndex, number: int) -> Block:
-        block = self._blocks.get((manifest_id, number))
+        block = self._caches.blocks.get((self._scope, manifest_id, number))
         if block is None:
             key = self.format.layout.manifest(manifest_id)
             start, length = index.block_spans[number].tolist()
             data = self.storage.get(key, start, length)
             block = self.format.codec.decode_block(index, number, data, key)
-            self._blocks.put((manifest_id, number), block, block.nbytes)
+            self._caches.blocks.put((self._scope, manifest_id, number), block, block.nbytes)
         return block
 
     # --- attributes
@@ -191,12 +241,12 @@ class MetadataFiles:
         if node.attributes is None:
             return node.document
         ref = node.attributes
-        rows = self._attributes.get(ref.file)
+        rows = self._caches.attributes.get((self._scope, ref.file))
         if rows is None:
             key = self.format.layout.attributes(ref.file)
             data = self._get(key)
             rows = self.format.codec.decode_attributes(data, key)
-            self._attributes.put(ref.file, rows, sum(map(len, rows)))
+            self._caches.attributes.put((self._scope, ref.file), rows, sum(map(len, rows)))
         if ref.row >= len(rows):
             raise FormatError(
                 f"attribute file {ref.file} has {len(rows)} rows; {node.path} wants row {ref.row}",
@@ -216,9 +266,9 @@ class MetadataFiles:
     def in_parallel(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """Run something for each item, at the same time where there are several."""
         todo = list(items)
-        if len(todo) <= 1:
+        if len(todo) <= 1 or self._parallel <= 1:
             return [work(item) for item in todo]
-        with ThreadPoolExecutor(min(MAX_PARALLEL_FILES, len(todo))) as pool:
+        with ThreadPoolExecutor(min(self._parallel, len(todo))) as pool:
             return list(pool.map(work, todo))
 
     def _get(self, key: str, length: int | None = None, start: int = 0) -> bytes:

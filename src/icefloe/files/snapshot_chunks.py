@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from icefloe.model.chunk_index import is_inside
+from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef
-    from icefloe.model.ids import ManifestId
+    from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import Snapshot
@@ -23,6 +30,7 @@ class SnapshotChunks:
     def __init__(self, files: MetadataFiles, snapshot: Snapshot) -> None:
         """Take the snapshot and where its manifests are."""
         self._files = files
+        self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
         self._sizes = {info.id: info.size_bytes for info in snapshot.manifests}
 
     def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
@@ -34,12 +42,61 @@ class SnapshotChunks:
                     return found
         return None
 
+    def find_many(self, node: Node, coords: npt.NDArray[np.uint64]) -> list[Located]:
+        """The references of many chunks (n, rank); opens only manifests whose extents have some."""
+        lower, upper = self._extents_of(node)
+        hit = ((lower < coords.max(axis=0) + 1) & (upper > coords.min(axis=0))).all(axis=1)
+        refs = [node.manifests[at] for at in np.flatnonzero(hit).tolist()]
+        manifests = self._files.in_parallel(lambda ref: self.manifest(ref.manifest_id), refs)
+        found: list[Located] = []
+        is_left = np.ones(len(coords), dtype=np.bool_)
+        for ref, manifest in zip(refs, manifests, strict=True):
+            inside = is_inside(coords, ref.extents.lower, ref.extents.upper)
+            rows = np.flatnonzero(inside & is_left)
+            if len(rows) == 0:
+                continue
+            for part in manifest.find_many(node.id, coords[rows], self._files.in_parallel):
+                found.append(Located(rows[part.rows], part.refs))
+                is_left[found[-1].rows] = False
+        return found
+
+    def _extents_of(self, node: Node) -> npt.NDArray[np.uint64]:
+        """Lower and upper corners of the extents of an array's manifests: shape (2, n, rank)."""
+        known = self._extents.get(node.id)
+        if known is None or known[0] is not node.manifests:
+            boxes = [ref.extents for ref in node.manifests]
+            corners = np.array(
+                [[box.lower for box in boxes], [box.upper for box in boxes]], dtype=np.uint64
+            )
+            self._extents[node.id] = known = (node.manifests, corners)
+        return known[1]
+
+    def is_at_hand(self, node: Node, coords: tuple[int, ...]) -> bool:
+        """Whether `find` needs to read nothing."""
+        return all(
+            self._files.is_at_hand(ref.manifest_id, node.id, coords)
+            for ref in node.manifests
+            if ref.extents.contains(coords)
+        )
+
     def table(self, node: Node) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
 
+    def some(self, node: Node, wanted: ChunkIndex) -> ArrayChunks | None:
+        """The references of some chunks of an array; None if it has none of them."""
+        near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
+        table = self.merged(node, near)
+        if table is None:
+            return None
+        coords = table.index.coords()
+        rows = np.flatnonzero(wanted.find_many(coords) >= 0)
+        return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
+
     def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
+        if not refs:
+            return None
         assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(

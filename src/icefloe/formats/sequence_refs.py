@@ -5,6 +5,7 @@ A generation says where they lie and what they hold (`RefNames`).
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
+
+logger = logging.getLogger(__name__)
 
 MAIN = "main"
 MAX_NAME_BYTES = 255
@@ -135,11 +138,14 @@ class SequenceRefs:
         try:
             folder.create(sequence, self._names.content(snapshot_id, tip.snapshot_id))
         except AlreadyExistsError:
-            data = folder.read(sequence) or b""
-            actual = self._names.parse(data, folder.key(sequence))
+            folder.start_at(sequence)
+            # It may have moved on further, and callers want to know where to.
+            newest = self.tip(tip.branch)
+            actual = None if newest is None else newest.snapshot_id
+            reached = sequence if newest is None else newest.sequence
             raise ConflictError(
                 f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (sequence "
-                f"{tip.sequence}), but it went on to {actual or 'deleted'} (sequence {sequence}); "
+                f"{tip.sequence}), but it went on to {actual or 'deleted'} (sequence {reached}); "
                 "rebase and try again",
                 None if tip.snapshot_id is None else str(tip.snapshot_id),
                 None if actual is None else str(actual),
@@ -168,10 +174,18 @@ class SequenceRefs:
         return BranchTip(branch, 0, snapshot_id)
 
     def branches(self) -> set[str]:
-        """Names of the branches that exist."""
+        """Names of the branches that exist.
+
+        One whose newest reference is damaged is among them: whoever uses it is told.
+        """
         found = set()
         for branch in self._branch_names():
-            tip = self.tip(branch)
+            try:
+                tip = self.tip(branch)
+            except FormatError as error:
+                logger.warning("branch %r cannot be read: %s", branch, error)
+                found.add(branch)
+                continue
             if tip is not None and tip.snapshot_id is not None:
                 found.add(branch)
         return found

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    _Number = TypeVar("_Number", bound=np.unsignedinteger)
     _Dictionary = TypeVar("_Dictionary", "npt.NDArray[np.uint8]", "Locations", bytes)
 
 
@@ -121,6 +122,11 @@ class StringColumn:
         first = int(self.ends[start - 1]) if start else 0
         last = int(self.ends[stop - 1]) if stop else 0
         return type(self)(self.data[first:last], self.ends[start:stop] - np.uint64(first))
+
+    def pieces(self) -> list[bytes]:
+        """The bytes of each string."""
+        ends = self.ends.tolist()
+        return [self.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def tolist(self) -> list[str]:
         """Python strings; for reports, not for hot paths."""
@@ -274,6 +280,8 @@ class ChunkRefs:
     @classmethod
     def of(cls, refs: Sequence[ChunkRef]) -> Self:
         """Columns of a few references that are Python values."""
+        if len(refs) > 1 and all(isinstance(ref, InlineRef) for ref in refs):
+            return cls._of_inline([ref.data for ref in refs])  # type: ignore[union-attr]
         rows: list[tuple[int, int, int, int, int]] = []
         files: dict[ChunkFileId, int] = {}
         locations: dict[tuple[str, str | None, int | None], int] = {}
@@ -313,6 +321,21 @@ class ChunkRefs:
         if any(len(each) != width for each in ids):
             ids = [each.ljust(width, b"\0") for each in ids]
         return np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, width)
+
+    @classmethod
+    def _of_inline(cls, data: Sequence[bytes]) -> Self:
+        lengths = np.fromiter(map(len, data), dtype=np.uint64, count=len(data))
+        zeros = np.zeros(len(data), dtype=np.uint32)
+        return cls(
+            np.full(len(data), _INLINE, dtype=np.uint8),
+            zeros,
+            np.cumsum(lengths) - lengths,
+            lengths,
+            zeros,
+            _NO_FILES,
+            _NO_LOCATIONS,
+            b"".join(data),
+        )
 
     @classmethod
     def empty(cls) -> Self:
@@ -405,15 +428,73 @@ class ChunkRefs:
             self.inline,
         )
 
+    def patched(
+        self,
+        other: ChunkRefs,
+        rows: npt.NDArray[np.intp],
+        is_new: npt.NDArray[np.bool_],
+    ) -> ChunkRefs:
+        """A copy with rows of another table: each replaces a row or, if new, is put before it."""
+        count = len(self)
+        joined = ChunkRefs.concat([self, other])
+        replaced, inserted = rows[~is_new], rows[is_new]
+
+        def column(values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+            old, new = values[:count], values[count:]
+            old[replaced] = new[~is_new]
+            return np.insert(old, inserted, new[is_new]) if len(inserted) else old
+
+        return ChunkRefs(
+            column(joined.kinds),
+            column(joined.sources),
+            column(joined.offsets),
+            column(joined.lengths),
+            column(joined.checksums),
+            joined.files,
+            joined.locations,
+            joined.inline,
+        )
+
+    @property
+    def has_packs(self) -> bool:
+        """Whether many rows share few files, which may then be listed more than once."""
+        return 1 < len(self.files) <= len(self) // 2
+
+    def with_distinct_files(self) -> ChunkRefs:
+        """The same references with each file listed once."""
+        files, numbers = distinct_files(self.files)
+        if len(files) == len(self.files):
+            return self
+        native = np.flatnonzero(self.kinds == _NATIVE)
+        sources = self.sources.copy()
+        sources[native] = numbers[self.sources[native]]
+        return ChunkRefs(
+            self.kinds,
+            sources,
+            self.offsets,
+            self.lengths,
+            self.checksums,
+            files,
+            self.locations,
+            self.inline,
+        )
+
     @property
     def is_wasteful(self) -> bool:
         """Whether most of the dictionaries or of the inline bytes is not used by any row."""
-        if len(self.files) + len(self.locations) > _SPARE_ENTRIES + 2 * len(self):
+        entries = len(self.files) + len(self.locations)
+        if entries > _SPARE_ENTRIES + 2 * len(self):
             return True
+        if len(self.files) > _SPARE_ENTRIES:
+            # Chunks that moved into few packs leave the names of many files behind.
+            is_used = np.zeros(len(self.files), dtype=np.bool_)
+            is_used[self.sources[self.kinds == _NATIVE]] = True
+            if len(self.files) > _SPARE_ENTRIES + 2 * int(is_used.sum()):
+                return True
         if not self.inline:
             return False
-        used = int(self.lengths[self.kinds == _INLINE].sum())
-        return len(self.inline) > _SPARE_BYTES + 2 * used
+        held = int(self.lengths[self.kinds == _INLINE].sum())
+        return len(self.inline) > _SPARE_BYTES + 2 * held
 
     def compact(self) -> ChunkRefs:
         """The same references with dictionaries and inline bytes that hold only what is used."""
@@ -437,6 +518,15 @@ class ChunkRefs:
         return ChunkRefs(
             self.kinds, sources, offsets, self.lengths, self.checksums, files, locations, inline
         )
+
+
+def distinct_files(
+    files: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Ids of chunk files (n, bytes) without repetitions, and the new number of each old one."""
+    packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
+    _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
+    return files[kept], numbers.astype(np.int64)
 
 
 def used_entries(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box
+from icefloe.model.chunk_index import Box, ChunkIndex, bounding_box, box_around
 from icefloe.model.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.model.ids import ManifestId, NodeId
+from icefloe.model.located import Located
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _D = TypeVar("_D")
 MAX_BLOCK_ROWS = 65_536
 """References per block: one lookup decodes one block."""
 _FEW_REFS = 64
+_MUCH_LARGER = 8
+"""A table this many times as large as another is not sorted again when the other is merged."""
 _MANY_ARRAYS = 32
 MAX_BLOCK_INLINE_BYTES = 1024 * 1024
 """Inline bytes per block, unless a single chunk has more."""
@@ -76,24 +79,56 @@ class ArrayChunks(Record, frozen=True, eq=False):
         """One table of several; where coordinates repeat, the later part wins."""
         if len(parts) == 1:
             return parts[0]
+        if len(parts) == 2 and len(parts[1]) * _MUCH_LARGER <= len(parts[0]):
+            return parts[0].patched(parts[1])
         coords = np.concatenate([part.index.coords() for part in parts])
         refs = ChunkRefs.concat([part.refs for part in parts])
         box = bounding_box(coords)
         linear = box.linearize(coords)
+        if (linear[1:] > linear[:-1]).all():
+            # Parts that follow each other, as those of an array that grows.
+            return ArrayChunks(ChunkIndex.from_sorted(box, linear), refs)
         # The last of equal positions is the first in the reversed order, which np.unique keeps.
         positions, from_end = np.unique(linear[::-1], return_index=True)
         rows = len(linear) - 1 - from_end
         return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs.take(rows))
 
+    def get(self, row: int) -> ChunkRef:
+        """One reference as a value."""
+        return self.refs.get(row)
+
+    def patched(self, later: ArrayChunks) -> ArrayChunks:
+        """This table with the rows of a small one, which win; nothing is sorted again."""
+        index = self.index
+        box = box_around(index.box, later.index.box)
+        theirs = later.index.positions_in(box)
+        if index.is_dense and box == index.box:
+            rows = theirs.astype(np.intp)
+            refs = self.refs.patched(later.refs, rows, np.zeros(len(rows), dtype=np.bool_))
+            return ArrayChunks(index, refs)
+        mine = index.positions_in(box)
+        rows = np.searchsorted(mine, theirs)
+        is_new = mine[np.minimum(rows, len(mine) - 1)] != theirs
+        refs = self.refs.patched(later.refs, rows, is_new)
+        positions = np.insert(mine, rows[is_new], theirs[is_new])
+        return ArrayChunks(ChunkIndex.from_sorted(box, positions), refs)
+
     def without(self, gone: ChunkIndex) -> ArrayChunks | None:
         """The references whose coordinates are not in `gone`; None if none is left."""
-        coords = self.index.coords()
-        kept = np.flatnonzero(gone.find_many(coords) < 0)
-        if len(kept) == len(coords):
+        if len(gone) < len(self):
+            rows = self.index.find_many(gone.coords())
+            rows = rows[rows >= 0]
+        else:
+            rows = np.flatnonzero(gone.find_many(self.index.coords()) >= 0)
+        if len(rows) == 0:
             return self
-        if len(kept) == 0:
+        if len(rows) == len(self):
             return None
-        return ArrayChunks.from_columns(coords[kept], self.refs.take(kept))
+        kept = np.delete(np.arange(len(self)), rows)
+        positions = self.index.positions()[kept]
+        # Without some rows, the box may be smaller.
+        coords = self.index.box.delinearize(positions)
+        return ArrayChunks.from_sorted(coords, self.refs.take(kept))
 
 
 class ManifestArray(Record, frozen=True):
@@ -375,6 +410,10 @@ class Manifest:
         for number in range(len(self.index.block_rows) - 1):
             self._load_block(number)
 
+    def blocks(self) -> Iterator[Block]:
+        """All rows of all arrays, block by block."""
+        return map(self._load_block, range(len(self.index.block_rows) - 1))
+
     def find(self, node_id: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """One reference."""
         array = self.index.arrays.of_rank(node_id, len(coords))
@@ -394,6 +433,74 @@ class Manifest:
         if found == len(positions) or positions[found] != position:
             return None
         return block.refs.get(rows.start + found)
+
+    def find_many(
+        self,
+        node_id: NodeId,
+        coords: npt.NDArray[np.uint64],
+        load_all: Callable[[Callable[[int], Block], list[int]], list[Block]] | None = None,
+    ) -> list[Located]:
+        """The references of many chunks (n, rank), by the block that they are in.
+
+        Args:
+            node_id: The array.
+            coords: Unique coordinates; those that the manifest does not have are left out.
+            load_all: How to load several blocks; one after the other if not given.
+        """
+        array = self.index.arrays.of_rank(node_id, coords.shape[1])
+        if array is None:
+            return []
+        inside = array.extents.inside(coords)
+        positions = array.extents.linearize(
+            coords if len(inside) == len(coords) else coords[inside]
+        )
+        if array.is_dense:
+            wanted = positions.astype(np.int64) + array.row
+            numbers = np.searchsorted(self.index.block_rows, wanted, side="right") - 1
+        else:
+            first, last = self._block_of(array.row), self._block_of(array.row + array.count - 1)
+            starts = self.index.block_positions[first + 1 : last + 1]
+            numbers = np.searchsorted(starts, positions, side="right") + first
+        parts = list(_groups(numbers))
+        todo = [number for number, _ in parts]
+        blocks = (
+            list(map(self._load_block, todo))
+            if load_all is None
+            else load_all(self._load_block, todo)
+        )
+        found = []
+        for (number, members), block in zip(parts, blocks, strict=True):
+            at = self._rows_of(array, number, block, positions[members])
+            hits = np.flatnonzero(at >= 0)
+            if len(hits) == len(at):
+                found.append(Located(inside[members], block.refs.take(at)))
+            elif len(hits):
+                found.append(Located(inside[members][hits], block.refs.take(at[hits])))
+        return found
+
+    def _rows_of(
+        self, array: ManifestArray, number: int, block: Block, positions: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int64]:
+        """Rows in a block of an array's positions, -1 where it has none."""
+        if array.is_dense:
+            shift = array.row - int(self.index.block_rows[number])
+            return positions.astype(np.int64) + shift
+        rows = self._rows_in_block(array, number)
+        assert block.positions is not None
+        here = block.positions[rows.start : rows.stop]
+        at = np.searchsorted(here, positions)
+        at[at == len(here)] = 0
+        return np.where(here[at] == positions, at + rows.start, -1)
+
+    def block_for(self, node_id: NodeId, coords: Sequence[int]) -> int | None:
+        """The number of the block that `find` needs; None if it needs none."""
+        array = self.index.arrays.of_rank(node_id, len(coords))
+        if array is None or not array.extents.contains(coords):
+            return None
+        position = array.extents.position(coords)
+        if array.is_dense:
+            return self._block_of(array.row + position)
+        return self._block_at(array, position)
 
     def array(self, node_id: NodeId, rank: int | None = None) -> ArrayChunks | None:
         """All references of an array, as columns.
@@ -417,6 +524,21 @@ class Manifest:
         columns = refs[0] if len(refs) == 1 else ChunkRefs.concat(refs)
         return ArrayChunks(ChunkIndex(array.extents, linear), columns)
 
+    def columns(self) -> tuple[npt.NDArray[np.uint64] | None, ChunkRefs]:
+        """All rows: their positions, if any array is sparse, and their references."""
+        blocks = [self._load_block(number) for number in range(len(self.index.block_rows) - 1)]
+        refs = ChunkRefs.concat([block.refs for block in blocks])
+        if all(block.positions is None for block in blocks):
+            return None, refs
+        return np.concatenate(
+            [
+                np.zeros(len(block.refs), dtype=np.uint64)
+                if block.positions is None
+                else block.positions
+                for block in blocks
+            ]
+        ), refs
+
     def _block_of(self, row: int) -> int:
         if len(self.index.block_rows) == 2:
             return 0
@@ -434,6 +556,22 @@ class Manifest:
         return range(max(array.row, start) - start, min(array.row + array.count, stop) - start)
 
 
+def _groups(
+    numbers: npt.NDArray[np.integer],
+) -> Iterator[tuple[int, slice | npt.NDArray[np.intp]]]:
+    """Each distinct number, ascending, with the places where it stands."""
+    if len(numbers) == 0:
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), slice(None)
+        return
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for members in np.split(order, cuts):
+        yield int(numbers[members[0]]), members
+
+
 def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex, list[Block]]:
     """Arrange arrays as a manifest: rows by (node, position), cut into blocks.
 
@@ -442,10 +580,19 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
     ordered = sorted(parts, key=lambda part: part[0])
     indexes = [chunks.index for _, chunks in ordered]
     refs = ChunkRefs.concat([chunks.refs for _, chunks in ordered]) if ordered else _NO_REFS
+    arrays = ManifestArrays.of([(node_id, chunks.index) for node_id, chunks in ordered])
+    return arrange(arrays, refs, _positions(indexes))
+
+
+def arrange(
+    arrays: ManifestArrays, refs: ChunkRefs, positions: npt.NDArray[np.uint64] | None
+) -> tuple[ManifestIndex, list[Block]]:
+    """Cut the rows of a manifest into blocks."""
+    if refs.has_packs:
+        refs = refs.with_distinct_files()
     if refs.is_wasteful:
         # What was replaced, commit after commit, must not pile up in the dictionaries.
         refs = refs.compact()
-    positions = _positions(indexes)
     bounds = _block_bounds(refs)
     blocks = []
     firsts = np.zeros(len(bounds) - 1, dtype=np.uint64)
@@ -455,7 +602,6 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
             firsts[number] = sliced[0]
         blocks.append(Block(sliced, refs.slice(start, stop)))
     spans = np.zeros((len(blocks), 2), dtype=np.int64)
-    arrays = ManifestArrays.of([(node_id, chunks.index) for node_id, chunks in ordered])
     return ManifestIndex(arrays, bounds, firsts, spans), blocks
 
 

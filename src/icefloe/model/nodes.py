@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.model.chunk_index import Box
-from icefloe.model.ids import AttributesId, ManifestId, NodeId
+from icefloe.errors import InvalidInputError
+from icefloe.model.ids import NodeId
+from icefloe.model.node_columns import AttributesRef, ManifestRef, NodeColumns
 from icefloe.model.paths import child_prefix
 from icefloe.model.record import Record
 from icefloe.model.zarr_document import ArrayMetadata, parse_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from icefloe.model.ids import ManifestId
 
 
-class ManifestRef(Record, frozen=True, gc=False):
-    """Where some of an array's chunk references are."""
-
-    manifest_id: ManifestId
-    extents: Box
-    """Bounding box of the array's chunks in that manifest (R4-02)."""
-    num_refs: int
-    """Number of the array's references in that manifest (R4-77)."""
-
-
-class AttributesRef(Record, frozen=True):
-    """Where the attributes of a document are that was too large to stand in the snapshot (H-07).
-
-    The snapshot keeps the document without the attributes' bytes; they belong at `position`.
-    """
-
-    file: AttributesId
-    row: int
-    position: int
+__all__ = ["AttributesRef", "ManifestRef", "Node", "NodeTable", "make_node", "make_stored_node"]
 
 
 class Node(Record, frozen=True):
@@ -65,15 +51,40 @@ class Node(Record, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
 
+NodeMaker = Callable[[NodeId, str, bytes, tuple[ManifestRef, ...], AttributesRef | None], "Node"]
+"""Makes a node of its id, path, document, manifests and attributes."""
+
+
 def make_node(node_id: NodeId, path: str, document: bytes) -> Node:
     """A node from its document; raises InvalidInputError if that is not valid."""
     return Node(node_id, path, document, parse_document(document, path))
 
 
+def make_stored_node(
+    node_id: NodeId,
+    path: str,
+    document: bytes,
+    manifests: tuple[ManifestRef, ...],
+    attributes: AttributesRef | None,
+) -> Node:
+    """A node of a snapshot; raises InvalidInputError if it makes no sense."""
+    whole = document
+    if attributes is not None:
+        # H-07: the document lacks its attributes, which nothing here needs.
+        at = attributes.position
+        whole = document[:at] + b"{}" + document[at:]
+    array = parse_document(whole, path)
+    if array is None and manifests:
+        raise InvalidInputError(f"the group {path} refers to chunks")
+    if array is not None and any(ref.extents.rank != array.rank for ref in manifests):
+        raise InvalidInputError(f"extents of {path} have another rank than the array")
+    return Node(node_id, path, document, array, manifests, attributes)
+
+
 class NodeTable:
     """The nodes of a snapshot, sorted by path; each is decoded when it is first asked for."""
 
-    __slots__ = ("_by_id", "_load", "_loaded", "_node_ids", "paths")
+    __slots__ = ("_by_id", "_columns", "_load", "_loaded", "_make", "_node_ids", "paths")
 
     def __init__(
         self,
@@ -83,16 +94,72 @@ class NodeTable:
     ) -> None:
         """Take ascending paths, the ids of their nodes, and how to decode the node of a row."""
         self.paths = paths
-        self._node_ids = node_ids
+        self._node_ids: Sequence[NodeId] | None = node_ids
         self._load = load
+        self._make: NodeMaker = make_stored_node
         self._loaded: dict[int, Node] = {}
-        self._by_id: dict[NodeId, int] | None = None
+        self._by_id: Mapping[bytes, int] | None = None
+        self._columns: NodeColumns | None = None
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> NodeTable:
         """A table of nodes that exist already."""
         ordered = sorted(nodes, key=lambda node: node.path)
         return cls([n.path for n in ordered], [n.id for n in ordered], ordered.__getitem__)
+
+    @classmethod
+    def from_columns(
+        cls, columns: NodeColumns, make: NodeMaker, loaded: dict[int, Node] | None = None
+    ) -> NodeTable:
+        """A table of columns, how a node is made of its parts, and nodes that exist already."""
+
+        def load(row: int) -> Node:
+            return make(
+                columns.id_at(row),
+                columns.paths[row],
+                columns.document_at(row),
+                columns.refs.at(row),
+                columns.attributes.get(row),
+            )
+
+        table = cls(columns.paths, (), load)
+        table._node_ids = None
+        table._columns = columns
+        table._make = make
+        table._loaded = loaded or {}
+        return table
+
+    def columns(self) -> NodeColumns:
+        """All nodes as columns; quick where the table came from columns."""
+        if self._columns is None:
+            self._columns = NodeColumns.of(list(self))
+        return self._columns
+
+    def renamed(self, manifests: Mapping[ManifestId, ManifestId]) -> NodeTable:
+        """The same nodes, but that they refer to manifests that took the place of others."""
+        if not manifests:
+            return self
+        old = self.columns()
+        columns = old._replace(refs=old.refs.renamed(manifests))
+        loaded = {
+            row: node
+            for row, node in self._loaded.copy().items()
+            if not any(ref.manifest_id in manifests for ref in node.manifests)
+        }
+        return NodeTable.from_columns(columns, self._make, loaded)
+
+    def spliced(self, edits: Mapping[str, Node | None]) -> NodeTable:
+        """A table with other nodes, or none, at some paths. Costs little for all other nodes."""
+        if not edits:
+            return self
+        if not len(self.paths):
+            return NodeTable.of([node for node in edits.values() if node is not None])
+        columns, order, new = self.columns().spliced(edits)
+        # What was decoded once need not be again. A copy: other threads may load more meanwhile.
+        known = self._loaded.copy()
+        known.update(enumerate(new, len(self.paths)))
+        loaded = {row: known[old] for row, old in enumerate(order) if old in known}
+        return NodeTable.from_columns(columns, self._make, loaded)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -116,13 +183,26 @@ class NodeTable:
     def by_id(self, node_id: NodeId) -> Node | None:
         """The node with an id."""
         if self._by_id is None:
-            self._by_id = {node_id: row for row, node_id in enumerate(self._node_ids)}
+            self._by_id = self._rows_by_id()
         row = self._by_id.get(node_id)
         return None if row is None else self._at(row)
 
+    def _rows_by_id(self) -> Mapping[bytes, int]:
+        if self._node_ids is not None:
+            return {node_id: row for row, node_id in enumerate(self._node_ids)}
+        ids, size = self.columns().ids, NodeId.SIZE
+        return {ids[row * size : (row + 1) * size]: row for row in range(len(self.paths))}
+
     def node_ids(self) -> Sequence[NodeId]:
         """Ids of all nodes, by path."""
+        if self._node_ids is None:
+            self._node_ids = list(map(self.columns().id_at, range(len(self.paths))))
         return self._node_ids
+
+    def users_of(self, manifest_id: ManifestId) -> list[NodeId]:
+        """Ids of the arrays that refer to a manifest."""
+        columns = self.columns()
+        return list(map(columns.id_at, columns.refs.users_of(manifest_id)))
 
     def within(self, path: str) -> Iterator[Node]:
         """The node at a path, if any, and all below it."""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_ALL = slice(None)
+
+
 class Segments(NamedTuple):
     """Pieces of one buffer: piece `i` is `data[offsets[i] : offsets[i] + lengths[i]]`."""
 
@@ -33,6 +36,28 @@ class Segments(NamedTuple):
         """The bytes of one piece, not copied."""
         start = int(self.offsets[row])
         return memoryview(self.data)[start : start + int(self.lengths[row])]
+
+    def take(self, rows: npt.NDArray[np.integer | np.bool_]) -> Segments:
+        """Chosen pieces of the same buffer."""
+        return Segments(self.data, self.offsets[rows], self.lengths[rows])
+
+    def joined(self, rows: npt.NDArray[np.integer] | slice = _ALL) -> bytes | memoryview:
+        """Chosen pieces end to end, copied unless they are so already."""
+        offsets, lengths = self.offsets[rows], self.lengths[rows]
+        if len(offsets) == 0:
+            return b""
+        ends = offsets + lengths
+        view = memoryview(self.data)
+        start, length = int(offsets[0]), int(lengths[0])
+        if (offsets[1:] == ends[:-1]).all():
+            return view[start : int(ends[-1])]
+        if length and (lengths == length).all() and ((offsets - start) % length == 0).all():
+            # All pieces have places in a table with rows of that length.
+            first = start % length
+            count = (len(view) - first) // length
+            table = np.frombuffer(view, dtype=np.uint8, count=count * length, offset=first)
+            return table.reshape(count, length)[(offsets - first) // length].data.cast("B")
+        return b"".join(map(view.__getitem__, map(slice, offsets.tolist(), ends.tolist())))
 
 
 class FoundChunks(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,13 @@ MAX_TILE_REFS = 32_768
 class Tiling:
     """A regular partition of an array's chunk grid; without cuts, one tile is the whole grid."""
 
-    __slots__ = ("shape",)
+    __slots__ = ("is_whole", "shape")
 
     def __init__(self, shape: tuple[int | None, ...]) -> None:
         """Take how many chunks a tile spans along each dimension; None is all of them."""
         self.shape = shape
+        self.is_whole = all(size is None for size in shape)
+        """Whether nothing is cut."""
 
     @classmethod
     def for_array(
@@ -45,7 +48,7 @@ class Tiling:
             return cls(tuple(sizes))
         max_refs = MAX_TILE_REFS if max_refs is None else max_refs
         if prod(grid_shape) <= max_refs:
-            return cls((None,) * len(grid_shape))
+            return _whole(len(grid_shape))
         shape: list[int | None] = [1] * len(grid_shape)
         inner = 1
         for axis in range(len(grid_shape) - 1, -1, -1):
@@ -57,11 +60,6 @@ class Tiling:
                 shape[axis] = max(1, max_refs // inner)
                 break
         return cls(tuple(shape))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is cut."""
-        return all(size is None for size in self.shape)
 
     def tiles_of(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """Which tile each coordinate (n, rank) is in, as tile coordinates (n, rank)."""
@@ -130,6 +128,12 @@ class Tiling:
             pieces.append(ArrayChunks(ChunkIndex(piece, None), refs))
             start = stop
         return pieces
+
+
+@cache
+def _whole(rank: int) -> Tiling:
+    """One tile; there is one of it per rank, for a commit may ask for thousands."""
+    return Tiling((None,) * rank)
 
 
 def _numbered(tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Regions of arrays read and written as numpy arrays, all their chunks at once."""
+"""Boxes of an array read and written as a whole, with no object per chunk."""

@@ -113,6 +113,10 @@ class LocalStorage:
         """URL of the root."""
         return self._location
 
+    def sharing_key(self) -> tuple[str, str, int]:
+        """The folder, and the user whose rights count."""
+        return ("file", self._root, os.geteuid() if hasattr(os, "geteuid") else 0)
+
     def with_settings(self, settings: StorageSettings) -> LocalStorage:  # noqa: ARG002
         """Return this storage: the settings are about requests, and it makes none."""
         return self

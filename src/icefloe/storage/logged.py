@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.storage.port import Sharable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
 _logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -17,6 +18,10 @@ _Result = TypeVar("_Result")
 
 class LoggedStorage(ForwardingStorage):
     """Logs the operation, the key, the bytes read, the time taken and the kind of error, if any."""
+
+    def sharing_key(self) -> Hashable | None:
+        """The same as without the log."""
+        return self._inner.sharing_key() if isinstance(self._inner, Sharable) else None
 
     def _run(self, verb: str, key: str, act: Callable[[], _Result]) -> _Result:
         started = time.perf_counter()

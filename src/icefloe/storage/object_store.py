@@ -148,6 +148,11 @@ class ObjectStorage:
         """URL of the root, without credentials."""
         return self._place.location
 
+    def sharing_key(self) -> tuple[str, bytes] | None:
+        """Place, options and credentials as a digest; None if these cannot be compared."""
+        identity = self._place.identity()
+        return None if identity is None else (self.location, identity)
+
     def __repr__(self) -> str:
         return f"ObjectStorage({self.location!r})"
 

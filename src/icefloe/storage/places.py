@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import os
 import pickle
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -62,6 +64,20 @@ class Place(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Place({self.location!r})"
+
+    def identity(self) -> bytes | None:
+        """A digest that is equal for the same place seen with the same credentials.
+
+        The environment counts too, for credentials may come from it. None if some part of this
+        cannot be told from others.
+        """
+        named = ("AWS_", "AZURE_", "GOOGLE_")
+        environment = sorted(item for item in os.environ.items() if item[0].startswith(named))
+        try:
+            described = pickle.dumps((self, environment))
+        except (pickle.PicklingError, TypeError, AttributeError):
+            return None
+        return hashlib.sha256(described).digest()
 
     def connect(self, settings: EffectiveSettings, *, retries: bool) -> ObjectStore:
         """Make a client of the store.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from icefloe.storage.settings import StorageSettings
 
@@ -52,6 +52,17 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Whether conditional writes work is for the server to say: probe it before the first write."""
     reads_are_immediate: bool = False
     """Reading a few KiB is so quick that an event loop may do it itself (memory, local files)."""
+
+
+@runtime_checkable
+class Sharable(Protocol):
+    """A storage that can tell which others are the same place, seen by the same user."""
+
+    def sharing_key(self) -> Hashable | None:
+        """Equal for storages that read the same objects with the same rights; None: not known.
+
+        Without any secret, for it may live longer than the storage.
+        """
 
 
 @runtime_checkable

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.ids import NodeId
+    from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.transaction_log import TransactionLog
+    from icefloe.versioning.manifest_writer import WrittenManifests
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +69,10 @@ def write_commit(
     changes, numbering = number_nodes(changes, base, files.format.generation.node_numbering)
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings).write()
-    nodes, attribute_files = _with_attributes(
-        files,
-        base,
-        _new_nodes(changes, written.refs),
-        settings.inline_attributes_threshold_bytes,
+    edits, new_file = _with_attributes(
+        files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
+    nodes = base.nodes.renamed(written.replaced).spliced(edits)
     snapshot = Snapshot(
         id=SnapshotId.random(),
         parent_id=parent.id,
@@ -84,7 +83,7 @@ def write_commit(
         total_parents=parent.total_parents + 1,
         history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
         manifests=_listed_manifests(base, nodes, written.infos),
-        attribute_files=attribute_files,
+        attribute_files=_listed_attribute_files(base, nodes, new_file),
         nodes=nodes,
     )
     log = changes.log(written.touched)
@@ -104,47 +103,66 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
     return touched
 
 
-def _new_nodes(changes: ChangeSet, refs: Mapping[NodeId, tuple[ManifestRef, ...]]) -> list[Node]:
-    """All nodes of the new snapshot, with the manifests that were just written."""
-    nodes = changes.all_nodes()
-    if not refs:
-        return nodes
-    return [node.evolve(manifests=refs[node.id]) if node.id in refs else node for node in nodes]
+def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, Node | None]:
+    """What is now at the paths where something changed, with the manifests just written."""
+    edited = changes.edited_nodes()
+    for path, node in edited.items():
+        if node is not None and any(ref.manifest_id in written.replaced for ref in node.manifests):
+            edited[path] = node.evolve(manifests=_renamed(node.manifests, written.replaced))
+    for node_id, manifests in written.refs.items():
+        node = changes.by_id(node_id)
+        if node is not None:
+            edited[node.path] = node.evolve(manifests=manifests)
+    return edited
+
+
+def _renamed(
+    refs: tuple[ManifestRef, ...], replaced: Mapping[ManifestId, ManifestId]
+) -> tuple[ManifestRef, ...]:
+    return tuple(
+        ManifestRef(replaced.get(ref.manifest_id, ref.manifest_id), ref.extents, ref.num_refs)
+        for ref in refs
+    )
 
 
 def _with_attributes(
-    files: MetadataFiles, base: Snapshot, nodes: list[Node], threshold: int
-) -> tuple[NodeTable, tuple[AttributesFileInfo, ...]]:
+    files: MetadataFiles, edited: dict[str, Node | None], threshold: int
+) -> tuple[dict[str, Node | None], AttributesFileInfo | None]:
     """Move attributes that are too large for the snapshot to an attribute file (R1-06, H-07)."""
-    kept: list[Node] = []
     rows: list[bytes] = []
     spilled: list[tuple[Node, bytes, int]] = []
-    for node in nodes:
-        parts = None if node.attributes else split_document(node.document, threshold)
-        if parts is None:
-            kept.append(node)
-        else:
+    for node in edited.values():
+        if node is None or node.attributes is not None:
+            continue
+        parts = split_document(node.document, threshold)
+        if parts is not None:
             rest, attributes, position = parts
             spilled.append((node, rest, position))
             rows.append(attributes)
-    infos = {info.id: info for info in base.attribute_files}
-    if rows:
-        file_id, size = files.write_attributes(rows)
-        infos[file_id] = AttributesFileInfo(file_id, size)
-        kept += [
-            node.evolve(document=rest, attributes=AttributesRef(file_id, row, position))
-            for row, (node, rest, position) in enumerate(spilled)
-        ]
-    used = {node.attributes.file for node in kept if node.attributes is not None}
-    listed = tuple(info for file_id, info in infos.items() if file_id in used)
-    return NodeTable.of(kept), listed
+    if not rows:
+        return edited, None
+    file_id, size = files.write_attributes(rows)
+    moved = {
+        node.path: node.evolve(document=rest, attributes=AttributesRef(file_id, row, position))
+        for row, (node, rest, position) in enumerate(spilled)
+    }
+    return {**edited, **moved}, AttributesFileInfo(file_id, size)
+
+
+def _listed_attribute_files(
+    base: Snapshot, nodes: NodeTable, new: AttributesFileInfo | None
+) -> tuple[AttributesFileInfo, ...]:
+    """Every attribute file that some node points to (R1-30)."""
+    used = {ref.file for ref in nodes.columns().attributes.values()}
+    known = base.attribute_files if new is None else (*base.attribute_files, new)
+    return tuple([info for info in known if info.id in used])
 
 
 def _listed_manifests(
     base: Snapshot, nodes: NodeTable, written: list[ManifestFileInfo]
 ) -> tuple[ManifestFileInfo, ...]:
     """Every manifest that some node points to (R1-29), sorted by id."""
-    used = {ref.manifest_id for node in nodes for ref in node.manifests}
+    used = nodes.columns().refs.used_manifests()
     listed = [info for info in (*base.manifests, *written) if info.id in used]
     return tuple(sorted(listed, key=lambda info: info.id))
 

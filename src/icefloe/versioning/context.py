@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
-from icefloe.files.chunks import ChunkFiles, ChunkSettings
-from icefloe.files.metadata import CacheBudget, MetadataFiles
+from icefloe.files.bulk_reads import ReadLimits
+from icefloe.files.chunks import ChunkFiles, ChunkSettings, WriteLimits
+from icefloe.files.metadata import MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
 from icefloe.files.virtual import VirtualChunkResolver
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _BYTES_PER_NODE = 600
 _BYTES_PER_REF = 33
+_CHUNKS_AT_A_TIME = 16
 
 
 class VirtualAccess(Record, frozen=True):
@@ -42,7 +45,7 @@ class VirtualAccess(Record, frozen=True):
 
 
 class Context:
-    """The parts of an open repository; sessions of one repository share its caches."""
+    """The parts of an open repository; its caches are those of the process."""
 
     def __init__(
         self,
@@ -65,7 +68,11 @@ class Context:
             access.authorizations,
             confirmed_prefixes=access.confirmed_prefixes,
         )
-        self.files = MetadataFiles(storage, fmt, self._budget())
+        at_once = (
+            self.settings.manifest_fetches_during_commit,
+            self.settings.max_concurrent_requests,
+        )
+        self.files = MetadataFiles(storage, fmt, self._budget(), min(at_once))
         if found is not None and found.tip.snapshot_id is not None:
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(
@@ -77,6 +84,13 @@ class Context:
                 self.settings.packed_chunk_threshold_bytes,
                 self.settings.pack_bytes,
             ),
+            WriteLimits(min(self.settings.max_concurrent_requests, _CHUNKS_AT_A_TIME)),
+        )
+        self.read_limits = ReadLimits(
+            self.settings.read_gap_bytes,
+            self.settings.read_request_bytes,
+            self.settings.read_concurrency,
+            self.settings.read_buffered_bytes,
         )
         self.history = History(self.files, self.refs)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import SnapshotStub
     from icefloe.versioning.history import History
@@ -71,29 +74,127 @@ class AncestryGraph:
         )
 
     def __str__(self) -> str:
-        lanes: list[str] = []
         lines: list[str] = []
-        for row in self.rows:
-            if row.id not in lanes:
-                lanes.append(row.id)
-            place = lanes.index(row.id)
-            marks = " ".join("*" if i == place else "|" for i in range(len(lanes)))
-            names = [*row.branches, *(f"tag: {tag}" for tag in row.tags)]
-            labels = f" ({', '.join(names)})" if names else ""
-            title = row.message.splitlines()[0] if row.message else ""
-            lines.append(f"{marks}  {row.id}{labels} {row.written_at} {title}")
-            joined = [i for i, lane in enumerate(lanes) if lane == row.parent_id and i != place]
-            if row.parent_id is None:
-                del lanes[place]
-            elif joined:
+        for step in self._steps():
+            row = step.row
+            marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
+            title = _title(row)
+            lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}")
+            if step.ends is not None:
                 # Two lines of history meet: the one further right ends here.
-                other = joined[0]
-                keep, end = min(place, other), max(place, other)
-                lanes[keep] = row.parent_id
-                lines.append(" ".join("/" if i == end else "|" for i in range(len(lanes))).rstrip())
-                del lanes[end]
-            else:
-                lanes[place] = row.parent_id
+                joined = ("/" if i == step.ends else "|" for i in range(step.width))
+                lines.append(" ".join(joined).rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def to_svg(self) -> str:
+        """The graph as a picture: one row per snapshot, a line from each to its parent."""
+        places: dict[str, tuple[int, int]] = {}
+        width = 1
+        for number, step in enumerate(self._steps()):
+            places[step.row.id] = (step.place, number)
+            width = max(width, step.width)
+        text_at = _LANE * width + _LANE
+        lines = [_svg_line(places, row) for row in self.rows]
+        dots = [_svg_row(places[row.id], row, text_at) for row in self.rows]
+        longest = max((len(_svg_text(row)) for row in self.rows), default=0)
+        size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_SVG_FONT}>',
+                *(line for line in lines if line),
+                *dots,
+                "</svg>",
+            ]
+        )
+
+    def _repr_svg_(self) -> str:
+        """Shown by notebooks."""
+        return self.to_svg()
+
+    def _steps(self) -> Iterator[_Step]:
+        """Each snapshot with the line of history that it lies on, of those that run beside it."""
+        lanes: list[str] = []
+        for row in self.rows:
+            if row.id not in lanes:
+                lanes.append(row.id)
+            place, width = lanes.index(row.id), len(lanes)
+            joined = [i for i, lane in enumerate(lanes) if lane == row.parent_id and i != place]
+            ends = None
+            if row.parent_id is None:
+                del lanes[place]
+            elif joined:
+                ends = max(place, joined[0])
+                lanes[min(place, joined[0])] = row.parent_id
+                del lanes[ends]
+            else:
+                lanes[place] = row.parent_id
+            yield _Step(row, place, width, ends)
+
+
+class _Step(NamedTuple):
+    """Where a snapshot is drawn."""
+
+    row: GraphRow
+    place: int
+    width: int
+    ends: int | None
+    """The line of history that ends below it, joining another."""
+
+
+_SVG_FONT = 'font-family="monospace" font-size="12"'
+_LANE = 18
+_ROW = 24
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+
+def _title(row: GraphRow) -> str:
+    return row.message.splitlines()[0] if row.message else ""
+
+
+def _labels(row: GraphRow) -> str:
+    names = [*row.branches, *(f"tag: {tag}" for tag in row.tags)]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _svg_text(row: GraphRow) -> str:
+    return f"{row.id[:8]}{_labels(row)} {_title(row)[:80]}"
+
+
+def _middle(place: tuple[int, int]) -> tuple[int, int]:
+    lane, number = place
+    return _LANE * lane + _LANE // 2, _ROW * number + _ROW // 2
+
+
+def _colour(lane: int) -> str:
+    return _COLOURS[lane % len(_COLOURS)]
+
+
+def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
+    parent = places.get(row.parent_id or "")
+    if parent is None:
+        return ""
+    (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(parent)
+    path = (
+        f"M {x} {y} L {x} {to_y - _ROW // 2} L {to_x} {to_y}"
+        if x != to_x
+        else (f"M {x} {y} L {to_x} {to_y}")
+    )
+    stroke = _colour(max(places[row.id][0], parent[0]))
+    return f'<path d="{path}" stroke="{stroke}" stroke-width="2" fill="none"/>'
+
+
+def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:
+    x, y = _middle(place)
+    names = (
+        f'<tspan dx="6" font-weight="bold">{escape(_labels(row).strip())}</tspan>'
+        if _labels(row)
+        else ""
+    )
+    return (
+        f'<circle cx="{x}" cy="{y}" r="5" fill="{_colour(place[0])}"/>'
+        f'<text x="{text_at}" y="{y + 4}"><title>{escape(row.id)}</title>'
+        f'<tspan fill="#777">{escape(row.id[:8])}</tspan>{names} {escape(_title(row)[:80])} '
+        f'<tspan fill="#777">{escape(row.written_at[:16])}</tspan></text>'
+    )

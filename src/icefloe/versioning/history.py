@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from icefloe.changes.compare import compare_nodes
+import msgspec
+
+from icefloe.changes.compare import compare_chunks, compare_nodes
 from icefloe.changes.logs import combine
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
     RefNotFoundError,
+    SessionStateError,
     SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -19,6 +23,8 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
+from icefloe.model.transaction_log import TransactionLog
+from icefloe.versioning.cuts import Cuts
 from icefloe.versioning.info import Diff
 
 if TYPE_CHECKING:
@@ -26,8 +32,8 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.formats.port import Refs
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.snapshot import SnapshotStub
-    from icefloe.model.transaction_log import TransactionLog
 
     Lookup = Callable[[str], SnapshotId | None]
 
@@ -55,10 +61,11 @@ class Version(Record, frozen=True):
 class History:
     """The snapshots of a repository and how they follow each other."""
 
-    def __init__(self, files: MetadataFiles, refs: Refs) -> None:
-        """Take where the snapshots and the references are."""
+    def __init__(self, files: MetadataFiles, refs: Refs, cuts: Cuts | None = None) -> None:
+        """Take where the snapshots, the references and what expiry left are."""
         self.files = files
         self.refs = refs
+        self.cuts = Cuts(files.storage) if cuts is None else cuts
 
     # --- names of versions
 
@@ -129,6 +136,20 @@ class History:
 
     def stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
         """A snapshot and its ancestors, newest first, reading as few files as possible."""
+        cuts = self.cuts.all()
+        for stub in self.recorded_stubs(snapshot_id):
+            yield stub
+            root = self.cuts.root_behind(stub.id) if stub.id in cuts else None
+            if root is not None:
+                if root != stub.id:
+                    yield self.files.read_snapshot(root).stub()
+                return
+
+    def recorded_stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
+        """Like `stubs`, as the snapshots themselves remember it, whatever has expired since.
+
+        Raises SnapshotNotFoundError where the next one was collected.
+        """
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
         yield snapshot.stub()
@@ -152,31 +173,66 @@ class History:
 
     def ancestry(self, snapshot_id: SnapshotId) -> Iterator[Snapshot]:
         """A snapshot and its ancestors, newest first."""
+        cuts = self.cuts.all()
+        for snapshot in self._recorded_ancestry(snapshot_id, cuts):
+            if snapshot.id not in cuts:
+                yield snapshot
+                continue
+            shown = self.with_shown_parent(snapshot)
+            yield shown
+            if shown.parent_id is not None:
+                yield self.files.read_snapshot(shown.parent_id)
+            return
+
+    def with_shown_parent(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot with the parent that its history shows, which expiry may have changed."""
+        root = self.cuts.root_behind(snapshot.id)
+        if root is None:
+            return snapshot
+        return msgspec.structs.replace(
+            snapshot, parent_id=None if root == snapshot.id else root, history=(), total_parents=1
+        )
+
+    def _recorded_ancestry(
+        self, snapshot_id: SnapshotId, cuts: frozenset[SnapshotId]
+    ) -> Iterator[Snapshot]:
+        """A snapshot and its ancestors as far as the first cut."""
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
         yield snapshot
         read_ahead = 1
-        while snapshot.parent_id is not None:
+        while snapshot.parent_id is not None and snapshot.id not in cuts:
             known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
-            ends_here = len(known) >= snapshot.total_parents
-            ids = known[:read_ahead]
+            ids = _as_far_as_kept(known[:read_ahead], cuts)
             read_ahead = min(2 * read_ahead, MAX_READ_AHEAD)
             for ancestor_id, ancestor in zip(
                 ids, self.files.in_parallel(self._read_if_present, ids), strict=True
             ):
                 if ancestor is None:
-                    first = snapshot.history[-1] if snapshot.history else None
-                    if ends_here and first is not None and _is_only_remembered(first, ancestor_id):
-                        yield _as_remembered(first)
-                        return
-                    raise SnapshotNotFoundError(
-                        f"snapshot {ancestor_id} is missing, although {snapshot.id} descends "
-                        "from it; the repository is damaged",
-                        str(ancestor_id),
-                    )
+                    yield from self._instead_of_missing(snapshot, ancestor_id)
+                    return
                 _refuse_cycle(ancestor_id, seen)
                 yield ancestor
                 snapshot = ancestor
+
+    def _instead_of_missing(self, child: Snapshot, missing: SnapshotId) -> Iterator[Snapshot]:
+        """What follows a snapshot whose parent is not there, if that may be."""
+        root = self.cuts.root_behind(child.id)
+        if root is not None:
+            # A storage that cannot list, or a cut that was made meanwhile.
+            if root != child.id:
+                yield self.files.read_snapshot(root)
+            return
+        if child.history and len(child.history) >= child.total_parents:
+            first = child.history[-1]
+            if _is_only_remembered(first, missing):
+                yield _as_remembered(first)
+                return
+        raise SnapshotNotFoundError(
+            f"snapshot {missing} is missing, although {child.id} descends from it; "
+            "the repository is damaged",
+            str(missing),
+        )
 
     def _read_if_present(self, snapshot_id: SnapshotId) -> Snapshot | None:
         try:
@@ -207,12 +263,16 @@ class History:
         )
 
     def between(self, older: SnapshotId, newer: SnapshotId) -> list[SnapshotId] | None:
-        """Snapshots after `older` up to `newer`, oldest first; None if it is no ancestor."""
+        """Snapshots after `older` up to `newer`, oldest first; None if it is no ancestor.
+
+        Expired ones count as long as they are there: a session must be able to rebase over them.
+        """
         path: list[SnapshotId] = []
-        for stub in self.stubs(newer):
-            if stub.id == older:
-                return path[::-1]
-            path.append(stub.id)
+        with contextlib.suppress(SnapshotNotFoundError):
+            for stub in self.recorded_stubs(newer):
+                if stub.id == older:
+                    return path[::-1]
+                path.append(stub.id)
         return None
 
     # --- differences
@@ -231,21 +291,102 @@ class History:
             SnapshotChunks(self.files, snapshot).table,
         )
 
+    def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
+        """The parent of what takes the place of a snapshot, and all that happened since."""
+        parent_id = self.with_shown_parent(snapshot).parent_id
+        if parent_id is None:
+            raise SessionStateError("the first snapshot of a repository cannot be amended")
+        log = self.changes_between(parent_id, snapshot.id)
+        assert log is not None
+        return self.files.read_snapshot(parent_id), log
+
+    def shows(self, older: SnapshotId, newer: SnapshotId) -> bool:
+        """Whether a snapshot is in the history of another, and has not expired."""
+        return any(stub.id == older for stub in self.stubs(newer))
+
     def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
         """What the commits after `older` up to `newer` changed; None if it is no ancestor."""
         path = self.between(older, newer)
-        return None if path is None else combine(self.files.in_parallel(self.log, path))
+        if path is None:
+            # The first snapshot stays an ancestor when those after it are gone.
+            return self._compared(older, newer) if self.shows(older, newer) else None
+        try:
+            return combine(self.files.in_parallel(self.log, path))
+        except SnapshotNotFoundError:
+            # What lies between was collected after it had expired; both ends are there.
+            return self._compared(older, newer)
+
+    def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
+        """What differs between two snapshots, by looking at them instead of at logs."""
+        before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        return self._compare(before, after)
+
+    def _compare(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        return compare_nodes(
+            list(before.nodes),
+            list(after.nodes),
+            SnapshotChunks(self.files, before).table,
+            SnapshotChunks(self.files, after).table,
+        )
+
+    def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """What differs between any two states: by logs if one descends from the other."""
+        if before.id == after.id:
+            return TransactionLog()
+        log = self.changes_between(before.id, after.id)
+        return self._compare(before, after) if log is None else log
+
+    def net_difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
+        """Like `difference`, without what was changed and changed back."""
+        log = self.difference(before, after)
+        chunks_before = SnapshotChunks(self.files, before)
+        chunks_after = SnapshotChunks(self.files, after)
+        updated = {}
+        for node_id, index in log.updated_chunks.items():
+            old, new = before.nodes.by_id(node_id), after.nodes.by_id(node_id)
+            changed: ChunkIndex | None = index
+            if old is not None and new is not None:
+                changed = compare_chunks(
+                    chunks_before.some(old, index), chunks_after.some(new, index)
+                )
+            if changed is not None:
+                updated[node_id] = changed
+        same = {
+            node_id
+            for node_id in log.updated_arrays | log.updated_groups
+            if (old := before.nodes.by_id(node_id)) is not None
+            and (new := after.nodes.by_id(node_id)) is not None
+            and self.files.document(old) == self.files.document(new)
+        }
+        return msgspec.structs.replace(
+            log,
+            updated_chunks=updated,
+            updated_arrays=log.updated_arrays - same,
+            updated_groups=log.updated_groups - same,
+        )
+
+    def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+        """The newest snapshot that both descend from, or are."""
+        ancestors = {stub.id for stub in self.stubs(one)}
+        return next((stub.id for stub in self.stubs(other) if stub.id in ancestors), None)
 
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
-        """Differences from an ancestor to a later snapshot."""
-        log = None if older == newer else self.changes_between(older, newer)
-        if log is None:
+        """Differences between two snapshots that have a common ancestor."""
+        if older == newer or self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
-                f"the ancestry of {newer} doesn't include {older}: "
-                "a diff goes from an ancestor to a later snapshot"
+                f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
+                "from: a diff is between two different snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
-        return Diff(log, before.nodes, after.nodes)
+        return Diff(self.difference(before, after), before.nodes, after.nodes)
+
+
+def _as_far_as_kept(ids: list[SnapshotId], cuts: frozenset[SnapshotId]) -> list[SnapshotId]:
+    """Ancestors, newest first, up to the first one behind which the history is cut."""
+    for place, snapshot_id in enumerate(ids):
+        if snapshot_id in cuts:
+            return ids[: place + 1]
+    return ids
 
 
 def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:

@@ -1,12 +1,21 @@
-"""Describes a snapshot as plain values, for people and tools."""
+"""Describes files of a repository as plain values, for people and tools."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from icefloe.model.chunk_refs import ChunkKind
+
 if TYPE_CHECKING:
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+
+_SHOWN_CHUNKS = 100
 
 
 def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
@@ -40,3 +49,56 @@ def _describe_node(node: Node) -> dict[str, Any]:
             for ref in node.manifests
         ]
     return described
+
+
+def describe_manifest(manifest_id: ManifestId, manifest: Manifest) -> dict[str, Any]:
+    """What a manifest holds of each array, without the single references."""
+    arrays = [_describe_part(manifest, node_id) for node_id in manifest.index.arrays]
+    return {
+        "id": str(manifest_id),
+        "num_chunk_refs": manifest.num_refs,
+        "blocks": len(manifest.index.block_rows) - 1,
+        "arrays": arrays,
+    }
+
+
+def _describe_part(manifest: Manifest, node_id: NodeId) -> dict[str, Any]:
+    part = manifest.index.arrays[node_id]
+    table = manifest.array(node_id)
+    kinds = np.zeros(0, np.uint8) if table is None else table.refs.kinds
+    lengths = np.zeros(0, np.uint64) if table is None else table.refs.lengths
+    shown = (ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE)
+    return {
+        "node_id": str(node_id),
+        "extents": list(map(list, zip(part.extents.lower, part.extents.upper, strict=True))),
+        "num_chunk_refs": part.count,
+        "is_dense": part.is_dense,
+        "chunks": {kind.name.lower(): int((kinds == kind).sum()) for kind in shown},
+        "bytes": {kind.name.lower(): int(lengths[kinds == kind].sum()) for kind in shown},
+    }
+
+
+def describe_log(snapshot_id: SnapshotId, log: TransactionLog) -> dict[str, Any]:
+    """What a commit changed, by node id; of many chunks, the first ones."""
+    nodes = {
+        name: sorted(map(str, getattr(log, name)))
+        for name in (
+            "new_groups",
+            "new_arrays",
+            "deleted_groups",
+            "deleted_arrays",
+            "updated_groups",
+            "updated_arrays",
+        )
+    }
+    chunks = {
+        str(node_id): {
+            "count": len(index),
+            "first": index.coords()[:_SHOWN_CHUNKS].tolist(),
+        }
+        for node_id, index in sorted(log.updated_chunks.items())
+    }
+    moves = [
+        {"node_id": str(move.node_id), "from": move.source, "to": move.target} for move in log.moves
+    ]
+    return {"snapshot_id": str(snapshot_id), **nodes, "updated_chunks": chunks, "moved": moves}

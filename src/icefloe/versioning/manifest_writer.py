@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from icefloe.changes.chunk_edits import prepare_tables
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
@@ -17,6 +19,7 @@ from icefloe.model.nodes import ManifestRef, Node
 from icefloe.model.record import Record
 from icefloe.packing.plan import Item, Standing, closure, plan_manifests
 from icefloe.packing.tiles import Tiling
+from icefloe.versioning.in_place import InPlaceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -46,6 +49,8 @@ class WrittenManifests(Record, frozen=True, eq=False):
     """New manifest references of the arrays that have other ones than before."""
     touched: dict[NodeId, ChunkIndex]
     """Chunks that were set or deleted in each array."""
+    replaced: dict[ManifestId, ManifestId] = msgspec.field(default_factory=dict)
+    """Manifests that took the place of others, also for arrays that are not in `refs`."""
 
 
 class ManifestWriter:
@@ -75,6 +80,9 @@ class ManifestWriter:
     def write(self) -> WrittenManifests:
         """Write every manifest that the changes make necessary."""
         self._add_edited()
+        in_place = self._write_in_place()
+        if in_place is not None:
+            return in_place
         seen = self._add_neighbours()
         plan = plan_manifests(
             [self._item(part) for part in self._whole],
@@ -93,10 +101,29 @@ class ManifestWriter:
         infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
         return WrittenManifests(infos, self._new_refs(todo, infos), self._touched)
 
+    def _write_in_place(self) -> WrittenManifests | None:
+        """Write one manifest for another, if that is all that there is to do."""
+        dropped = set().union(*self._dropped.values())
+        edited = {part.node_id: part.chunks for part in self._whole}
+        if self._tiles or len(dropped) != 1 or len(edited) != len(self._whole):
+            return None
+        if any(each != dropped for each in self._dropped.values()) or len(edited) != len(
+            self._dropped
+        ):
+            return None
+        (old,) = dropped
+        writer = InPlaceWriter(self._files, self._base, self._chunks, self._changes, self._settings)
+        info = writer.write(old, edited)
+        if info is None:
+            return None
+        refs = self._new_refs([(info.set_name, self._whole)], [info])
+        return WrittenManifests([info], refs, self._touched, {old: info.id})
+
     # --- what must be written
 
     def _add_edited(self) -> None:
         """Take the new references of edited arrays."""
+        prepare_tables(self._changes.chunks.values())
         for node_id, edits in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
             if node is None or edits.is_empty:
@@ -128,6 +155,8 @@ class ManifestWriter:
         """
         start = [*self._dropped, *self._changes.deleted]
         found, seen = closure(start, self._manifests_of, self._members_of)
+        if not seen:
+            return seen
         for node_id in sorted(found):
             node = self._changes.by_id(node_id)
             if node is not None:
@@ -159,12 +188,10 @@ class ManifestWriter:
 
     def _members_of(self, manifest_id: ManifestId) -> list[NodeId]:
         """Arrays that still have references in a manifest."""
-        manifest = self._chunks.manifest(manifest_id)
         return [
             node_id
-            for node_id in manifest.index.arrays
+            for node_id in self._base.nodes.users_of(manifest_id)
             if self._changes.by_id(node_id) is not None
-            and any(ref.manifest_id == manifest_id for ref in self._base_refs(node_id))
         ]
 
     def _taken_in_again(self, manifest_id: ManifestId) -> list[Part]:

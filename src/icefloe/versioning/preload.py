@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _FEW_NODES = 100
 """So many nodes are looked through sooner than a thread is started that may find nothing to do."""
+_FEW_NODES_BY_ENDING = 10_000
 
 
 def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | None:
@@ -27,7 +29,8 @@ def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | No
     """
     if context.settings.preload.wants_nothing or not snapshot.manifests:
         return None
-    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= _FEW_NODES else None
+    few = _FEW_NODES_BY_ENDING if context.settings.preload.is_quick else _FEW_NODES
+    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= few else None
     if chosen == []:
         return None
     thread = threading.Thread(
@@ -52,11 +55,8 @@ def _chosen(context: Context, snapshot: Snapshot) -> list[ManifestId]:
     """The manifests that the configuration wants; none if the snapshot cannot be understood."""
     sizes = {info.id: info.num_chunk_refs for info in snapshot.manifests}
     try:
-        return list(
-            context.settings.preload.chosen(
-                ((path, _manifests_of(snapshot, path)) for path in snapshot.nodes.paths),
-                sizes.__getitem__,
-            )
+        return context.settings.preload.chosen(
+            snapshot.nodes.paths, partial(_manifests_of, snapshot), sizes.__getitem__
         )
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)

@@ -18,13 +18,14 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     RepositoryNotFoundError,
-    SessionStateError,
 )
 from icefloe.formats.registry import detect, discover, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
+from icefloe.versioning.blame import Blame, blame
+from icefloe.versioning.branch_work import BranchWork
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.context import Context, VirtualAccess
@@ -37,19 +38,23 @@ from icefloe.versioning.initialize import (
     write_first_snapshot,
 )
 from icefloe.versioning.inspection import describe_snapshot
+from icefloe.versioning.maintained import MaintainedRepository
 from icefloe.versioning.manifest_rewriter import rewrite_manifests
 from icefloe.versioning.preload import start_preload
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from os import PathLike
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
     from icefloe.formats.registry import Format
+    from icefloe.maintenance.materialize import Materialized
+    from icefloe.maintenance.virtual_sources import VirtualSourcesReport
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
+    from icefloe.regions.value_diff import ValueDiff
     from icefloe.storage.port import Storage
     from icefloe.zarr_store.store import IcefloeStore
 
@@ -59,7 +64,7 @@ MAIN = "main"
 DEFAULT_GENERATION = "repository"
 
 
-class Repository:
+class Repository(MaintainedRepository):
     """A versioned Zarr hierarchy in a storage."""
 
     def __init__(self, context: Context) -> None:
@@ -329,10 +334,7 @@ class Repository:
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
         if commit_method == "amend":
-            if base.parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = context.files.read_snapshot(base.parent_id)
-            replaced = context.history.log(base.id)
+            parent, replaced = context.history.replaceable(base)
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
             context.files,
@@ -344,7 +346,163 @@ class Repository:
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": str(snapshot.id)})
         return str(snapshot.id)
+
+    # --- work on branches
+
+    def merge(
+        self,
+        from_branch: str,
+        into_branch: str,
+        *,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+        fast_forward: bool = True,
+    ) -> str:
+        """Bring what a branch has into another: a three-way merge as one commit.
+
+        What differs since the two parted is compared chunk by chunk, key by key of the metadata
+        and attribute by attribute. If the other branch has no commits of its own, it is moved
+        forward instead. What was merged is remembered, so a later merge takes only what is new.
+
+        Args:
+            from_branch: Whose changes to take.
+            into_branch: The branch that moves.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            solver: Decides conflicts, with `from_branch` as ours; MergeSolver() if not given,
+                which merges metadata and leaves chunks that both wrote to you.
+            fast_forward: Whether to move the branch without a commit where that is enough.
+
+        Returns:
+            The id of the snapshot that `into_branch` points to then.
+
+        Raises:
+            RebaseFailedError: If conflicts are left; nothing was changed then.
+        """
+        work = self._branch_work()
+        return work.merge(
+            from_branch, into_branch, message, metadata, solver, fast_forward=fast_forward
+        )
+
+    def cherry_pick(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch what one commit elsewhere changed; returns the tip's id."""
+        picked = self._existing(snapshot_id)
+        return self._branch_work().cherry_pick(picked, branch, message, metadata, solver)
+
+    def revert(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch the opposite of what one commit changed; returns the tip's id.
+
+        The chunks that it replaced come back as they were; later changes of other chunks stay.
+        """
+        undone = self._existing(snapshot_id)
+        return self._branch_work().revert(undone, branch, message, metadata, solver)
+
+    def squash(
+        self,
+        branch: str,
+        since_snapshot_id: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Make one commit of all commits of a branch after a snapshot; returns its id.
+
+        Other branches and tags keep the single commits. Raises ConflictError if the branch moved.
+        """
+        since = self._existing(since_snapshot_id)
+        return self._branch_work().squash(branch, since, message, metadata)
+
+    def publish(self, from_branch: str, to_branch: str) -> str:
+        """Move a branch forward to the tip of another, whose commits follow its own.
+
+        The last step of write, audit, publish: write on a branch, look at it, then publish it.
+        Raises ConflictError if the branch has commits that the other does not have.
+        """
+        return self._branch_work().publish(from_branch, to_branch)
+
+    def _branch_work(self) -> BranchWork:
+        return BranchWork(self._context, self._default_metadata)
+
+    def materialize(
+        self,
+        branch: str,
+        *,
+        arrays: Iterable[str] = ("*",),
+        region: Mapping[str, slice] | None = None,
+        locations: Iterable[str] | None = None,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        dry_run: bool = False,
+        rebase_with: ConflictSolver | None = None,
+    ) -> Materialized:
+        """Copy chosen virtual chunks into the repository, byte for byte, as one commit.
+
+        Args:
+            branch: Whose tip to change.
+            arrays: Paths of arrays, as patterns: `/era5/*`.
+            region: By dimension name, which elements to copy; chunks that have any of them are
+                copied whole.
+            locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            dry_run: Count chunks and bytes, and copy nothing.
+            rebase_with: What to do if the branch moves meanwhile.
+        """
+        from icefloe.maintenance.materialize import materialize
+
+        return materialize(
+            self,
+            branch,
+            arrays=arrays,
+            region=region,
+            locations=locations,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+            rebase_with=rebase_with,
+        )
+
+    def check_virtual_sources(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        arrays: Iterable[str] | None = None,
+    ) -> VirtualSourcesReport:
+        """Which files of virtual chunks are missing, changed or too short; none is read.
+
+        Args:
+            branch: The version to look at; `main` if none is named.
+            tag: The same, by tag.
+            snapshot_id: The same, by snapshot.
+            arrays: Paths of arrays or groups to look at; all by default.
+        """
+        from icefloe.maintenance.virtual_sources import check_virtual_sources
+
+        if branch is None and tag is None and snapshot_id is None:
+            branch = MAIN
+        session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
+        return check_virtual_sources(session, None if arrays is None else list(arrays))
 
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""
@@ -360,9 +518,10 @@ class Repository:
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot."""
-        target = self._existing(snapshot_id)
         ensure_conditional_writes(self._context.storage)
-        self._context.refs.create_branch(branch, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.create_branch(branch, target)
+        self._note("create_branch", {"branch": branch, "snapshot_id": str(target)})
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
@@ -376,7 +535,6 @@ class Repository:
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
         """Let a branch point to another snapshot, as one more entry of its sequence (H-22)."""
-        target = self._existing(snapshot_id)
         tip = self._context.refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
@@ -389,7 +547,10 @@ class Repository:
                 from_snapshot_id,
                 str(tip.snapshot_id),
             )
-        self._context.refs.advance(tip, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.advance(tip, target)
+        moved = {"branch": branch, "from": str(tip.snapshot_id), "to": str(target)}
+        self._note("reset_branch", moved)
 
     def delete_branch(self, branch: str) -> None:
         """Delete a branch; `main` stays. The snapshots stay until garbage is collected."""
@@ -399,12 +560,14 @@ class Repository:
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
         self._context.refs.advance(tip, None)
+        self._note("delete_branch", {"branch": branch, "snapshot_id": str(tip.snapshot_id)})
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Give a snapshot a name for ever."""
-        target = self._existing(snapshot_id)
         ensure_conditional_writes(self._context.storage)
-        self._context.refs.create_tag(tag, target)
+        with self._pinned(snapshot_id) as target:
+            self._context.refs.create_tag(tag, target)
+        self._note("create_tag", {"tag": tag, "snapshot_id": str(target)})
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
@@ -426,7 +589,8 @@ class Repository:
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """A snapshot by its id."""
-        return SnapshotInfo.of(self._context.files.read_snapshot(self._existing(snapshot_id)))
+        snapshot = self._context.files.read_snapshot(self._existing(snapshot_id))
+        return SnapshotInfo.of(self._context.history.with_shown_parent(snapshot))
 
     def ancestry(
         self,
@@ -454,7 +618,7 @@ class Repository:
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """What changed from an ancestor to a later snapshot."""
+        """What changed from one snapshot to another that has a common ancestor with it."""
         Version(from_branch, from_tag, from_snapshot_id).check(
             "from_branch, from_tag, or from_snapshot_id"
         )
@@ -462,6 +626,55 @@ class Repository:
         older = self._resolve(from_branch, from_tag, from_snapshot_id)
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return self._context.history.diff(older, newer)
+
+    def diff_values(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+        arrays: Iterable[str] | None = None,
+    ) -> ValueDiff:
+        """How many cells of each written array differ between two versions, and how much.
+
+        Reads only chunks that were written in between, one at a time, of both versions.
+
+        Args:
+            from_branch: The first version.
+            from_tag: The same, by tag.
+            from_snapshot_id: The same, by snapshot.
+            to_branch: The second version.
+            to_tag: The same, by tag.
+            to_snapshot_id: The same, by snapshot.
+            arrays: Paths of arrays to compare; all that were written by default.
+        """
+        from icefloe.regions.value_diff import compare_values
+
+        diff = self.diff(
+            from_branch=from_branch,
+            from_tag=from_tag,
+            from_snapshot_id=from_snapshot_id,
+            to_branch=to_branch,
+            to_tag=to_tag,
+            to_snapshot_id=to_snapshot_id,
+        )
+        before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
+        after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
+        return compare_values(before, after, diff, arrays)
+
+    def blame(
+        self,
+        path: str,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Blame:
+        """Which commit last wrote each chunk of an array, as columns."""
+        return blame(self._context.history, self._resolve(branch, tag, snapshot_id), path)
 
     def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
         """A snapshot as JSON, for people."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import time
 import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import ConflictSolver, VersionSelection
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.compare import disputed
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
-    RebaseFailedError,
     SessionStateError,
 )
 from icefloe.model.nodes import NodeTable
@@ -22,19 +19,27 @@ from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
+from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
+from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.detection import Found
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
+
+
+class OverlapWarning(UserWarning):
+    """Two forks of a session wrote the same chunk."""
 
 
 class Session(WorkingTree):
@@ -42,6 +47,8 @@ class Session(WorkingTree):
 
     Threads and event loops may share a session.
     """
+
+    _is_leased = True
 
     def __init__(
         self,
@@ -56,6 +63,11 @@ class Session(WorkingTree):
         self._default_metadata = dict(default_metadata or {})
         self._started_at = datetime.now(UTC)
         self._unmerged_forks = False
+        self._lease = (
+            SessionLease(context.storage, snapshot.id)
+            if tip is not None and self._is_leased
+            else None
+        )
 
     def __repr__(self) -> str:
         where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
@@ -112,6 +124,57 @@ class Session(WorkingTree):
 
         return IcefloeStore(self)
 
+    # --- regions
+
+    def read_region(
+        self,
+        path: str,
+        selection: Any = ...,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Read a box of an array, without an object for each chunk.
+
+        Gives the values that Zarr gives, for any codec and data type.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            out: An array to read into; a new one if not given.
+
+        Returns:
+            The values, always as an array: one without axes if integers select all axes.
+        """
+        from icefloe.regions.transfer import read_region
+
+        return read_region(self, path, selection, out)
+
+    def write_region(
+        self,
+        path: str,
+        selection: Any,
+        values: npt.ArrayLike,
+        *,
+        write_empty_chunks: bool | None = None,
+    ) -> None:
+        """Write a box of an array, without an object for each chunk.
+
+        Chunks that the selection covers in part are read first. Two writers of parts of one
+        chunk must not write at the same time: one of them would undo what the other did.
+
+        Args:
+            path: Path of the array.
+            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            values: What to write; numpy's rules of broadcasting hold.
+            write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
+                deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
+        """
+        from icefloe.regions.transfer import write_region
+
+        write_region(self, path, selection, values, write_empty_chunks=write_empty_chunks)
+
+    read_region_async = async_twin(read_region)
+    write_region_async = async_twin(write_region)
+
     def status(self) -> Diff:
         """What the session changed so far."""
         with self._lock:
@@ -154,7 +217,7 @@ class Session(WorkingTree):
                         raise
                 else:
                     return str(snapshot.id)
-                self._back_off(attempt)
+                back_off(self._context.settings, attempt)
                 attempt += 1
                 self._rebase(rebase_with)
 
@@ -177,11 +240,7 @@ class Session(WorkingTree):
         """Replace the tip of the branch by a snapshot that has its changes and ours."""
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
-            parent_id = self._snapshot.parent_id
-            if parent_id is None:
-                raise SessionStateError("the first snapshot of a repository cannot be amended")
-            parent = self._context.files.read_snapshot(parent_id)
-            replaced = self._context.history.log(self._snapshot.id)
+            parent, replaced = self._context.history.replaceable(self._snapshot)
             snapshot = self._write(self._said(message, metadata), parent, replaced)
             self._publish(snapshot)
             return str(snapshot.id)
@@ -224,7 +283,7 @@ class Session(WorkingTree):
         parent: Snapshot | None = None,
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
-        self._write_pending()
+        self._packs.write_all()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -237,13 +296,29 @@ class Session(WorkingTree):
 
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
+        self._confirm_lease()
         try:
             self._context.refs.advance(self._tip, snapshot.id)
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
 
+    def _confirm_lease(self) -> None:
+        """Make sure that nothing of ours was collected, if that could have happened."""
+        if self._lease is None or self._lease.confirm():
+            return
+        lost = missing_chunk_files(self._context, self._changes)
+        if lost:
+            raise SessionStateError(
+                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+                "collected as garbage: the session was suspended or cut off for longer than its "
+                "lease held; write them again in a new session"
+            )
+        self._lease.looked()
+
     def _finish(self, snapshot: Snapshot) -> None:
+        if self._lease is not None:
+            self._lease.end()
         self._tip = None
         self._unmerged_forks = False
         self._show(snapshot)
@@ -268,22 +343,15 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        found = detect(ours, theirs, head.nodes, touched_chunks(ours, self._view.chunks))
-        _resolve(ours, found, solver, head)
-        ours.rebase(head.nodes)
+        view = MeetingView(self._context, self._snapshot, head, looking_at)
+        rebase_changes(view, ours, theirs, self._view.chunks, solver)
         self._tip = tip
         self._show(head, ours)
-
-    def _back_off(self, attempt: int) -> None:
-        """Wait a little, longer each time and never in step with other writers."""
-        settings = self._context.settings
-        longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-        time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             copied = self._changes.copy()
             copied.make_clears_explicit(self._view.chunks.table)
             return copied
@@ -308,8 +376,30 @@ class Session(WorkingTree):
             self._unmerged_forks = True
             return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
 
+    def part(self) -> ForkSession:
+        """A fork for the tasks of one job, which sees the nodes that this session made or changed.
+
+        It does not see uncommitted chunks. What its copies write comes back as columns, by
+        `ForkSession.written` and `set_chunk_refs`, instead of by `merge`.
+        """
+        with self._lock:
+            self._check_writable()
+            part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
+            nodes = self._changes.copy()
+            nodes.chunks = {
+                node_id: _only_cleared(edits)
+                for node_id, edits in nodes.chunks.items()
+                if edits.cleared
+            }
+            part._show(self._snapshot, nodes)  # noqa: SLF001
+            return part
+
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of forks; where two wrote one chunk, the later one wins."""
+        """Take over the changes of forks.
+
+        Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
+        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        """
         for other in others:
             if not isinstance(other, ForkSession):
                 raise TypeError(
@@ -328,6 +418,7 @@ class Session(WorkingTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
             if parts:
                 self._show(self._snapshot, merged)
@@ -343,9 +434,11 @@ class Session(WorkingTree):
 class ForkSession(Session):
     """A part of a session's work: it can be pickled and written to, and is merged back."""
 
+    _is_leased = False  # the session that it came from has a lease for both
+
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._write_pending()
+            self._packs.write_all()
             self._context.storage.sync()
             return {
                 "context": self._context,
@@ -362,6 +455,18 @@ class ForkSession(Session):
         changes: ChangeSet = state["changes"]
         changes.rebase(snapshot.nodes)
         self._show(snapshot, changes)
+
+    def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
+        """References of the chunks that were written, and which ones were deleted, by array."""
+        with self._lock:
+            self._packs.write_all()
+            self._context.storage.sync()
+            found = {}
+            for node_id, edits in self._changes.chunks.items():
+                node = self._changes.by_id(node_id)
+                if node is not None and not edits.is_empty:
+                    found[node.path] = edits.own()
+            return found
 
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
@@ -382,25 +487,33 @@ class ForkSession(Session):
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
 
-def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, head: Snapshot
-) -> None:
-    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
-
-    As in the official package, the error then has all conflicts; its text, those that are left.
-    """
-    unsolved = []
-    for item in found:
-        choice = solver.solve(item.conflict)
-        if choice is VersionSelection.UseTheirs and item.common_chunks is not None:
-            give_up_chunks(ours, item)
-        elif choice is not VersionSelection.UseOurs or not item.conflict.ours_can_win:
-            unsolved.append(item.conflict)
-    if unsolved:
-        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
-        raise RebaseFailedError(
-            f"the rebase on {head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}",
-            str(head.id),
-            [item.conflict for item in found],
+def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
+    found = [
+        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
+        for node_id, edits in later.chunks.items()
+        if (mine := ours.chunks.get(node_id)) is not None
+        and (node := later.by_id(node_id)) is not None
+        and len(common := disputed(mine, edits))
+    ]
+    if found:
+        warnings.warn(
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            "Cut the work along chunks so that no two tasks write one",
+            OverlapWarning,
+            stacklevel=4,
         )
+
+
+def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
+    """Of some edits, only that all chunks of the base are gone."""
+    cleared = ChunkEdits(edits.rank)
+    cleared.cleared = True
+    return cleared
+
+
+def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
+    """A read-only session on a snapshot, with changes laid over it if given."""
+    session = Session(context, snapshot)
+    if changes is not None:
+        session._show(snapshot, changes)  # noqa: SLF001
+    return session

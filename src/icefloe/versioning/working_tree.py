@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.errors import InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.changes.pending import PendingChunks
+from icefloe.errors import DamagedChunkError, InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.files.bulk_reads import BulkReader
+from icefloe.files.bulk_writes import write_segments
 from icefloe.files.chunks import size_of
-from icefloe.files.packs import write_pack
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.chunk_index import ChunkIndex, bounding_box, is_inside
 from icefloe.model.chunk_refs import (
     ChunkKind,
     ChunkRef,
@@ -24,19 +27,24 @@ from icefloe.model.chunk_refs import (
     PendingRef,
     VirtualRef,
 )
+from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.bulk_checks import checked_table
 from icefloe.versioning.bulk_refs import GivenColumns, read_refs
 from icefloe.versioning.chunk_batches import WINDOW_REFS, ArrayReader
+from icefloe.versioning.chunk_names import ChunkNames, named
+from icefloe.versioning.pending_packs import PendingPacks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from icefloe.model.ids import NodeId
+    from icefloe.config.settings import Settings
+    from icefloe.files.virtual import VirtualChunkResolver
+    from icefloe.model.chunk_index import Box
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -71,8 +79,8 @@ class WorkingTree:
         """Start from a snapshot, without changes."""
         self._context = context
         self._lock = threading.RLock()
-        self._pack_turn = threading.Lock()
-        self._pending_bytes = 0
+        self._packs = PendingPacks(context.chunk_files, lambda: self._changes, self._lock)
+        self._verify_chunks = context.settings.verify_chunks
         self._show(snapshot)
 
     def _show(self, snapshot: Snapshot, changes: ChangeSet | None = None) -> None:
@@ -89,9 +97,29 @@ class WorkingTree:
         return self._view.changes
 
     @property
+    def settings(self) -> Settings:
+        """What holds under the configuration."""
+        return self._context.settings
+
+    @property
     def read_only(self) -> bool:
         """Whether nothing can be edited."""
         return True
+
+    @property
+    def verify_chunks(self) -> bool:
+        """Whether chunks are compared with their checksums when they are read.
+
+        It starts as the configuration says, and can be set.
+        """
+        return self._verify_chunks
+
+    @verify_chunks.setter
+    def verify_chunks(self, value: bool) -> None:
+        self._verify_chunks = value
+
+    def _verifies(self, *, asked: bool | None) -> bool:
+        return self._verify_chunks if asked is None else asked
 
     # --- nodes
 
@@ -160,7 +188,10 @@ class WorkingTree:
 
     def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         """Where the bytes of a chunk are; None if it is not initialised or outside the grid."""
-        view = self._view
+        return self._locate(self._view, path, coords)
+
+    @staticmethod
+    def _locate(view: _View, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         node = view.array(path)
         if not _in_grid(node, coords):
             return None
@@ -171,57 +202,156 @@ class WorkingTree:
                 return ref
         return view.chunks.find(node, coords) if node.manifests else None
 
+    async def locate_async(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
+        """Like `locate`: at once if what it takes is at hand, else in a thread."""
+        if not self._context.storage.capabilities.reads_are_immediate:
+            view = self._view
+            node = view.array(path)
+            edits = view.changes.chunks.get(node.id)
+            edited = edits is not None and edits.get(coords)[0]
+            if not edited and not view.chunks.is_at_hand(node, coords):
+                return await asyncio.to_thread(self.locate, path, coords)
+        return self.locate(path, coords)
+
     def get_chunk(
-        self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
+        self,
+        path: str,
+        coords: tuple[int, ...],
+        byte_range: ByteRange = WHOLE,
+        *,
+        verify: bool | None = None,
     ) -> bytes | None:
-        """The bytes of a chunk, or a part of them; None if it is not initialised."""
-        ref = self.locate(path, coords)
-        return None if ref is None else self._context.chunk_files.read(ref, byte_range)
+        """The bytes of a chunk, or a part of them; None if it is not initialised.
+
+        `verify` says whether the whole chunk is compared with its checksum; the setting if not
+        given.
+        """
+        view = self._view
+        ref = self._locate(view, path, coords)
+        if ref is None:
+            return None
+        try:
+            return self._context.chunk_files.read(
+                ref, byte_range, verify=self._verifies(asked=verify)
+            )
+        except DamagedChunkError as error:
+            raise named(error, path, coords, str(view.snapshot.id)) from error
 
     async def get_chunk_async(
         self, path: str, coords: tuple[int, ...], byte_range: ByteRange = WHOLE
     ) -> bytes | None:
         """Like `get_chunk`, without blocking the event loop."""
-        ref = self.locate(path, coords)
+        view = self._view
+        ref = await self.locate_async(path, coords)
         if ref is None:
             return None
-        return await self._context.chunk_files.read_async(ref, byte_range)
+        read = self._context.chunk_files.read_async
+        try:
+            return await read(ref, byte_range, verify=self._verify_chunks)
+        except DamagedChunkError as error:
+            raise named(error, path, coords, str(view.snapshot.id)) from error
 
     def set_chunk(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Write a chunk."""
         self._check_chunk(path, coords)
         self._record(path, coords, self._context.chunk_files.write(data))
-        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
-            self._write_full_pack()
+        if self._packs.is_due:
+            self._packs.write_full()
 
     async def set_chunk_async(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Like `set_chunk`, without blocking the event loop."""
         self._check_chunk(path, coords)
         self._record(path, coords, await self._context.chunk_files.write_async(data))
-        if self._pending_bytes >= self._context.chunk_files.settings.pack_bytes:
-            await asyncio.to_thread(self._write_full_pack)
+        if self._packs.is_due:
+            await asyncio.to_thread(self._packs.write_full)
 
-    def read_chunks(self, path: str, coords: npt.NDArray[np.integer]) -> Iterator[FoundChunks]:
+    def read_chunks(
+        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None = None
+    ) -> Iterator[FoundChunks]:
         """The bytes of many chunks, in any order; those in no group are not initialised.
+
+        Chunks that are near each other in a file are fetched together, and several requests are
+        on their way at a time. Segments are pieces of what was fetched, not copies. Fetching
+        waits for a caller who is slow to take the groups.
 
         Args:
             path: Canonical path of an array.
-            coords: Coordinates of the chunks, (n, rank), none twice.
+            coords: Coordinates of the chunks, (n, rank), none twice; those outside of the grid
+                are not initialised.
+            verify: Whether to compare the bytes with their checksums; the setting if not given.
         """
-        for row, place in enumerate(coords.tolist()):
-            data = self.get_chunk(path, tuple(place))
-            if data is not None:
-                yield FoundChunks(np.array([row], dtype=np.int64), Segments.of([data]))
+        if len(coords) == 1:
+            return self._read_one(path, coords, verify=verify)
+        view = self._view
+        node = view.array(path)
+        wanted, rows = _within_grid(node, coords)
+        if len(wanted) == 0:
+            return iter(())
+        edits = view.changes.chunks.get(node.id)
+        located, left = ([], np.arange(len(wanted))) if edits is None else edits.find_many(wanted)
+        if len(left) and node.manifests:
+            base = view.chunks.find_many(node, wanted[left])
+            located += [Located(left[part.rows], part.refs) for part in base]
+        if rows is not None:
+            located = [Located(rows[part.rows], part.refs) for part in located]
+        names = ChunkNames(path, coords, str(view.snapshot.id))
+        reader = BulkReader(
+            self._context.chunk_files,
+            self._context.read_limits,
+            names.damaged,
+            verify=self._verifies(asked=verify),
+        )
+        return reader.read(located)
+
+    def _read_one(
+        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None
+    ) -> Iterator[FoundChunks]:
+        """Like `read_chunks`, for which a single chunk is too little."""
+        data = self.get_chunk(path, tuple(coords[0].tolist()), verify=verify)
+        if data is not None:
+            yield FoundChunks(np.zeros(1, dtype=np.intp), Segments.of([data]))
 
     def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
-        """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice."""
-        for row, place in enumerate(coords.tolist()):
-            self.set_chunk(path, tuple(place), bytes(segments.piece(row)))
+        """Write many chunks of an array; segment `i` is the chunk at `coords[i]`, none twice.
+
+        Small chunks wait for a pack, full packs and large chunks are written at once, several at
+        a time; the call returns when they are on the storage. If it fails, none of the chunks is
+        set, and it can be tried again.
+        """
+        if len(coords) == 1 and len(segments) == 1:
+            self.set_chunk(path, tuple(coords[0].tolist()), bytes(segments.piece(0)))
+            return
+        self._check_writable()
+        wanted, segments = _checked(self._view.array(path), coords, segments)
+        if len(wanted) == 0:
+            return
+        tables = write_segments(self._context.chunk_files, wanted, segments)
+        with self._lock:
+            # Checked again: while the bytes were written, others may have committed or resized.
+            self._check_writable()
+            node = self._view.array(path)
+            _check_all_in_grid(node, wanted)
+            edits = self._changes.edits(node)
+            for table in tables:
+                edits.set_many(table)
+                if isinstance(table, PendingChunks):
+                    self._packs.note(table.nbytes)
+        if self._packs.is_due:
+            self._packs.write_full()
 
     def delete_chunk(self, path: str, coords: tuple[int, ...]) -> None:
         """Delete a chunk; that it was not initialised is no error."""
         self._check_chunk(path, coords)
         self._record(path, coords, None)
+
+    def delete_chunk_set(self, path: str, coords: npt.NDArray[np.integer]) -> None:
+        """Delete many chunks of an array, at coordinates (n, rank) within its grid, none twice."""
+        if len(coords) == 0:
+            return
+        with self._lock:
+            self._check_writable()
+            node = self._view.array(path)
+            self._changes.edits(node).delete_many(ChunkIndex.from_coords(coords)[0])
 
     def chunk_size(self, path: str, coords: tuple[int, ...]) -> int | None:
         """Number of bytes of an initialised chunk."""
@@ -236,6 +366,13 @@ class WorkingTree:
             edits = view.changes.chunks.get(node.id)
             table = view.chunks.table(node) if node.manifests else None
             return table if edits is None else edits.apply(table)
+
+    def chunk_tables(self, array_path: str) -> Iterator[ArrayChunks]:
+        """All chunk references of an array as columns, some manifests at a time, none twice.
+
+        It shows the session as it was at the call, whatever is written meanwhile.
+        """
+        return self._array_reader(array_path).tables()
 
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
@@ -388,23 +525,27 @@ class WorkingTree:
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
 
-    def set_chunk_refs(self, path: str, chunks: ArrayChunks) -> None:
-        """Set many chunk references at once, as columns."""
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
         with self._lock:
             self._check_writable()
-            self._write_pending()
-            node = self._view.array(path)
-            assert node.array is not None
-            grid = node.array.grid_shape
-            box = chunks.index.box
-            if box.rank != node.array.rank or (
-                grid is not None and any(u > g for u, g in zip(box.upper, grid, strict=True))
-            ):
-                raise InvalidInputError(
-                    f"invalid chunk index: chunks {box.lower} to {box.upper} of {path} lie outside "
-                    f"of its grid {grid}"
-                )
-            self._changes.edits(node).set_many(chunks)
+            node = self._view.array(paths.canonical(path))
+            indexes = (None if chunks is None else chunks.index, deleted)
+            for index in indexes:
+                if index is not None and len(index):
+                    _check_box(node, index.box)
+            edits = self._changes.edits(node)
+            if deleted is not None and len(deleted):
+                edits.delete_many(deleted)
+            if chunks is not None and len(chunks):
+                edits.set_many(chunks)
+
+    @property
+    def virtual_sources(self) -> VirtualChunkResolver:
+        """What whoever opened the repository allowed to be read outside of it."""
+        return self._context.virtual
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """URLs of all virtual chunks, of each reference one, array by array."""
@@ -433,7 +574,7 @@ class WorkingTree:
             moved: npt.NDArray[np.int64] = coords + offset
             return moved
 
-        self._rearrange_chunks(paths.canonical(array_path), shifted)
+        self.rearrange_chunks(paths.canonical(array_path), shifted)
 
     def reindex_array(
         self,
@@ -453,16 +594,22 @@ class WorkingTree:
             rows = [outside if target is None else list(target) for target in targets]
             return np.array(rows, dtype=np.int64).reshape(coords.shape)
 
-        self._rearrange_chunks(paths.canonical(array_path), reindexed)
+        self.rearrange_chunks(paths.canonical(array_path), reindexed)
 
-    def _rearrange_chunks(
+    def rearrange_chunks(
         self, path: str, place: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
     ) -> None:
+        """Give all chunks of an array other coordinates at once; those outside are dropped.
+
+        Args:
+            path: Canonical path of an array.
+            place: New coordinates (n, rank) of chunks from their present ones.
+        """
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
             assert node.array is not None
-            self._write_pending()
+            self._packs.write_all()
             table = self.chunk_table(path)
             if table is None:
                 return
@@ -496,58 +643,81 @@ class WorkingTree:
             node = self._check_chunk(path, coords)
             self._changes.edits(node).set(coords, ref)
             if isinstance(ref, PendingRef):
-                self._pending_bytes += len(ref.data)
+                self._packs.note(len(ref.data))
 
-    # --- packs
-
-    def _write_full_pack(self) -> None:
-        """Write what waits, if it is enough. Writers wait for each other, so memory is bounded.
-
-        Nobody waits for the lock of the session while a pack is on its way.
-        """
-        with self._pack_turn:
-            pending = self._take_pending(self._context.chunk_files.settings.pack_bytes)
-            if pending:
-                self._settle(pending)
-
-    def _write_pending(self) -> None:
-        """Write all that waits: before a commit, a fork or anything that needs references."""
-        pending = self._take_pending(1)
-        if pending:
-            self._settle(pending)
-
-    def _take_pending(self, at_least: int) -> dict[NodeId, dict[tuple[int, ...], PendingRef]]:
-        """The chunks that wait, if they have so many bytes; they can still be read and changed."""
+    def settle_pending(self) -> None:
+        """Write small chunks that wait for others now, to free their memory."""
         with self._lock:
-            if self._pending_bytes < at_least:
-                return {}
-            found = {node_id: edits.pending() for node_id, edits in self._changes.chunks.items()}
-            pending = {node_id: chunks for node_id, chunks in found.items() if chunks}
-            size = sum(len(ref.data) for chunks in pending.values() for ref in chunks.values())
-            if size < at_least // 2:
-                # Most of what was counted was overwritten since: it costs nothing.
-                self._pending_bytes = size
-                return {}
-            self._pending_bytes = 0
-            return pending
+            self._packs.write_all()
 
-    def _settle(self, pending: Mapping[NodeId, Mapping[tuple[int, ...], PendingRef]]) -> None:
-        """Write chunks as a pack and record where they are."""
-        arrays = {
-            node_id: {coords: ref.data for coords, ref in chunks.items()}
-            for node_id, chunks in pending.items()
-        }
-        try:
-            tables = write_pack(self._context.storage, self._context.format.layout, arrays)
-        except BaseException:
-            with self._lock:
-                self._pending_bytes += sum(len(d) for a in arrays.values() for d in a.values())
-            raise
-        with self._lock:
-            for node_id, table in tables.items():
-                edits = self._changes.chunks.get(node_id)
-                if edits is not None:
-                    edits.settle(pending[node_id], table)
+
+def _within_grid(
+    node: Node, coords: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
+    """Coordinates (n, rank) in the chunk grid, and which ones they are; None if they are all."""
+    assert node.array is not None
+    if coords.ndim != 2 or coords.shape[1] != node.array.rank:
+        raise InvalidInputError(
+            f"chunks of {node.path} have coordinates of the shape (n, {node.array.rank}), "
+            f"found {coords.shape}"
+        )
+    largest = np.iinfo(np.int64).max
+    grid = node.array.grid_shape or (largest,) * node.array.rank
+    inside = is_inside(coords, (0,) * node.array.rank, grid)
+    if inside.all():
+        return coords.astype(np.uint64), None
+    rows = np.flatnonzero(inside)
+    return coords[rows].astype(np.uint64), rows
+
+
+def _check_all_in_grid(node: Node, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Coordinates (n, rank) of chunks that may be written."""
+    wanted, rows = _within_grid(node, coords)
+    if rows is not None:
+        assert node.array is not None
+        outside = np.setdiff1d(np.arange(len(coords)), rows)
+        raise InvalidInputError(
+            f"invalid chunk index: {coords[outside[0]].tolist()} in {node.path}, whose chunk grid "
+            f"is {list(node.array.grid_shape or ())}"
+        )
+    return wanted
+
+
+def _checked(
+    node: Node, coords: npt.NDArray[np.integer], segments: Segments
+) -> tuple[npt.NDArray[np.uint64], Segments]:
+    """Chunks that may be written, in row-major order."""
+    wanted = _check_all_in_grid(node, coords)
+    if len(wanted) != len(segments):
+        raise InvalidInputError(
+            f"expected a segment for each of {len(wanted)} chunks of {node.path}, found "
+            f"{len(segments)}"
+        )
+    if len(wanted) == 0:
+        return wanted, segments
+    size = memoryview(segments.data).nbytes
+    lowest = min(int(segments.offsets.min()), int(segments.lengths.min()))
+    if lowest < 0 or int((segments.offsets + segments.lengths).max()) > size:
+        raise InvalidInputError(f"segments of chunks of {node.path} lie outside of their buffer")
+    linear = bounding_box(wanted).linearize(wanted)
+    if not (linear[1:] > linear[:-1]).all():
+        order = np.argsort(linear, kind="stable")
+        wanted, segments, linear = wanted[order], segments.take(order), linear[order]
+        twice = np.flatnonzero(linear[1:] == linear[:-1])
+        if len(twice):
+            raise InvalidInputError(
+                f"chunk {wanted[twice[0]].tolist()} of {node.path} is given twice"
+            )
+    return wanted, segments
+
+
+def _check_box(node: Node, box: Box) -> None:
+    if not _in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
 
 
 def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
@@ -557,4 +727,4 @@ def _in_grid(node: Node, coords: tuple[int, ...]) -> bool:
         return len(coords) == node.array.rank
     if len(coords) != len(grid):
         return False
-    return all(map(operator.lt, coords, grid))
+    return all(map(operator.lt, coords, grid)) and min(coords, default=0) >= 0

@@ -121,7 +121,8 @@ class IcefloeStore(Store, SyncMixin):
         storage = self._session._context.storage  # noqa: SLF001
         return storage.capabilities.reads_are_immediate
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise ReadOnlyStoreError unless this store can be written to."""
         if self._read_only or self._session.read_only:
             raise ReadOnlyStoreError(
                 "cannot write to a read-only store: the store was opened in read-only mode and "
@@ -174,8 +175,16 @@ class IcefloeStore(Store, SyncMixin):
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
         """Many values or parts of values, in the order asked for."""
-        requests = (self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
-        return list(await asyncio.gather(*requests))
+        settings = self._session.settings
+        limit = asyncio.Semaphore(
+            min(settings.get_partial_values_concurrency, settings.max_concurrent_requests)
+        )
+
+        async def get(key: str, byte_range: ByteRequest | None) -> Buffer | None:
+            async with limit:
+                return await self.get(key, prototype, byte_range)
+
+        return list(await asyncio.gather(*(get(*each) for each in key_ranges)))
 
     async def exists(self, key: str) -> bool:
         """Whether a key has a value."""
@@ -186,7 +195,7 @@ class IcefloeStore(Store, SyncMixin):
         if coords is None:
             return self._session.get_node(path) is not None
         try:
-            return self._session.locate(path, coords) is not None
+            return await self._session.locate_async(path, coords) is not None
         except NodeNotFoundError:
             return False
 
@@ -221,7 +230,7 @@ class IcefloeStore(Store, SyncMixin):
 
     async def set(self, key: str, value: Buffer) -> None:
         """Give a key a value: a node's document, or a chunk of an existing array."""
-        self._check_writable()
+        self.check_writable()
         path, coords, data = self._to_write(key, value)
         if coords is None:
             self._session.set_document(path, data)
@@ -230,7 +239,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Like `set`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         path, coords, data = self._to_write(key, value)
         if coords is None:
             self._session.set_document(path, data)
@@ -257,7 +266,7 @@ class IcefloeStore(Store, SyncMixin):
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Give a key a value unless it has one; the value is not even looked at then."""
-        self._check_writable()
+        self.check_writable()
         if not await self.exists(key):
             await self.set(key, value)
 
@@ -278,7 +287,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def delete_sync(self, key: str) -> None:
         """Like `delete`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         target = resolve(key, self._session)
         if target is None:
             return
@@ -298,14 +307,14 @@ class IcefloeStore(Store, SyncMixin):
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
-        self._check_writable()
+        self.check_writable()
         path = folder_path(prefix)
         folders = list(chunk_folders(self._session, path))
         self._session.delete_node(path)
         for array_path, _, coords in folders:
             if coords:
-                for row in chunks_in(self._session, array_path, coords).tolist():
-                    self._session.delete_chunk(array_path, tuple(row))
+                found = chunks_in(self._session, array_path, coords)
+                self._session.delete_chunk_set(array_path, found)
             else:
                 self._session.delete_chunks(array_path)
 
@@ -315,7 +324,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def sync_clear(self) -> None:
         """Like `clear`, for callers without an event loop."""
-        self._check_writable()
+        self.check_writable()
         self._session.delete_node(ROOT)
 
     # Listing
@@ -372,7 +381,7 @@ class IcefloeStore(Store, SyncMixin):
             validate_container: refuse a location in no virtual chunk container of the
                 repository's configuration.
         """
-        self._check_writable()
+        self.check_writable()
         target = resolve(key, self._session)
         path, coords = (None, None) if target is None else target
         if path is None or coords is None:
@@ -414,7 +423,7 @@ class IcefloeStore(Store, SyncMixin):
         Returns the coordinates of those that are in no virtual chunk container and were left
         out; None if there are none. `Session.set_virtual_refs` also takes columns.
         """
-        self._check_writable()
+        self.check_writable()
         return self._session.set_virtual_refs(
             array_path, chunks, validate_containers=validate_containers
         )
@@ -459,7 +468,7 @@ class IcefloeStore(Store, SyncMixin):
             The coordinates of chunks that were left out because no container has their location;
             None if there are none.
         """
-        self._check_writable()
+        self.check_writable()
         is_time = not (checksum is None or isinstance(checksum, str))
         return self._session.set_virtual_refs(
             array_path,

@@ -13,6 +13,7 @@ from icefloe.config import (
     PreloadArrays,
     PreloadRule,
 )
+from icefloe.config.patterns import matching
 from icefloe.errors import InvalidInputError
 
 SIZES = {"big": 60_000, "coordinates": 300, "times": 20, "more": 20, "edge": 50_000}
@@ -21,7 +22,7 @@ SIZES = {"big": 60_000, "coordinates": 300, "times": 20, "more": 20, "edge": 50_
 def chosen(
     preload: ManifestPreload | ManifestPreloadConfig | None, arrays: dict[str, list[str]]
 ) -> list[str]:
-    return PreloadRule.from_config(preload).chosen(arrays.items(), SIZES.__getitem__)
+    return PreloadRule.from_config(preload).chosen(arrays, arrays.__getitem__, SIZES.__getitem__)
 
 
 def paths(*regexes: str, **limits: int) -> ManifestPreload:
@@ -66,7 +67,7 @@ class TestByPaths:
         for preload in (paths(".*", max_manifests=0), paths()):
             rule = PreloadRule.from_config(preload)
             assert rule.wants_nothing
-            assert rule.chosen(looked_at(), SIZES.__getitem__) == []
+            assert rule.chosen(looked_at(), SIZES.__getitem__, SIZES.__getitem__) == []
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -89,8 +90,9 @@ class TestByCondition:
         rule = PreloadRule.from_config(ManifestPreloadConfig(max_arrays_to_scan=3))
         sizes = {"small": 1_000, "large": 1_001}
 
-        assert rule.chosen([(f"/a/{name}", ["large", "small"])], sizes.get) == ["small"]
-        assert rule.chosen([(f"/{name}/temperature", ["small"])], sizes.get) == []
+        both, small = ["large", "small"], ["small"]
+        assert rule.chosen([f"/a/{name}"], lambda _: both, sizes.get) == ["small"]
+        assert rule.chosen([f"/{name}/temperature"], lambda _: small, sizes.get) == []
 
     def test_conditions_are_about_the_manifest_too(self):
         few = ManifestPreloadConfig(preload_if=ManifestPreloadCondition.num_refs(21, None))
@@ -138,9 +140,9 @@ class TestByCondition:
 )
 def test_limits_hold_and_nothing_that_would_fit_is_left_out(snapshot, rule):
     sizes, lists = snapshot
-    arrays = [(f"/{number}", manifests) for number, manifests in enumerate(lists)]
+    arrays = {f"/{number}": manifests for number, manifests in enumerate(lists)}
 
-    found = rule.chosen(arrays, sizes.__getitem__)
+    found = rule.chosen(arrays, arrays.__getitem__, sizes.__getitem__)
 
     assert len(set(found)) == len(found)
     assert sorted(found, key=sizes.get) == found
@@ -154,3 +156,14 @@ def test_limits_hold_and_nothing_that_would_fit_is_left_out(snapshot, rule):
         for name in left:
             fits = rule.max_total_refs is None or total + sizes[name] <= rule.max_total_refs
             assert sizes[name] > largest or not fits
+
+
+class TestMatching:
+    def test_texts_are_found_by_any_regex(self) -> None:
+        texts = ["/time", "/a/time", "time", "/a\n/time", "/times", "/lat"]
+        assert matching([".*/time"], texts) == ["/time", "/a/time"]
+        assert matching([".*/time", "/l.t"], texts) == ["/time", "/a/time", "/lat"]
+        assert matching([".*/time", ".*/lat"], texts) == ["/time", "/a/time", "/lat"]
+        assert matching(["(", ".*/lat"], texts) == ["/lat"]
+        assert matching([], texts) == []
+        assert matching([".*ime"], texts) == ["/time", "/a/time", "time"]

@@ -386,3 +386,33 @@ def test_a_forked_process_opens_its_own_connections(server):
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert http.read(wanted(server)) == b"0123456789"
+
+
+class TestStatus:
+    def test_size_etag_and_time(self, server):
+        status = source(server).status(parse_location(f"{server.url}/data/large"))
+        assert (status.size, status.etag) == (3 * 1024 * 1024, '"v1"')
+        assert status.last_modified == 1_700_000_000
+        assert source(server).status(parse_location(f"{server.url}/data/nothing")) is None
+
+    def test_of_a_server_without_ranges(self, server):
+        server.behaviour["ignores ranges"] = True
+        assert source(server).status(parse_location(f"{server.url}/data/x")).size == 10
+
+    def test_redirects_stay_inside(self, server, other_server):
+        location = parse_location(f"{server.url}/data/old")
+        server.behaviour["redirects"] = {"/data/old": "/data/x"}
+        assert source(server).status(location).size == 10
+        server.behaviour["redirects"] = {"/data/old": f"{other_server.url}/data/x"}
+        with pytest.raises(VirtualChunkError, match="redirects to another place"):
+            source(server).status(location)
+        assert other_server.requests == []
+
+    def test_refusals_are_errors_and_no_absence(self, server):
+        server.behaviour["statuses"] = [403]
+        with pytest.raises(VirtualChunkError, match="403"):
+            source(server).status(parse_location(f"{server.url}/data/x"))
+
+    def test_files_are_not_listed(self, server):
+        with pytest.raises(VirtualChunkError, match="name them one by one"):
+            source(server).list(parse_location(f"{server.url}/data/"))

@@ -175,3 +175,31 @@ class TestNothingOutside:
 
         with pytest.raises(VirtualChunkError, match="leads out of the folder"):
             source(root).read(wanted(root, "zero"))
+
+
+def test_the_status_of_a_file_is_that_of_object_stores(root):
+    location = parse_location(f"file://{root}/x")
+    status = source(root).status(location)
+    theirs = obstore.head(LocalStore(str(root)), "x")
+    assert (status.size, status.etag) == (10, theirs["e_tag"].strip('"'))
+    assert status.last_modified == 1_700_000_000
+    assert source(root).status(parse_location(f"file://{root}/nothing")) is None
+    (root / "link").symlink_to(root.parent / "secret")
+    with pytest.raises(VirtualChunkError, match="leads out of the folder"):
+        source(root).status(parse_location(f"file://{root}/link"))
+    (root / "folder").mkdir()
+    assert source(root).status(parse_location(f"file://{root}/folder")) is None
+
+
+def test_files_are_listed_and_links_are_not_followed(root):
+    (root / "inner").mkdir()
+    (root / "inner" / "a b").write_bytes(b"12")
+    (root / "link").symlink_to(root.parent / "secret")
+    (root / "out").symlink_to(root.parent)
+    found = {
+        str(listed.location): listed.status.size
+        for listed in source(root).list(parse_location(f"file://{root}/"))
+    }
+    assert found == {f"file://{root}/x": 10, f"file://{root}/inner/a%20b": 2}
+    with pytest.raises(VirtualChunkError, match="leads out"):
+        list(source(root).list(parse_location(f"file://{root}/out")))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from icefloe.formats.sequence_refs import SequenceRefs
 
 ONE, TWO, THREE = (SnapshotId(bytes([number]) * 12) for number in (1, 2, 3))
+TWO_AND_A_HALF = SnapshotId(bytes(12))
 
 
 @pytest.fixture(params=["memory", "probing", "local"])
@@ -67,6 +68,30 @@ def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
     assert keys(storage) == ["refs/branch.main/ZZZZZZZY.json", "refs/branch.main/ZZZZZZZZ.json"]
     assert storage.get("refs/branch.main/ZZZZZZZY.json") == ref_content(TWO)
     assert refs.tip("main") == repository_refs(storage).tip("main") == BranchTip("main", 1, TWO)
+
+
+def test_a_conflict_tells_where_the_branch_is_now(refs: SequenceRefs, storage) -> None:
+    tip = refs.tip("main")
+    others = repository_refs(storage)
+    second = others.advance(others.tip("main"), TWO)
+    others.advance(second, THREE)
+    with pytest.raises(ConflictError, match="sequence 2") as caught:
+        refs.advance(tip, TWO_AND_A_HALF)
+    assert caught.value.actual_parent == str(THREE)
+
+
+def test_a_torn_branch_does_not_hide_the_others(refs: SequenceRefs, storage, caplog) -> None:
+    refs.create_branch("whole", ONE)
+    refs.create_branch("torn", ONE)
+    torn = next(key for key in keys(storage) if "branch.torn" in key)
+    storage.delete_many([torn])
+    storage.put(torn, b'{"snaps')
+    again = repository_refs(storage)
+    assert again.branches() == {"main", "torn", "whole"}
+    assert "branch 'torn' cannot be read" in caplog.text
+    assert again.tip("whole").snapshot_id == ONE
+    with pytest.raises(FormatError, match="torn or damaged"):
+        again.tip("torn")
 
 
 def test_a_moved_branch_is_a_conflict(refs: SequenceRefs) -> None:

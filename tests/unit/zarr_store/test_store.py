@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
+import msgspec
 import numpy as np
 import pytest
 import zarr
@@ -20,6 +22,7 @@ from icefloe.errors import (
     ReadOnlyError,
     StoreKeyNotFoundError,
 )
+from icefloe.storage.forwarding import ForwardingStorage
 
 PROTOTYPE = default_buffer_prototype()
 GROUP = b'{"zarr_format": 3, "node_type": "group", "attributes": {"title": "\xc3\xa9"}}'
@@ -601,3 +604,99 @@ def test_one_store_in_many_event_loops(store):
         values = asyncio.run(write_and_read(number))
         assert values == [bytes([number, i, j]) * 300 for i in range(2) for j in range(2)]
     assert len(list(store.list())) == 25
+
+
+class Distant(ForwardingStorage):
+    """A storage that is not immediate, and tells in which threads it was read."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.threads = []
+
+    @property
+    def capabilities(self):
+        return msgspec.structs.replace(self._inner.capabilities, reads_are_immediate=False)
+
+    def _run(self, verb, key, act):
+        if verb == "get":
+            self.threads.append((key.partition("/")[0], threading.get_ident()))
+        return act()
+
+
+async def test_a_manifest_is_not_fetched_by_the_event_loop():
+    inner = icefloe.in_memory_storage()
+    writer = icefloe.Repository.create(inner).writable_session("main")
+    await writer.store.set("a/zarr.json", buffer(array_document()))
+    await writer.store.set("a/c/0/0", buffer(b"abcd"))
+    writer.commit("one chunk")
+    distant = Distant(inner)
+    session = icefloe.Repository.open(distant).readonly_session("main")
+    distant.threads.clear()
+
+    assert await value(session.store, "a/c/0/0") == b"abcd"
+    assert await session.store.exists("a/c/0/0")
+    assert not await session.store.exists("a/c/1/1")
+
+    fetched = [thread for folder, thread in distant.threads if folder == "manifests"]
+    assert len(fetched) == 1  # and once only
+    assert threading.get_ident() not in fetched
+
+
+async def test_edits_are_found_without_a_manifest():
+    inner = icefloe.in_memory_storage()
+    writer = icefloe.Repository.create(inner).writable_session("main")
+    await writer.store.set("a/zarr.json", buffer(array_document()))
+    await writer.store.set("a/c/0/0", buffer(b"abcd"))
+    writer.commit("one chunk")
+    distant = Distant(inner)
+    store = icefloe.Repository.open(distant).writable_session("main").store
+    await store.set("a/c/0/0", buffer(b"efgh"))
+    assert await value(store, "a/c/0/0") == b"efgh"
+    assert not [folder for folder, _ in distant.threads if folder == "manifests"]
+
+
+async def test_a_folder_of_chunks_is_deleted_at_once(repository):
+    session = repository.writable_session("main")
+    await session.store.set("a/zarr.json", buffer(array_document((8, 4))))
+    for row in range(4):
+        for column in range(2):
+            await session.store.set(f"a/c/{row}/{column}", buffer(b"abcd"))
+    session.commit("chunks")
+    session = repository.writable_session("main")
+    await session.store.set("a/c/1/1", buffer(b"x" * 4))
+    await session.store.set("a/c/2/0", buffer(b"y" * 4000))  # waits for its pack
+    await session.store.set("a/c/1/0", buffer(b"z" * 4000))
+
+    await session.store.delete_dir("a/c/1")
+
+    left = [(0, 0), (0, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert [tuple(row) for row in session.chunk_coords("/a").tolist()] == left
+    assert await value(session.store, "a/c/2/0") == b"y" * 4000
+    session.commit("fewer")
+    again = repository.readonly_session("main")
+    assert [tuple(row) for row in again.chunk_coords("/a").tolist()] == left
+
+
+async def test_partial_values_are_read_a_few_at_a_time(monkeypatch):
+    config = icefloe.RepositoryConfig(get_partial_values_concurrency=3)
+    storage = icefloe.in_memory_storage()
+    store = icefloe.Repository.create(storage, config=config).writable_session("main").store
+    await store.set("a/zarr.json", buffer(array_document((20, 2))))
+    running = most = 0
+    real = store.get
+
+    async def get(key, prototype, byte_range=None):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        result = await real(key, prototype, byte_range)
+        running -= 1
+        return result
+
+    for row in range(10):
+        await store.set(f"a/c/{row}/0", buffer(bytes([row] * 4)))
+    monkeypatch.setattr(store, "get", get)
+    found = await store.get_partial_values(PROTOTYPE, [(f"a/c/{row}/0", None) for row in range(10)])
+    assert [each.to_bytes() for each in found] == [bytes([row] * 4) for row in range(10)]
+    assert most == 3

@@ -18,19 +18,23 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from icefloe.config.locations import parse_location
+from icefloe.config.locations import Location, parse_location
 from icefloe.errors import InvalidInputError
+from icefloe.files.virtual.source import SourceStatus, VirtualRange, unlistable
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
+    from typing import TypeAlias
 
-    from icefloe.config.locations import Location
-    from icefloe.files.virtual.source import VirtualRange
+    from icefloe.files.virtual.source import ListedSource
+
+_Answer = TypeVar("_Answer")
+_Understand: TypeAlias = "Callable[[http.client.HTTPResponse, VirtualRange], _Answer]"
 
 _logger = logging.getLogger(__name__)
 
@@ -61,13 +65,15 @@ class HttpSource:
 
     def read(self, wanted: VirtualRange) -> bytes:
         """The bytes of a range."""
-        location = wanted.location
-        for _ in range(_MAX_REDIRECTS + 1):
-            answer = self._answer(location, wanted)
-            if isinstance(answer, bytes):
-                return wanted.completed(answer)
-            location = answer
-        raise wanted.unreadable(f"its server redirects more than {_MAX_REDIRECTS} times")
+        return wanted.completed(self._ask(wanted, _bytes_of))
+
+    def status(self, location: Location) -> SourceStatus | None:
+        """What its server says of a file when asked for its first byte; None if there is none."""
+        return self._ask(VirtualRange(location, 0, 1), _status_of)
+
+    def list(self, folder: Location) -> Iterator[ListedSource]:
+        """Refuse: web servers do not tell which files they have."""
+        raise unlistable(folder, "web servers do not list their files; name them one by one")
 
     async def read_async(self, wanted: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop."""
@@ -76,36 +82,36 @@ class HttpSource:
             self._owner = os.getpid()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.read, wanted)
 
-    def _answer(self, location: Location, wanted: VirtualRange) -> bytes | Location:
-        """The bytes, or where the server says that they are."""
+    def _ask(self, wanted: VirtualRange, understand: _Understand[_Answer]) -> _Answer:
+        """What the server answers; redirects are followed inside of the container."""
+        location = wanted.location
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = self._answer(location, wanted, understand)
+            if not isinstance(answer, Location):
+                return answer
+            location = answer
+        raise wanted.unreadable(f"its server redirects more than {_MAX_REDIRECTS} times")
+
+    def _answer(
+        self, location: Location, wanted: VirtualRange, understand: _Understand[_Answer]
+    ) -> _Answer | Location:
+        """What was asked for, or where the server says that it is."""
         problem = ""
         for attempt in range(_MAX_TRIES):
             if attempt:
                 time.sleep(random.uniform(0, _FIRST_BACKOFF_SECONDS * 2**attempt))
             try:
                 with self._connections.request(location, wanted) as response:
+                    if response.status in _REDIRECTS:
+                        target = response.getheader("Location", "")
+                        return self._redirected(target, location, wanted)
                     if response.status not in _WORTH_ANOTHER_TRY:
-                        return self._understood(response, location, wanted)
+                        return understand(response, wanted)
                     problem = f"its server answered {response.status} {response.reason}"
             except (OSError, http.client.HTTPException) as error:
                 problem = f"{type(error).__name__}: {error}"
             _logger.debug("attempt %s to read %s failed: %s", attempt + 1, location, problem)
         raise wanted.unreadable(problem)
-
-    def _understood(
-        self, response: http.client.HTTPResponse, location: Location, wanted: VirtualRange
-    ) -> bytes | Location:
-        match response.status:
-            case 200 | 206:
-                return _body(response, wanted)
-            case status if status in _REDIRECTS:
-                return self._redirected(response.getheader("Location", ""), location, wanted)
-            case 404 | 410:
-                raise wanted.missing()
-            case 416:
-                raise wanted.too_short("a file that is shorter than that")
-            case status:
-                raise wanted.unreadable(f"its server answered {status} {response.reason}")
 
     def _redirected(self, target: str, location: Location, wanted: VirtualRange) -> Location:
         address = urljoin(str(location), target)
@@ -121,6 +127,34 @@ class HttpSource:
                 f"{self._place} was authorized; write references to that place instead"
             )
         return found
+
+
+def _bytes_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
+    match response.status:
+        case 200 | 206:
+            return _body(response, wanted)
+        case 404 | 410:
+            raise wanted.missing()
+        case 416:
+            raise wanted.too_short("a file that is shorter than that")
+        case status:
+            raise wanted.unreadable(f"its server answered {status} {response.reason}")
+
+
+def _status_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> SourceStatus | None:
+    match response.status:
+        case 200:
+            size = response.length
+        case 206 | 416:
+            total = response.getheader("Content-Range", "").rpartition("/")[2]
+            size = int(total) if total.isdecimal() else None
+        case 404 | 410:
+            return None
+        case status:
+            raise wanted.unreadable(f"its server answered {status} {response.reason}")
+    moment = _moment(response.getheader("Last-Modified"))
+    modified = None if moment is None else int(moment.timestamp())
+    return SourceStatus(size, response.getheader("ETag"), modified)
 
 
 def _body(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:

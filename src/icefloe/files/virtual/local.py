@@ -15,9 +15,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from icefloe.files.virtual.source import ListedSource, SourceStatus, VirtualRange, unlistable
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from icefloe.config.locations import Location
-    from icefloe.files.virtual.source import VirtualRange
 
 MAX_IMMEDIATE_BYTES = 256 * 1024
 """Reads up to this size are so quick that an event loop may do them itself."""
@@ -54,12 +57,44 @@ class LocalSource:
             return self.read(wanted)
         return await asyncio.to_thread(self.read, wanted)
 
+    def status(self, location: Location) -> SourceStatus | None:
+        """What is known of a file; None if there is none."""
+        wanted = VirtualRange(location, 0, 0)
+        try:
+            descriptor = os.open("/" + location.key, _FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise wanted.unreadable(str(error)) from None
+        try:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                return None  # as for object stores, where a folder is no object
+            return _described(self._checked(descriptor, wanted))
+        except OSError as error:
+            raise wanted.unreadable(str(error)) from None
+        finally:
+            os.close(descriptor)
+
+    def list(self, folder: Location) -> Iterator[ListedSource]:
+        """All regular files below a folder; links are not followed."""
+        root = "/" + folder.key
+        depth = len(root.rstrip("/")) + 1
+        if not (os.path.realpath(root) + "/").startswith(self._root.rstrip("/") + "/"):
+            raise unlistable(folder, "a symbolic link leads out of the authorised folder")
+        for place, _, names in os.walk(root):
+            above = tuple(part for part in place[depth:].split("/") if part)
+            for name in names:
+                found = os.stat(f"{place}/{name}", follow_symlinks=False)  # noqa: PTH116 (bulk)
+                if stat.S_ISREG(found.st_mode):
+                    yield ListedSource(folder.joined((*above, name)), _described(found))
+
     @cached_property
     def _root(self) -> str:
         """Where the folder really is. Its own path may have links: it was authorised as it is."""
         return os.path.realpath(self._folder)
 
-    def _read_open(self, descriptor: int, wanted: VirtualRange) -> bytes:
+    def _checked(self, descriptor: int, wanted: VirtualRange) -> os.stat_result:
+        """What the system says of an open file, if it may be read."""
         if not _real_path(descriptor).startswith(self._root.rstrip("/") + "/"):
             raise wanted.unreadable(
                 "a symbolic link leads out of the folder that its container stands for"
@@ -67,6 +102,10 @@ class LocalSource:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise wanted.unreadable("it is not a regular file")
+        return status
+
+    def _read_open(self, descriptor: int, wanted: VirtualRange) -> bytes:
+        status = self._checked(descriptor, wanted)
         modified = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
         wanted.verify_unchanged(_etag(status), modified)
         if status.st_size <= wanted.start:
@@ -91,6 +130,10 @@ def _read_fully(descriptor: int, start: int, length: int) -> bytes:
             break
         data += more
     return data
+
+
+def _described(status: os.stat_result) -> SourceStatus:
+    return SourceStatus(status.st_size, _etag(status), status.st_mtime_ns // 1_000_000_000)
 
 
 def _etag(status: os.stat_result) -> str:

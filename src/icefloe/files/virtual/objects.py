@@ -15,12 +15,15 @@ from icefloe.errors import (
     StoragePermissionError,
     VirtualChunkError,
 )
+from icefloe.files.virtual.source import ListedSource, SourceStatus, VirtualRange, unlistable
 from icefloe.storage.object_store import ObjectStorage
 
 if TYPE_CHECKING:
-    from obstore import GetResult
+    from collections.abc import Iterator
 
-    from icefloe.files.virtual.source import VirtualRange
+    from obstore import GetResult, ObjectMeta
+
+    from icefloe.config.locations import Location
 
 
 class ObjectSource(ObjectStorage):
@@ -50,6 +53,35 @@ class ObjectSource(ObjectStorage):
             raise self._explained(error, wanted) from error
         return wanted.completed(data)
 
+    def status(self, location: Location) -> SourceStatus | None:
+        """What is known of an object; None if there is none."""
+        try:
+            with self._translated(location.key) as store:
+                return _described(store.head(self._path(location.key)))
+        except ObjectNotFoundError:
+            return None
+        except (StorageError, InvalidInputError) as error:
+            raise self._explained(error, VirtualRange(location, 0, 0)) from error
+
+    def list(self, folder: Location) -> Iterator[ListedSource]:  # type: ignore[override]
+        """All objects below a folder."""
+        key = folder.key
+        depth = len(key) + 1 if key else 0
+        stream = None
+        while True:
+            try:
+                with self._translated(key) as store:
+                    if stream is None:
+                        stream = store.list(f"{key}/" if key else None, chunk_size=1000)
+                    page = next(stream, None)
+            except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
+                raise unlistable(folder, error.message) from error
+            if page is None:
+                return
+            for meta in page:
+                below = tuple(part for part in meta["path"][depth:].split("/") if part)
+                yield ListedSource(folder.joined(below), _described(meta))
+
     def _explained(
         self, error: StorageError | ObjectNotFoundError | InvalidInputError, wanted: VirtualRange
     ) -> VirtualChunkError | ForkedProcessError:
@@ -73,6 +105,10 @@ class ObjectSource(ObjectStorage):
             return self.head(key).size
         except (StorageError, ObjectNotFoundError, InvalidInputError):
             return None
+
+
+def _described(meta: ObjectMeta) -> SourceStatus:
+    return SourceStatus(meta["size"], meta["e_tag"], int(meta["last_modified"].timestamp()))
 
 
 def _options(wanted: VirtualRange) -> Any:

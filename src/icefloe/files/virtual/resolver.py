@@ -19,10 +19,10 @@ from icefloe.files.virtual.source import VirtualRange
 from icefloe.files.virtual.stores import check_credential, custom_endpoint, open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from icefloe.config.containers import VirtualChunkContainer
-    from icefloe.files.virtual.source import VirtualSource
+    from icefloe.files.virtual.source import ListedSource, SourceStatus, VirtualSource
     from icefloe.model.chunk_refs import VirtualRef
 
 _LARGEST_POSITION = 2**63 - 1
@@ -103,6 +103,37 @@ class VirtualChunkResolver:
         """Like `read`, without blocking the event loop for long."""
         source, wanted = self._resolve(ref, start, length)
         return await source.read_async(wanted) if wanted.length else b""
+
+    def status(self, url: str) -> SourceStatus | None:
+        """What is known of an object, without reading it; None if it does not exist.
+
+        Raises VirtualChunkError if it may not be read, or its store does not answer.
+        """
+        source, location = self._authorised_source(url)
+        return source.status(location)
+
+    def list(self, url: str) -> Iterator[ListedSource]:
+        """All objects below a folder, in no promised order."""
+        source, location = self._authorised_source(url)
+        return source.list(location)
+
+    def absolute(self, url: str) -> str:
+        """The canonical form of a URL, no longer relative to a container.
+
+        Raises InvalidInputError, or VirtualChunkError if it is in no container.
+        """
+        return str(self._find(parse_location(url))[1])
+
+    def container_of(self, url: str) -> VirtualChunkContainer:
+        """The container that a URL lies in; raises VirtualChunkError."""
+        return self._by_place[self._find(parse_location(url))[0]]
+
+    def _authorised_source(self, url: str) -> tuple[VirtualSource, Location]:
+        try:
+            place, location = self._find(parse_location(url))
+        except InvalidInputError as error:
+            raise VirtualChunkError(error.message) from None
+        return self._source(place, location), location
 
     def _resolve(
         self, ref: VirtualRef, start: int, length: int

@@ -11,6 +11,7 @@ from icefloe.config.locations import Location
 from icefloe.errors import VirtualChunkError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class VirtualRange(msgspec.Struct, frozen=True):
             etag: The object's, as its store tells with the bytes; None if it does not.
             last_modified: The same of the time of its last change.
         """
-        if self.etag is not None and (etag is None or _bare(etag) != _bare(self.etag)):
+        if self.etag is not None and (etag is None or not same_etag(etag, self.etag)):
             raise self._changed(f"expected the etag {self.etag}, found {etag}")
         if self.last_modified is not None:
             # References keep whole seconds, and so do web servers.
@@ -95,14 +96,47 @@ class VirtualRange(msgspec.Struct, frozen=True):
         )
 
 
+class SourceStatus(msgspec.Struct, frozen=True):
+    """What a store says of an object without giving its bytes."""
+
+    size: int | None
+    """Number of bytes; None if the server does not tell."""
+    etag: str | None = None
+    last_modified: int | None = None
+    """Seconds since 1970."""
+
+
+class ListedSource(msgspec.Struct, frozen=True):
+    """One object of a listing."""
+
+    location: Location
+    status: SourceStatus
+
+
 class VirtualSource(Protocol):
     """Reads ranges below one container."""
+
+    def status(self, location: Location) -> SourceStatus | None:
+        """What is known of an object; None if there is none. Raises VirtualChunkError."""
+
+    def list(self, folder: Location) -> Iterator[ListedSource]:
+        """All objects below a folder, in no promised order. Raises VirtualChunkError."""
 
     def read(self, wanted: VirtualRange) -> bytes:
         """The bytes of a range. Raises VirtualChunkError."""
 
     async def read_async(self, wanted: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop for long."""
+
+
+def unlistable(folder: Location, reason: str) -> VirtualChunkError:
+    """The error for a folder whose objects cannot be listed."""
+    return VirtualChunkError(f"cannot list what is below {folder}: {reason}")
+
+
+def same_etag(one: str, other: str) -> bool:
+    """Whether two etags are the same, however they are written."""
+    return _bare(one) == _bare(other)
 
 
 def _bare(etag: str) -> str:

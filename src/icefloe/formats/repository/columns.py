@@ -234,7 +234,8 @@ def unpack_boxes(lower: Any, shapes: Any, ranks: Column, key: str) -> tuple[Colu
     )
     if smallest == 0 or farthest + largest > MAX_VALUE:
         raise bad_file(key, "extents are empty, or reach beyond 2**63 chunks")
-    if largest ** int(max(ranks)) > MAX_VALUE:
+    deepest = max(ranks) if isinstance(ranks, list) else int(ranks.max())
+    if largest**deepest > MAX_VALUE:
         # Some box may be too large: look at each of them.
         end = 0
         for rank in ranks:

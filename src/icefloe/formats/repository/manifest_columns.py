@@ -226,7 +226,7 @@ def _pack_virtual(refs: ChunkRefs) -> _Virtual:
     used, numbers = used_entries(refs.sources)
     locations = refs.locations.choose(used)
     if len(locations) * _FEW <= len(refs):
-        columns = (locations.urls.tolist(), locations.etags.tolist(), locations.modified.tolist())
+        columns = (locations.urls.pieces(), locations.etags.pieces(), locations.modified.tolist())
         first, where = _distinct(list(zip(*columns, strict=True)))
         if len(first) < len(locations):
             locations, numbers = locations.take(first), where[numbers]

@@ -332,7 +332,7 @@ class _NodeLoader:
         if outside is not None:
             attributes = AttributesRef(outside[0], outside[1], position)
         refs = () if data == "Group" else self._refs(row, data, document)
-        return load_node(self._ids[row], path, document, refs, attributes, read.key)
+        return load_node(self._ids[row], path, document, refs, attributes, key=read.key)
 
     def _attributes(self, value: Any) -> tuple[bytes | None, tuple[AttributesId, int] | None]:
         """Attributes as JSON, or where they are."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
+import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import (
@@ -20,22 +22,22 @@ from icefloe.formats.container import (
 )
 from icefloe.formats.repository.columns import (
     ends_of,
+    pack_integers,
     pack_list,
     unpack_boxes,
     unpack_column,
     unpack_integer,
 )
 from icefloe.formats.repository.manifest_columns import MAX_RANK
-from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, Identifier, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
-from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
+from icefloe.model.node_columns import AttributesRef, ManifestRef, NodeColumns, RefColumns
+from icefloe.model.nodes import Node, NodeTable, make_stored_node
 from icefloe.model.paths import ROOT
 from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
-from icefloe.model.zarr_document import parse_document
 
 if TYPE_CHECKING:
-    from icefloe.formats.repository.columns import Column
+    from icefloe.model.node_columns import Column
 
 MAX_HISTORY = 16
 """Ancestors that a snapshot remembers; older ones are found through them (H-15)."""
@@ -140,7 +142,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         attributes=b"".join([info.id for info in snapshot.attribute_files]),
         attributes_sizes=pack_list([info.size_bytes for info in snapshot.attribute_files]),
         paths=list(snapshot.nodes.paths),
-        nodes=b"".join(snapshot.nodes.node_ids()),
+        nodes=snapshot.nodes.columns().ids,
     )
     if packed.paths:
         _pack_nodes(packed, snapshot)
@@ -148,19 +150,20 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def _pack_nodes(packed: _Snapshot, snapshot: Snapshot) -> None:
-    nodes = list(snapshot.nodes)
-    packed.documents = b"".join([node.document for node in nodes])
-    packed.document_sizes = pack_list([len(node.document) for node in nodes])
-    numbers = {info.id: number for number, info in enumerate(snapshot.manifests)}
-    refs = [ref for node in nodes for ref in node.manifests]
-    if refs:
-        packed.refs = pack_list([len(node.manifests) for node in nodes])
-        packed.ref_manifests = pack_list([_number(numbers, ref.manifest_id) for ref in refs])
-        packed.ref_counts = pack_list([ref.num_refs for ref in refs])
-        packed.ref_ranks = pack_list([ref.extents.rank for ref in refs])
-        packed.ref_lower = pack_list([low for ref in refs for low in ref.extents.lower])
-        packed.ref_shapes = pack_list([extent for ref in refs for extent in ref.extents.shape])
-    outside = [(row, node.attributes) for row, node in enumerate(nodes) if node.attributes]
+    nodes = snapshot.nodes.columns()
+    packed.documents = nodes.documents
+    packed.document_sizes = _pack_lengths(nodes.document_ends)
+    refs = nodes.refs
+    if len(refs.numbers):
+        numbers = {info.id: number for number, info in enumerate(snapshot.manifests)}
+        listed = np.array([_number(numbers, m) for m in refs.manifests], dtype=np.int64)
+        packed.refs = _pack_lengths(refs.ends)
+        packed.ref_manifests = _pack(listed[refs.numbers])
+        packed.ref_counts = _pack(refs.counts)
+        packed.ref_ranks = _pack_lengths(refs.corners)
+        packed.ref_lower = _pack(refs.lower)
+        packed.ref_shapes = _pack(refs.shapes)
+    outside = sorted(nodes.attributes.items())
     if outside:
         files = {info.id: number for number, info in enumerate(snapshot.attribute_files)}
         packed.outside_count = len(outside)
@@ -168,6 +171,17 @@ def _pack_nodes(packed: _Snapshot, snapshot: Snapshot) -> None:
         packed.outside_files = pack_list([_number(files, ref.file) for _, ref in outside])
         packed.outside_rows = pack_list([ref.row for _, ref in outside])
         packed.outside_positions = pack_list([ref.position for _, ref in outside])
+
+
+def _pack(values: Column) -> Any:
+    return pack_list(values) if isinstance(values, list) else pack_integers(values)
+
+
+def _pack_lengths(ends: Column) -> Any:
+    """Pack the lengths of parts of which it is known where they end."""
+    if isinstance(ends, list):
+        return pack_list(list(map(operator.sub, ends, [0, *ends])))
+    return pack_integers(np.diff(ends, prepend=ends.dtype.type(0)))
 
 
 def _number(numbers: dict[_Id, int], identifier: _Id) -> int:
@@ -274,7 +288,7 @@ def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]
     return tuple(map(AttributesFileInfo, ids, map(int, sizes)))
 
 
-_NOT_CANONICAL = ("//", "/./", "/../", "/\0", "/.\0", "/..\0")
+_DOTS = ("/./", "/../", "/.\0", "/..\0")
 
 
 def check_paths(paths: list[str], key: str) -> None:
@@ -287,69 +301,11 @@ def check_paths(paths: list[str], key: str) -> None:
     if count and (
         joined.count("\0/") != count
         or joined.count("\0") != count + 1
-        or any(part in joined for part in _NOT_CANONICAL)
+        or "//" in joined
+        or "/\0" in joined
+        or ("/." in joined and any(part in joined for part in _DOTS))
     ):
         raise bad_file(key, "a node has a path that is not canonical")
-
-
-class _Nodes:
-    """The columns of the nodes, and how one node is made of them."""
-
-    __slots__ = (
-        "attributes",
-        "corners",
-        "counts",
-        "documents",
-        "ends",
-        "ids",
-        "key",
-        "lower",
-        "manifests",
-        "numbers",
-        "paths",
-        "refs",
-        "shapes",
-    )
-
-    paths: list[str]
-    ids: _Ids[NodeId]
-    key: str
-    documents: bytes
-    ends: Column
-    """Where each document ends."""
-    refs: Column | None
-    """Where the manifest references of each node end; None if there are none."""
-    manifests: tuple[ManifestFileInfo, ...]
-    numbers: Column
-    counts: Column
-    corners: Column
-    """Where the extents of each reference end."""
-    lower: Column
-    shapes: Column
-    attributes: dict[int, AttributesRef]
-
-    def load(self, row: int) -> Node:
-        """Make the node of a row."""
-        start = int(self.ends[row - 1]) if row else 0
-        document = self.documents[start : int(self.ends[row])]
-        attributes = self.attributes.get(row)
-        return load_node(
-            self.ids[row], self.paths[row], document, self._refs(row), attributes, self.key
-        )
-
-    def _refs(self, row: int) -> tuple[ManifestRef, ...]:
-        if self.refs is None:
-            return ()
-        start = int(self.refs[row - 1]) if row else 0
-        return tuple(self._ref(at) for at in range(start, int(self.refs[row])))
-
-    def _ref(self, at: int) -> ManifestRef:
-        start = int(self.corners[at - 1]) if at else 0
-        stop = int(self.corners[at])
-        lower = list(map(int, self.lower[start:stop]))
-        shape = map(int, self.shapes[start:stop])
-        box = Box(tuple(lower), tuple(map(operator.add, lower, shape)))
-        return ManifestRef(self.manifests[int(self.numbers[at])].id, box, int(self.counts[at]))
 
 
 def load_node(
@@ -358,23 +314,14 @@ def load_node(
     document: bytes,
     manifests: tuple[ManifestRef, ...],
     attributes: AttributesRef | None,
+    *,
     key: str,
 ) -> Node:
     """A node of a snapshot, its document parsed; raises FormatError if that is not valid."""
-    whole = document
-    if attributes is not None:
-        # H-07: the document lacks its attributes, which nothing here needs.
-        at = attributes.position
-        whole = document[:at] + b"{}" + document[at:]
     try:
-        array = parse_document(whole, path)
+        return make_stored_node(node_id, path, document, manifests, attributes)
     except InvalidInputError as error:
         raise bad_file(key, str(error)) from None
-    if array is None and manifests:
-        raise bad_file(key, f"the group {path} refers to chunks")
-    if array is not None and any(ref.extents.rank != array.rank for ref in manifests):
-        raise bad_file(key, f"extents of {path} have another rank than the array")
-    return Node(node_id, path, document, array, manifests, attributes)
 
 
 def _unpack_nodes(
@@ -388,31 +335,40 @@ def _unpack_nodes(
     if len(ids) != count:
         raise bad_file(key, f"there are {count} paths, but {len(ids)} node ids")
     check_paths(packed.paths, key)
-    nodes = _Nodes()
-    nodes.paths, nodes.ids, nodes.key = packed.paths, ids, key
-    nodes.documents, nodes.manifests = packed.documents, manifests
     limit = len(packed.documents)
-    nodes.ends = ends_of(unpack_column(packed.document_sizes, count, key, limit=limit))
-    if (int(nodes.ends[-1]) if count else 0) != limit:
+    ends = ends_of(unpack_column(packed.document_sizes, count, key, limit=limit))
+    if (int(ends[-1]) if count else 0) != limit:
         raise bad_file(key, "the documents are not as long as their sizes say")
-    _unpack_refs(packed, nodes, key)
-    nodes.attributes = _unpack_outside(packed, files, count, key)
-    return NodeTable(packed.paths, ids, nodes.load)
+    columns = NodeColumns(
+        packed.paths,
+        packed.nodes,
+        packed.documents,
+        ends,
+        _unpack_refs(packed, manifests, key),
+        _unpack_outside(packed, files, count, key),
+    )
+    return NodeTable.from_columns(columns, partial(load_node, key=key))
 
 
-def _unpack_refs(packed: _Snapshot, nodes: _Nodes, key: str) -> None:
-    nodes.refs = None
+def _unpack_refs(
+    packed: _Snapshot, manifests: tuple[ManifestFileInfo, ...], key: str
+) -> RefColumns:
+    count = len(packed.paths)
+    ids = tuple([info.id for info in manifests])
     if packed.refs == 0:
-        return
-    manifests = len(nodes.manifests)
-    refs = unpack_column(packed.refs, len(nodes.paths), key, limit=max(manifests, 1))
-    nodes.refs = ends_of(refs)
-    total = int(nodes.refs[-1]) if len(refs) else 0
-    nodes.numbers = unpack_column(packed.ref_manifests, total, key, limit=manifests - 1)
-    nodes.counts = unpack_column(packed.ref_counts, total, key)
+        return RefColumns([0] * count, ids, [], [], [], [], [])
+    refs = unpack_column(packed.refs, count, key, limit=max(len(ids), 1))
+    ends = ends_of(refs)
+    total = int(ends[-1]) if count else 0
     ranks = unpack_column(packed.ref_ranks, total, key, limit=MAX_RANK)
-    nodes.corners = ends_of(ranks)
-    nodes.lower, nodes.shapes = unpack_boxes(packed.ref_lower, packed.ref_shapes, ranks, key)
+    return RefColumns(
+        ends,
+        ids,
+        unpack_column(packed.ref_manifests, total, key, limit=len(ids) - 1),
+        unpack_column(packed.ref_counts, total, key),
+        ends_of(ranks),
+        *unpack_boxes(packed.ref_lower, packed.ref_shapes, ranks, key),
+    )
 
 
 def _unpack_outside(

@@ -319,7 +319,7 @@ class _NodeLoader:
                 raise bad_file(self._key, f"the attributes of {path} would stand after its end")
             file = from_numbers(AttributesId, outside.object_id)
             attributes = AttributesRef(file, outside.location, position)
-        made = load_node(self.ids[row], path, document, (), attributes, self._key)
+        made = load_node(self.ids[row], path, document, (), attributes, key=self._key)
         if made.array is None:
             return made
         return made.evolve(manifests=self._refs(refs, made.array))

@@ -1,0 +1,158 @@
+"""Puts what we appended along a dimension behind what others appended meanwhile. No I/O here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from icefloe.changes.documents import merge_documents
+from icefloe.model.ids import NodeId
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.zarr_document import ArrayMetadata
+
+
+class Appended(Record, frozen=True):
+    """An array that both sides made longer."""
+
+    node_id: NodeId
+    axis: int
+    chunk: int
+    base: int
+    ours: int
+    theirs: int
+
+
+class NotAppendable(Exception):  # noqa: N818 - says what is wrong; turned into a conflict
+    """Why what we appended cannot go behind what others appended."""
+
+
+def move_behind(
+    ours: ChangeSet,
+    head: NodeTable,
+    dimension: str,
+    touched: dict[NodeId, ChunkIndex],
+    document_of: Callable[[Node], bytes],
+) -> set[NodeId]:
+    """Move our appended chunks behind theirs, in every array that both sides made longer.
+
+    Args:
+        ours: Our changes over the common base; changed in place, if all can be moved.
+        head: The nodes of what others committed.
+        dimension: Name of the dimension.
+        touched: The chunks that we set or deleted, by array.
+        document_of: Gives the whole document of a node.
+
+    Returns:
+        The arrays that were moved.
+
+    Raises:
+        NotAppendable: If it is not safe: nothing was changed then.
+    """
+    found = list(_both_appended(ours, head, dimension))
+    if not found:
+        return set()
+    shifts = {each.theirs - each.base for each in found}
+    if len(shifts) > 1:
+        raise NotAppendable(
+            f"others made arrays longer along {dimension!r} by different numbers: {sorted(shifts)}"
+        )
+    shift = shifts.pop()
+    _check_all_move(ours, head, dimension, {each.node_id for each in found})
+    documents = {}
+    for each in found:
+        path = _path(ours, each.node_id)
+        for side, length in (("base", each.base), ("other writer", each.theirs)):
+            if length % each.chunk:
+                raise NotAppendable(
+                    f"{path}: the {side} ends within a chunk (length {length}, chunks of "
+                    f"{each.chunk}); appends can only follow each other at whole chunks"
+                )
+        documents[each.node_id] = _merged_document(ours, head, each, document_of)
+    for each in found:
+        ours.documents[each.node_id] = documents[each.node_id]
+        if each.node_id in touched:
+            edits = ours.chunks[each.node_id]
+            ours.chunks[each.node_id] = edits.shifted(
+                each.axis, each.base // each.chunk, shift // each.chunk
+            )
+    return {each.node_id for each in found}
+
+
+def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator[Appended]:
+    for node_id in ours.documents:
+        before, mine, other = ours.base.by_id(node_id), ours.by_id(node_id), head.by_id(node_id)
+        if before is None or mine is None or other is None:
+            continue
+        if before.array is None or mine.array is None or other.array is None:
+            continue
+        axis = _axis(before.array, dimension)
+        if axis is None or before.array.chunk_shape is None:
+            continue
+        arrays = (before.array, mine.array, other.array)
+        lengths = [array.shape[axis] for array in arrays]
+        if lengths[1] <= lengths[0] or lengths[2] <= lengths[0]:
+            continue
+        yield Appended(node_id, axis, before.array.chunk_shape[axis], *lengths)
+
+
+def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: set[NodeId]) -> None:
+    """Arrays along the dimension must move together, or they would not fit any more."""
+    for node in ours.new.values():
+        if node.array is not None and _axis(node.array, dimension) is not None:
+            raise NotAppendable(
+                f"{node.path} is new and has dimension {dimension!r}, whose length is another now"
+            )
+    for node_id in ours.documents:
+        before, mine = ours.base.by_id(node_id), ours.by_id(node_id)
+        if node_id in moving or before is None or mine is None or head.by_id(node_id) is None:
+            continue
+        if before.array is None or mine.array is None:
+            continue
+        axis = _axis(before.array, dimension)
+        if axis is not None and mine.array.shape[axis] != before.array.shape[axis]:
+            raise NotAppendable(
+                f"{mine.path} was made longer along {dimension!r} by us and not by others"
+            )
+
+
+def _merged_document(
+    ours: ChangeSet, head: NodeTable, each: Appended, document_of: Callable[[Node], bytes]
+) -> bytes:
+    before, other = ours.base.by_id(each.node_id), head.by_id(each.node_id)
+    assert before is not None
+    assert other is not None
+    assert other.array is not None
+    base, mine, theirs = (
+        document_of(before),
+        ours.documents[each.node_id],
+        document_of(other),
+    )
+    path = _path(ours, each.node_id)
+    our_shape = json.loads(mine)["shape"]
+    if [n for i, n in enumerate(our_shape) if i != each.axis] != [
+        n for i, n in enumerate(other.array.shape) if i != each.axis
+    ]:
+        raise NotAppendable(f"{path}: other dimensions changed too")
+    shape = list(other.array.shape)
+    shape[each.axis] += each.ours - each.base
+    merged, conflicts = merge_documents(base, mine, theirs, {"shape": shape})
+    if conflicts:
+        raise NotAppendable(f"{path}: both sides changed {'; '.join(map(str, conflicts))}")
+    return merged
+
+
+def _axis(array: ArrayMetadata, dimension: str) -> int | None:
+    names = array.dimension_names or ()
+    return names.index(dimension) if dimension in names else None
+
+
+def _path(ours: ChangeSet, node_id: NodeId) -> str:
+    node = ours.base.by_id(node_id)
+    return "" if node is None else node.path

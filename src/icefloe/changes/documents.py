@@ -1,0 +1,98 @@
+"""Three-way merge of zarr.json documents, key by key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from icefloe.model.record import Record
+
+_ABSENT: Any = object()
+ATTRIBUTES = "attributes"
+
+
+class DocumentConflict(Record, frozen=True):
+    """A key that both sides changed to different values."""
+
+    key: str
+    ours: Any
+    theirs: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: ours {_shown(self.ours)}, theirs {_shown(self.theirs)}"
+
+
+def merge_documents(
+    base: bytes, ours: bytes, theirs: bytes, settled: dict[str, Any] | None = None
+) -> tuple[bytes, list[DocumentConflict]]:
+    """Merge what two sides made of a document.
+
+    Attributes are merged by their key, all else by its key at the top level. What one side alone
+    changed is taken; equal changes of both sides are one.
+
+    Args:
+        base: The document that both started from.
+        ours: What we made of it.
+        theirs: What they made of it.
+        settled: Values of keys at the top level that were decided otherwise.
+
+    Returns:
+        The merged document, with their value where there is a conflict, and the conflicts.
+    """
+    first, mine, other = (json.loads(document) for document in (base, ours, theirs))
+    given = settled or {}
+    conflicts: list[DocumentConflict] = []
+    own_way = {ATTRIBUTES, *given}
+    merged = _merge(first, mine, other, "", own_way, conflicts)
+    sides = [side.get(ATTRIBUTES) or {} for side in (first, mine, other)]
+    attributes = _merge(sides[0], sides[1], sides[2], f"{ATTRIBUTES}.", set(), conflicts)
+    if attributes or ATTRIBUTES in other:
+        merged[ATTRIBUTES] = attributes
+    return json.dumps({**merged, **given}, indent=2).encode(), conflicts
+
+
+def differing_keys(left: bytes, right: bytes) -> set[str]:
+    """The keys at the top level whose values are not the same."""
+    mine, other = json.loads(left), json.loads(right)
+    return {
+        key for key in {*mine, *other} if not _same(mine.get(key, _ABSENT), other.get(key, _ABSENT))
+    }
+
+
+def _merge(
+    base: dict[str, Any],
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    prefix: str,
+    left_out: set[str],
+    conflicts: list[DocumentConflict],
+) -> dict[str, Any]:
+    merged = {}
+    for key in dict.fromkeys((*theirs, *ours)):
+        if key in left_out:
+            continue
+        first, mine, other = (side.get(key, _ABSENT) for side in (base, ours, theirs))
+        value = other
+        if _same(first, other):
+            value = mine
+        elif not _same(first, mine) and not _same(mine, other):
+            conflicts.append(DocumentConflict(prefix + key, _plain(mine), _plain(other)))
+        if value is not _ABSENT:
+            merged[key] = value
+    return merged
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality that tells 1 from 1.0 and true, and NaN as equal to itself."""
+    if left is _ABSENT or right is _ABSENT:
+        return left is right
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    return None if value is _ABSENT else value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

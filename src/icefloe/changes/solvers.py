@@ -1,0 +1,87 @@
+"""Solvers that merge: branches that grew apart, and appends that follow each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icefloe.changes.conflicts import (
+    BasicConflictSolver,
+    ConflictDetector,
+    ConflictType,
+    MergedDocument,
+    VersionSelection,
+)
+from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
+
+if TYPE_CHECKING:
+    from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution, Sides
+
+_HARMLESS_KEYS = {ATTRIBUTES, "dimension_names"}
+
+
+class MergeSolver(BasicConflictSolver):
+    """Merges metadata key by key, and keeps chunks of arrays whose chunks still mean the same.
+
+    Chunks that both sides wrote fail unless you choose a side; so do deletes of what the other
+    side changed, unless you allow them.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_chunk_conflict: VersionSelection = VersionSelection.Fail,
+        fail_on_delete_of_updated_array: bool = True,
+        fail_on_delete_of_updated_group: bool = True,
+    ) -> None:
+        """Choose whose chunks win, and whether deleting what others changed is an error."""
+        super().__init__(
+            on_chunk_conflict=on_chunk_conflict,
+            fail_on_delete_of_updated_array=fail_on_delete_of_updated_array,
+            fail_on_delete_of_updated_group=fail_on_delete_of_updated_group,
+        )
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:
+        """Look at the documents of both sides where that decides."""
+        if conflict.conflict_type is ConflictType.ZarrMetadataDoubleUpdate:
+            documents = sides.documents(conflict)
+            if documents.base and documents.ours and documents.theirs:
+                merged, conflicts = merge_documents(
+                    documents.base, documents.ours, documents.theirs
+                )
+                if not conflicts:
+                    return MergedDocument(merged)
+            return VersionSelection.Fail
+        if conflict.conflict_type is ConflictType.ChunksUpdatedInUpdatedArray:
+            documents = sides.documents(conflict)
+            if documents.base and documents.theirs:
+                changed = differing_keys(documents.base, documents.theirs)
+                if changed <= _HARMLESS_KEYS:
+                    return VersionSelection.UseOurs
+            return VersionSelection.Fail
+        return self.solve(conflict)
+
+
+class AppendSolver(ConflictDetector):
+    """Lets writers that append along one dimension follow each other.
+
+    What we appended goes behind what others appended meanwhile: in all arrays that have the
+    dimension, coordinates too. Both must end at whole chunks. All else is left to another solver.
+    """
+
+    def __init__(self, dimension: str, others: ConflictSolver | None = None) -> None:
+        """Take the name of the dimension, and who decides about everything else.
+
+        Args:
+            dimension: As in the arrays' `dimension_names`, for example `time`.
+            others: Decides about other conflicts; ConflictDetector if not given.
+        """
+        self.dimension = dimension
+        self.others = others or ConflictDetector()
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:
+        """Leave it to the other solver: appends were put behind each other before."""
+        return self.others.resolve(conflict, sides)
+
+    def solve(self, conflict: Conflict) -> VersionSelection:
+        """Leave it to the other solver."""
+        return self.others.solve(conflict)

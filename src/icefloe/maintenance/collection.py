@@ -1,0 +1,282 @@
+"""Collects garbage: deletes what no branch, tag or lease reaches and what is old enough.
+
+Invariants, cited by tests:
+
+G1  What is listed is listed before references are read; what appears later is never deleted.
+G2  Nothing is deleted that is younger than the cutoff or than the beginning of a lease that holds,
+    by the storage's clock alone.
+G3  What a branch, a tag, the first snapshot, a lease or a young snapshot reaches stays, with all
+    that it refers to. A chunk file stays while one reference to any part of it does.
+G4  The snapshots to be deleted are announced before leases and references are read for the last
+    time, so that nobody can name one of them unnoticed (see versioning/doomed.py).
+G5  Snapshots go first, newest first, then logs, manifests, attributes and chunk files: whoever
+    dies in between leaves only garbage, which the next collection finds.
+G6  What cannot be read ends the collection before anything is deleted. Objects that are not named
+    like ours, and sequence files of branches, are never deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from icefloe.errors import IcefloeError, SessionStateError, StorageError
+from icefloe.files.shared_caches import forget_shared
+from icefloe.formats.port import ObjectKind
+from icefloe.maintenance.candidates import Objects, key_maker, list_objects
+from icefloe.maintenance.cutoff import as_moment
+from icefloe.maintenance.id_sets import are_in
+from icefloe.maintenance.marking import Limits, Marks, first_snapshots, read_references
+from icefloe.model.ids import SnapshotId
+from icefloe.storage.clock import CLOCK_FOLDER, storage_now
+from icefloe.storage.probe import PROBE_FOLDER
+from icefloe.versioning import leases as lease_times
+from icefloe.versioning.cuts import CUTS_FOLDER, cut_key
+from icefloe.versioning.doomed import announce, announcements, doomed_key
+from icefloe.versioning.leases import Lease, LeaseFiles
+from icefloe.versioning.session_lease import AUTOMATIC_AFTER_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from icefloe.versioning.context import Context
+    from icefloe.versioning.leases import FoundLease
+
+logger = logging.getLogger(__name__)
+
+BATCH = 1000
+_ORDER = (
+    ObjectKind.SNAPSHOT,
+    ObjectKind.TRANSACTION_LOG,
+    ObjectKind.MANIFEST,
+    ObjectKind.ATTRIBUTES,
+    ObjectKind.CHUNK_FILE,
+)
+_DEBRIS_AFTER = timedelta(hours=1)
+
+
+class GCSummary(msgspec.Struct, frozen=True):
+    """What a garbage collection deleted, or would delete."""
+
+    bytes_deleted: int = 0
+    chunks_deleted: int = 0
+    """Chunk files; each may have held many chunks."""
+    manifests_deleted: int = 0
+    snapshots_deleted: int = 0
+    attributes_deleted: int = 0
+    transaction_logs_deleted: int = 0
+    notes_deleted: int = 0
+    """Small objects of maintenance that are of no use any more."""
+    cutoff: datetime | None = None
+    """Only what is older was looked at: the given moment, or the beginning of a lease."""
+    leases: int = 0
+    """Leases that held."""
+
+
+def collect_garbage(
+    context: Context, older_than: datetime | timedelta, *, dry_run: bool, limits: Limits
+) -> GCSummary:
+    """Delete what is not reached and was written before a moment of the storage's clock."""
+    storage = context.storage
+    if not storage.capabilities.can_list:
+        raise StorageError(f"{storage.location} cannot list objects, so garbage is not found")
+    now = storage_now(storage)
+    cutoff = as_moment(older_than, now, "delete_object_older_than")
+    if now - cutoff < timedelta(seconds=AUTOMATIC_AFTER_SECONDS) and not dry_run:
+        logger.warning(
+            "collecting what is younger than %d seconds: sessions that are open now may lose what "
+            "they wrote, unless they have a lease",
+            AUTOMATIC_AFTER_SECONDS,
+        )
+    return _Collection(context, now, cutoff, limits, dry_run=dry_run).run()
+
+
+class _Doomed(NamedTuple):
+    """What is to be deleted."""
+
+    objects: dict[ObjectKind, Objects]
+    cutoff: datetime
+    leases: list[FoundLease]
+
+    def without(self, marks: Marks, manifests: npt.NDArray[np.bytes_] | None = None) -> _Doomed:
+        """What is left to be deleted when more is reached.
+
+        `manifests` are those whose chunk files were not spared before; None means all.
+        """
+        live = {
+            ObjectKind.SNAPSHOT: marks.snapshot_ids(),
+            ObjectKind.TRANSACTION_LOG: marks.snapshot_ids(),
+            ObjectKind.MANIFEST: marks.manifest_ids(),
+            ObjectKind.ATTRIBUTES: marks.attribute_ids(),
+        }
+        left = {kind: self.objects[kind].outside(ids) for kind, ids in live.items()}
+        files = self.objects[ObjectKind.CHUNK_FILE]
+        if len(files):
+            # Manifests are read only if a chunk file depends on it.
+            files = files.outside(marks.chunk_file_ids(manifests))
+        left[ObjectKind.CHUNK_FILE] = files
+        return self._replace(objects=left)
+
+
+class _Collection:
+    def __init__(
+        self, context: Context, now: datetime, cutoff: datetime, limits: Limits, *, dry_run: bool
+    ) -> None:
+        self._context = context
+        self._storage = context.storage
+        self._now = now
+        self._cutoff = cutoff
+        self._limits = limits
+        self._dry_run = dry_run
+
+    def run(self) -> GCSummary:
+        layout = self._context.format.layout
+        listed = {kind: list_objects(self._storage, layout, kind) for kind in _ORDER}  # G1
+        leases = self._leases()
+        begins = [lease.begins for lease in leases if lease.begins is not None]
+        cutoff = min([self._cutoff, *begins])  # G2
+        parts = {kind: objects.split(cutoff) for kind, objects in listed.items()}
+        young = parts[ObjectKind.SNAPSHOT][1]
+        old = {kind: old for kind, (old, _) in parts.items()}
+        marks = Marks(self._context, self._limits)
+        self._mark(marks, leases)
+        for data in young.each_id():
+            # Who dies after its snapshot, or flushed it, may have built on others.
+            marks.add_history(SnapshotId(data), is_whole=False)
+        doomed = _Doomed(old, cutoff, leases).without(marks)
+        if self._dry_run:
+            return self._summary(doomed, self._notes(doomed))
+        return self._delete_announced(doomed, marks)
+
+    def _leases(self) -> list[FoundLease]:
+        files = LeaseFiles(self._storage)
+        return files.active(self._now) if self._dry_run else files.break_lapsed(self._now)
+
+    def _mark(self, marks: Marks, leases: list[FoundLease]) -> None:
+        """Reach all that references and leases reach (G3)."""
+        references = read_references(self._context)
+        tips = references.targets()
+        for target in sorted(tips):
+            marks.add_history(target)
+        for root in first_snapshots(marks):
+            marks.add_history(root, is_whole=False)
+        for lease in leases:
+            for snapshot_id in lease.snapshots:
+                marks.add_history(snapshot_id, is_whole=False)
+                marks.add_path(references.branches.values(), snapshot_id)
+
+    def _delete_announced(self, doomed: _Doomed, marks: Marks) -> GCSummary:
+        lease = Lease(self._storage, holder="garbage collection", protects_new=False)
+        with lease:
+            snapshots = doomed.objects[ObjectKind.SNAPSHOT]
+            announce(self._storage, lease.id, map(SnapshotId, snapshots.each_id()))  # G4
+            try:
+                doomed = self._spare(doomed, marks, lease)
+                notes = self._notes(doomed)
+                fence = _Fence(lease)
+                for kind in _ORDER:  # G5
+                    self._delete(kind, doomed.objects[kind], fence)
+                self._delete_notes(notes)
+            finally:
+                self._withdraw(lease)
+        self._context.files.forget()
+        forget_shared()
+        summary = self._summary(doomed, notes)
+        logger.info("collected garbage in %s: %s", self._storage.location, summary)
+        return summary
+
+    def _spare(self, doomed: _Doomed, marks: Marks, own: Lease) -> _Doomed:
+        """Read leases and references once more, and spare what is reached by now."""
+        snapshots, manifests = len(marks.snapshots), marks.manifest_ids()
+        leases = [lease for lease in LeaseFiles(self._storage).find() if lease.id != own.id]
+        self._mark(marks, leases)
+        if len(marks.snapshots) == snapshots:
+            return doomed
+        reached = marks.manifest_ids()
+        return doomed.without(marks, reached[~are_in(reached, manifests)])
+
+    # --- deleting
+
+    def _delete(self, kind: ObjectKind, objects: Objects, fence: _Fence) -> None:
+        key_of = key_maker(self._context.format.layout, kind)
+        ids = objects.newest_first().each_id() if kind is ObjectKind.SNAPSHOT else objects.each_id()
+        for batch in _batched(ids, BATCH):
+            fence.check()
+            self._storage.delete_many([key_of(data) for data in batch])
+
+    def _notes(self, doomed: _Doomed) -> dict[str, int]:
+        """Small objects that nothing needs any more, with their sizes."""
+        gone = {cut_key(SnapshotId(i)) for i in doomed.objects[ObjectKind.SNAPSHOT].each_id()}
+        held = {doomed_key(lease.id) for lease in LeaseFiles(self._storage).find()}
+        last = self._now - _DEBRIS_AFTER
+        notes: dict[str, int] = {}
+        if gone:
+            notes.update(
+                {i.key: i.size for i in self._storage.list(f"{CUTS_FOLDER}/") if i.key in gone}
+            )
+        for key in announcements(self._storage).values():
+            if key not in held:
+                notes[key] = self._storage.head(key).size
+        for folder in (CLOCK_FOLDER, PROBE_FOLDER):
+            for info in self._storage.list(f"{folder}/"):
+                if info.last_modified < last:
+                    notes[info.key] = info.size
+        return notes
+
+    def _delete_notes(self, notes: dict[str, int]) -> None:
+        if notes:
+            self._storage.delete_many(list(notes))
+
+    def _withdraw(self, lease: Lease) -> None:
+        try:
+            self._storage.delete_many([doomed_key(lease.id)])
+        except IcefloeError as error:
+            logger.warning("the announcement of a collection was left behind: %s", error)
+
+    def _summary(self, doomed: _Doomed, notes: dict[str, int]) -> GCSummary:
+        counts = {kind: len(objects) for kind, objects in doomed.objects.items()}
+        sizes = [int(np.sum(objects.sizes)) for objects in doomed.objects.values()]
+        return GCSummary(
+            bytes_deleted=sum(sizes) + sum(notes.values()),
+            chunks_deleted=counts[ObjectKind.CHUNK_FILE],
+            manifests_deleted=counts[ObjectKind.MANIFEST],
+            snapshots_deleted=counts[ObjectKind.SNAPSHOT],
+            attributes_deleted=counts[ObjectKind.ATTRIBUTES],
+            transaction_logs_deleted=counts[ObjectKind.TRANSACTION_LOG],
+            notes_deleted=len(notes),
+            cutoff=doomed.cutoff,
+            leases=len(doomed.leases),
+        )
+
+
+class _Fence:
+    """Ends a collection that was suspended for so long that its announcement holds no more."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._renewed = lease_times.seconds_awake_or_asleep()
+
+    def check(self) -> None:
+        if (
+            lease_times.seconds_awake_or_asleep() - self._renewed
+            < self._lease.lifetime.total_seconds() / 3
+        ):
+            return
+        if not self._lease.renew():
+            raise SessionStateError(
+                "the garbage collection was suspended for longer than its lease held, and was "
+                "ended before it could do harm; run it again"
+            )
+        self._renewed = lease_times.seconds_awake_or_asleep()
+
+
+def _batched(ids: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while batch := list(islice(ids, size)):
+        yield batch

@@ -1,0 +1,102 @@
+"""What verification finds, as data and as text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+_SHOWN = 50
+
+
+class ProblemKind(StrEnum):
+    """What is wrong. New kinds are added at the end; none changes."""
+
+    REFERENCE = "reference"
+    """A branch or tag cannot be read, has a gap, or points to nothing."""
+    SNAPSHOT = "snapshot"
+    """A snapshot is missing or damaged, or its history is."""
+    NODE = "node"
+    """An array or group is not what it should be."""
+    MANIFEST = "manifest"
+    """A manifest is missing or damaged, or not what the snapshot says."""
+    EXTENTS = "extents"
+    """Extents overlap, or are not those of the manifest."""
+    ATTRIBUTES = "attributes"
+    """An attribute file is missing or damaged."""
+    TRANSACTION_LOG = "transaction-log"
+    """A log is damaged, or does not tell what changed."""
+    CHUNK_FILE = "chunk-file"
+    """A chunk file is missing or too short."""
+    CHECKSUM = "checksum"
+    """The bytes of a chunk are not those that were written."""
+    CONFIGURATION = "configuration"
+    """The configuration cannot be read."""
+    NOTE = "note"
+    """A small object of maintenance is damaged."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong."""
+
+    kind: ProblemKind
+    message: str
+    key: str = ""
+    """The object at fault."""
+    snapshot_id: str = ""
+    path: str = ""
+    """The array or group that it is about."""
+    chunks: tuple[tuple[int, ...], ...] = ()
+    """Some of the chunks that cannot be read."""
+    repairable: bool = False
+    """Whether `repair` can put it right without guessing."""
+
+    def __str__(self) -> str:
+        where = [self.path, f"chunks {list(map(list, self.chunks))}" if self.chunks else ""]
+        where += [f"snapshot {self.snapshot_id}" if self.snapshot_id else "", self.key]
+        text = ", ".join(part for part in where if part)
+        can = " (repair can fix this)" if self.repairable else ""
+        return f"{self.kind}: {self.message}{f' [{text}]' if text else ''}{can}"
+
+
+class Orphans(msgspec.Struct, frozen=True):
+    """Objects of a kind that nothing reaches; they may belong to sessions that are open."""
+
+    count: int = 0
+    bytes: int = 0
+    keys: tuple[str, ...] = ()
+    """The first of them."""
+
+
+class VerificationReport(msgspec.Struct, frozen=True):
+    """What was looked at and what is wrong."""
+
+    problems: tuple[Problem, ...]
+    checked: dict[str, int]
+    """How many of each kind of thing were looked at."""
+    orphans: dict[str, Orphans]
+    """Objects that nothing reaches, by kind."""
+    deep: bool
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong. Orphans are no fault."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
+        lines = [f"checked {counts}{' (with the bytes of chunks)' if self.deep else ''}"]
+        for kind, orphans in self.orphans.items():
+            if orphans.count:
+                lines.append(f"orphans: {orphans.count} of kind {kind}, {orphans.bytes} bytes")
+        lines += [str(problem) for problem in self.problems[:_SHOWN]]
+        if len(self.problems) > _SHOWN:
+            lines.append(f"and {len(self.problems) - _SHOWN} more problems")
+        lines.append("no problems found" if self.is_clean else f"{len(self.problems)} problems")
+        return "\n".join(lines)

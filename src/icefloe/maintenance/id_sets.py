@@ -1,0 +1,72 @@
+"""Sets of many ids as sorted columns: twelve bytes for each, and no Python object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.model.ids import Identifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+# Texts of equal length compare like their bytes: zeros at the end are as good as padding.
+ID_TYPE = np.dtype(f"S{Identifier.SIZE}")
+_MAX_PENDING = 1 << 20
+
+
+def as_ids(data: bytes | npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    """Ids that lie end to end."""
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data).tobytes()
+    return np.frombuffer(data, dtype=ID_TYPE)
+
+
+def id_bytes(value: bytes) -> bytes:
+    """One element of a column as the whole id; numpy drops zeros at the end."""
+    return value.ljust(Identifier.SIZE, b"\0")
+
+
+def are_in(values: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+    """Which of some values are among sorted ids."""
+    if len(ids) == 0 or len(values) == 0:
+        return np.zeros(len(values), dtype=np.bool_)
+    places = np.searchsorted(ids, values)
+    places[places == len(ids)] = 0
+    found: npt.NDArray[np.bool_] = ids[places] == values
+    return found
+
+
+class IdSet:
+    """A growing set of ids; memory follows the number of distinct ones."""
+
+    def __init__(self, dtype: np.dtype[np.bytes_] = ID_TYPE) -> None:
+        """Start empty; keys of other things than ids may be longer."""
+        self._sorted = np.empty(0, dtype=dtype)
+        self._pending: list[npt.NDArray[np.bytes_]] = []
+        self._count = 0
+
+    def add(self, ids: npt.NDArray[np.bytes_]) -> None:
+        """Add many ids, in any order."""
+        if len(ids):
+            self._pending.append(ids)
+            self._count += len(ids)
+            if self._count > max(_MAX_PENDING, len(self._sorted)):
+                self.sorted()
+
+    def add_each(self, ids: Iterable[bytes]) -> None:
+        """Add ids that are Python values."""
+        self.add(as_ids(b"".join(ids)))
+
+    def sorted(self) -> npt.NDArray[np.bytes_]:
+        """All ids, ascending."""
+        if self._pending:
+            self._sorted = np.unique(np.concatenate([self._sorted, *self._pending]))
+            self._pending, self._count = [], 0
+        return self._sorted
+
+    def __len__(self) -> int:
+        return len(self.sorted())

@@ -1,0 +1,187 @@
+"""Finds everything that branches, tags and leases reach. Reads through caches of its own.
+
+Nothing is guessed: what cannot be read raises, and then nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from icefloe.errors import SnapshotNotFoundError
+from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
+from icefloe.files.shared_caches import CacheBudget
+from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
+from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.versioning.cuts import SeenCuts
+from icefloe.versioning.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from icefloe.model.chunk_refs import ChunkRefs
+    from icefloe.model.manifest import Manifest
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.storage.port import Capabilities
+    from icefloe.versioning.context import Context
+
+
+class Limits(NamedTuple):
+    """How much is held in memory at a time."""
+
+    snapshots: int = 50
+    manifest_bytes: int = 512 * 1024 * 1024
+    manifest_fetches: int = 500
+
+
+class _WithoutPages(ForwardingStorage):
+    """A storage whose listings are not trusted to be fresh: references are found by reading."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the storage can do, but for quick listings."""
+        return msgspec.structs.replace(self.inner.capabilities, lists_in_pages=False)
+
+
+class References(NamedTuple):
+    """What all branches and tags point to."""
+
+    branches: dict[str, SnapshotId]
+    tags: dict[str, SnapshotId]
+
+    def targets(self) -> set[SnapshotId]:
+        """All snapshots that something points to."""
+        return {*self.branches.values(), *self.tags.values()}
+
+
+def read_references(context: Context) -> References:
+    """Read all references anew, past a listing that may lag behind."""
+    refs = context.format.make_refs(context.storage)
+    careful = _WithoutPages(context.storage)
+    branches: dict[str, SnapshotId] = {}
+    for branch in refs.branches():
+        listed = refs.tip(branch)
+        tip = context.format.make_refs(careful, listed).tip(branch)
+        if tip is not None and tip.snapshot_id is not None:
+            branches[branch] = tip.snapshot_id
+    tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}
+    return References(branches, tags)
+
+
+class Marks:
+    """What is reached: snapshots, and what they refer to."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        """Nothing is reached yet."""
+        self.limits = limits
+        # A storage around the storage shares no caches: what is not there any more is missed.
+        storage = ForwardingStorage(context.storage)
+        self.files = MetadataFiles(storage, context.format, CacheBudget(manifests=1 << 28))
+        self.history = History(self.files, context.refs, SeenCuts(context.storage))
+        self.snapshots: set[SnapshotId] = set()
+        self.num_refs = 0
+        """References in all manifests."""
+        self._manifests = IdSet()
+        self._sizes: dict[bytes, int] = {}
+        self._attributes = IdSet()
+
+    def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
+        """Reach a snapshot and its ancestors.
+
+        Raises SnapshotNotFoundError if one is missing, unless the history need not be whole.
+        """
+        if snapshot_id in self.snapshots:
+            return
+        try:
+            for snapshot in self.history.ancestry(snapshot_id):
+                if snapshot.id in self.snapshots:
+                    return
+                self.add_snapshot(snapshot)
+        except SnapshotNotFoundError:
+            if is_whole:
+                raise
+
+    def add_path(self, tips: Iterable[SnapshotId], base: SnapshotId) -> None:
+        """Reach what lies between a snapshot and its descendants, though it may have expired.
+
+        Whoever works on the snapshot must be able to lay his changes over what came after it.
+        """
+        for tip in tips:
+            for snapshot_id in self.history.between(base, tip) or ():
+                if snapshot_id not in self.snapshots:
+                    try:
+                        self.add_snapshot(self.files.read_snapshot(snapshot_id))
+                    except SnapshotNotFoundError:
+                        continue
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        """Reach a snapshot alone."""
+        self.snapshots.add(snapshot.id)
+        self._manifests.add_each(info.id for info in snapshot.manifests)
+        for info in snapshot.manifests:
+            if info.id not in self._sizes:
+                self._sizes[info.id] = info.size_bytes
+                self.num_refs += info.num_chunk_refs
+        self._attributes.add_each(info.id for info in snapshot.attribute_files)
+
+    def snapshot_ids(self) -> npt.NDArray[np.bytes_]:
+        """Sorted ids of the snapshots that are reached."""
+        return np.unique(as_ids(b"".join(self.snapshots)))
+
+    def manifest_ids(self) -> npt.NDArray[np.bytes_]:
+        """Sorted ids of the manifests that are reached."""
+        return self._manifests.sorted()
+
+    def attribute_ids(self) -> npt.NDArray[np.bytes_]:
+        """Sorted ids of the attribute files that are reached."""
+        return self._attributes.sorted()
+
+    def manifests(self, ids: npt.NDArray[np.bytes_] | None = None) -> Iterator[Manifest]:
+        """Manifests that are reached, all or some, read a few at a time."""
+        window: list[ManifestId] = []
+        held = 0
+        at_once = min(self.limits.manifest_fetches, MAX_PARALLEL_FILES)
+        for value in (self.manifest_ids() if ids is None else ids).tolist():
+            manifest_id = ManifestId(id_bytes(value))
+            size = self._sizes.get(manifest_id, 0)
+            if window and (len(window) >= at_once or held + size > self.limits.manifest_bytes):
+                yield from self.files.in_parallel(self._open, window)
+                window, held = [], 0
+            window.append(manifest_id)
+            held += size
+        yield from self.files.in_parallel(self._open, window)
+
+    def _open(self, manifest_id: ManifestId) -> Manifest:
+        return self.files.manifest(manifest_id, self._sizes.get(manifest_id, 0))
+
+    def chunk_file_ids(self, ids: npt.NDArray[np.bytes_] | None = None) -> npt.NDArray[np.bytes_]:
+        """Sorted ids of the chunk files that all or some manifests refer to; reads those."""
+        found = IdSet()
+        for manifest in self.manifests(ids):
+            for block in manifest.blocks():
+                found.add(native_files(block.refs))
+        return found.sorted()
+
+
+def native_files(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
+    """Ids of the chunk files that references use; some may be there twice."""
+    native = refs.kinds == ChunkKind.NATIVE
+    sources = refs.sources if native.all() else refs.sources[native]
+    used = np.zeros(len(refs.files), dtype=np.bool_)
+    used[sources] = True
+    return as_ids(refs.files[used])
+
+
+def first_snapshots(marks: Marks) -> Iterator[SnapshotId]:
+    """Snapshots that stay whatever happens: the first one, and where cut histories end."""
+    yield FIRST_SNAPSHOT_ID
+    for snapshot_id in marks.history.cuts.all():
+        root = marks.history.cuts.root_behind(snapshot_id)
+        if root is not None:
+            yield root

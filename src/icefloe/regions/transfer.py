@@ -1,0 +1,255 @@
+"""Reading and writing boxes of an array: slabs of chunks on one side, one array on the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+from icefloe.regions.chunk_arrays import ChunkArrays
+from icefloe.regions.large_chunks import LargeChunks, is_for_large_chunks
+from icefloe.regions.plan import plan_of
+from icefloe.regions.selection import parse_selection
+from icefloe.regions.spans import slabs_of, spans_of
+from icefloe.regions.threads import allowed_threads, for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.regions.plan import ArrayPlan
+    from icefloe.regions.selection import Region
+    from icefloe.regions.spans import Run, Slab, Spans
+    from icefloe.versioning.session import Session
+
+    Values = npt.NDArray[Any]
+
+_SLAB_BYTES = 8 << 20
+"""Decoded bytes that are handled together: they should fit into a processor's cache."""
+_REMOTE_SLAB_BYTES = 64 << 20
+"""The same where reads wait for a network, and more of them should wait at a time."""
+
+
+def read_region(session: Session, path: str, selection: Any, out: Values | None) -> Values:
+    """The elements of an array that a selection means; see `Session.read_region`."""
+    path = paths.canonical(path)
+    _, plan = plan_of(session, path)
+    region = parse_selection(selection, plan.shape, path)
+    if out is None:
+        out = np.empty(region.shape, dtype=plan.dtype)
+    else:
+        _check_out(out, region.shape, plan.dtype, path)
+    if region.size:
+        box = Box(session, path, plan, region_spans(region, plan))
+        box.read(region.on_all_axes(out))
+    return out
+
+
+def write_region(
+    session: Session,
+    path: str,
+    selection: Any,
+    values: npt.ArrayLike,
+    *,
+    write_empty_chunks: bool | None,
+) -> None:
+    """Set the elements of an array that a selection means; see `Session.write_region`."""
+    session._check_writable()  # noqa: SLF001
+    path = paths.canonical(path)
+    _, plan = plan_of(session, path)
+    region = parse_selection(selection, plan.shape, path)
+    given = as_values(values, plan.dtype)
+    try:
+        given = np.broadcast_to(given, region.shape)
+    except ValueError:
+        raise InvalidInputError(
+            f"values of shape {given.shape} do not fit the selection of {path}, whose shape is "
+            f"{region.shape}"
+        ) from None
+    if region.size:
+        if write_empty_chunks is None:
+            from zarr.core.config import config
+
+            write_empty_chunks = bool(config.get("array.write_empty_chunks"))
+        spans = region_spans(region, plan)
+        box = Box(session, path, plan, spans, write_empty_chunks=write_empty_chunks)
+        box.write(region.on_all_axes(given))
+
+
+def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
+    """Values as an array of a data type, or nearly so: of another byte order."""
+    given = np.asanyarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype)
+    kind = given.dtype.kind
+    if given.dtype == dtype or (kind in "iufcmM" and given.dtype.newbyteorder() == dtype):
+        return given
+    return given.astype(dtype)
+
+
+def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
+    """Which chunks of an array a region of at least one element touches, along each axis."""
+    axes = zip(region.axes, plan.shape, plan.edges, strict=True)
+    return tuple(spans_of(*given) for given in axes)
+
+
+class Box:
+    """A box of elements of an array, perhaps with gaps, and the chunks that have them."""
+
+    def __init__(
+        self,
+        session: Session,
+        path: str,
+        plan: ArrayPlan,
+        spans: Sequence[Spans],
+        *,
+        write_empty_chunks: bool = False,
+        covered: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Take the chunks that have the elements; there is at least one element.
+
+        Args:
+            session: Where to read and write.
+            path: Canonical path of the array.
+            plan: How it is laid out and encoded.
+            spans: Which chunks have the elements, along each axis.
+            write_empty_chunks: Whether to keep chunks that only have the fill value.
+            covered: Which chunks of the box are written as a whole, if the caller knows better
+                than the plan how large the array is.
+        """
+        self._plan = plan
+        self._chunks = ChunkArrays(session, path, plan, write_empty_chunks=write_empty_chunks)
+        self._threads = allowed_threads(session)
+        self._spans = tuple(spans)
+        self._covered = covered
+        storage = session._context.storage  # noqa: SLF001
+        immediate = storage.capabilities.reads_are_immediate
+        self._slab_bytes = _SLAB_BYTES if immediate else _REMOTE_SLAB_BYTES
+
+    def read(self, target: Values) -> npt.NDArray[np.bool_]:
+        """Read all elements into an array that has all axes; says which chunks there are."""
+        present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
+        if present.size == 1:
+            present[...] = self._read_one(target)
+            return present
+        slabs = self._slabs()
+        threads = 1 if len(slabs) >= self._threads else self._threads
+
+        large = None
+        if is_for_large_chunks(self._plan):
+            large = LargeChunks(self._chunks, self._plan, self._spans, target)
+
+        def read(slab: Slab) -> None:
+            if large is not None:
+                present[slab.rows] = large.read(slab).reshape(slab.grid)
+                return
+            chunks, found = self._chunks.load(slab.coords(self._spans), self._shape(slab), threads)
+            present[slab.rows] = found.reshape(slab.grid)
+            self._place(slab, chunks, target)
+
+        for_each(read, slabs, self._threads)
+        return present
+
+    def write(self, values: Values) -> None:
+        """Set all elements from an array that has all axes."""
+        slabs = self._slabs()
+        threads = 1 if len(slabs) >= self._threads else self._threads
+        for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
+
+    def _slabs(self) -> list[Slab]:
+        if not self._plan.is_regular:
+            # Chunks of different shapes do not fit into one array.
+            return list(slabs_of(self._spans, 1))
+        return list(slabs_of(self._spans, self._slab_bytes // self._plan.chunk_bytes))
+
+    def _shape(self, slab: Slab) -> tuple[int, ...]:
+        """Shape of the chunks of a slab, with the axes of the array."""
+        pairs = zip(self._spans, slab.lows, strict=True)
+        return tuple(int(span.sizes[low]) for span, low in pairs)
+
+    def _read_one(self, target: Values) -> bool:
+        (slab,) = slabs_of(self._spans, 1)
+        place = tuple(int(span.ids[0]) for span in self._spans)
+        chunks = self._chunks.load_one(place, self._shape(slab))
+        self._place(slab, chunks, target)
+        return chunks is not None
+
+    def _place(self, slab: Slab, chunks: Values | None, target: Values) -> None:
+        logical = None if chunks is None else self._plan.logical(chunks, slab.grid)
+        for tile in slab.tiles(self._spans):
+            there = _in_target(target, tile)
+            if logical is None:
+                there[...] = self._plan.fill_value
+            else:
+                there[...] = self._in_chunks(logical, tile, slab)
+
+    def _write_slab(self, slab: Slab, values: Values, threads: int) -> None:
+        coords = slab.coords(self._spans)
+        shape = self._shape(slab)
+        chunks = self._chunks.empty(len(coords), shape)
+        tiles = list(slab.tiles(self._spans))
+        if not all(self._fills_chunks(tile, shape) for tile in tiles):
+            chunks[...] = self._plan.fill_value
+            partial = ~self._covered_by(slab)
+            if partial.any():
+                before, _ = self._chunks.load(coords[partial], shape, threads)
+                if before is not None:
+                    chunks[partial] = before
+        logical = self._plan.logical(chunks, slab.grid)
+        for tile in tiles:
+            self._in_chunks(logical, tile, slab)[...] = _in_target(values, tile)
+        self._chunks.store(coords, chunks, threads)
+
+    def _covered_by(self, slab: Slab) -> npt.NDArray[np.bool_]:
+        if self._covered is None:
+            return slab.covered(self._spans)
+        grid = tuple(len(span.ids) for span in self._spans)
+        return self._covered.reshape(grid)[slab.rows].reshape(-1)
+
+    def _fills_chunks(self, tile: tuple[Run, ...], shape: tuple[int, ...]) -> bool:
+        return all(
+            run.first == 0 and run.length == size for run, size in zip(tile, shape, strict=True)
+        )
+
+    def _in_chunks(self, logical: Values, tile: tuple[Run, ...], slab: Slab) -> Values:
+        """The elements of a tile in the chunks of a slab, with the axes of grid and chunk."""
+        grid = [slice(r.low - low, r.high - low) for r, low in zip(tile, slab.lows, strict=True)]
+        steps = (span.step for span in self._spans)
+        inner = [
+            slice(r.first, r.first + (r.length - 1) * step + 1, step)
+            for r, step in zip(tile, steps, strict=True)
+        ]
+        index: tuple[Any, ...] = (*grid, *inner, ...)
+        part: Values = logical[index]
+        return part
+
+
+def _in_target(target: Values, tile: tuple[Run, ...]) -> Values:
+    """The elements of a tile in an array, as a view with the axes of grid and chunk."""
+    grid = tuple(run.high - run.low for run in tile)
+    inner = tuple(run.length for run in tile)
+    place = tuple(
+        slice(run.target, run.target + count * run.length)
+        for run, count in zip(tile, grid, strict=True)
+    )
+    index: tuple[Any, ...] = (*place, ...)
+    part = target[index]  # the ellipsis keeps an array without axes an array
+    # To split axes never needs a copy, whatever the strides are.
+    rank = len(tile)
+    split: Values = part.reshape([size for pair in zip(grid, inner, strict=True) for size in pair])
+    axes = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
+    return split.transpose(axes)
+
+
+def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: str) -> None:
+    if not isinstance(out, np.ndarray) or out.shape != shape or not out.flags.writeable:
+        found = getattr(out, "shape", type(out).__name__)
+        raise InvalidInputError(
+            f"`out` for this selection of {path} is a writable array of shape {shape}, found "
+            f"{found}"
+        )
+    if not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise InvalidInputError(
+            f"`out` cannot take values of {path}: they are {dtype}, it is {out.dtype}"
+        )

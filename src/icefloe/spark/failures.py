@@ -1,0 +1,150 @@
+"""What went wrong in a task, told so that the driver can name the array, region and file."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from icefloe.errors import (
+    ForkedProcessError,
+    IcefloeError,
+    StorageError,
+    StoragePermissionError,
+    TaskFailedError,
+)
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_MARK = "ICEFLOE-FAILURE"
+_SHOWN = 10
+_PERMANENT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    UnicodeError,
+    ValueError,
+)
+"""Built-in errors that come back however often one tries."""
+
+
+class Failure(Record, frozen=True):
+    """Why one work item failed."""
+
+    task: int
+    error: str
+    """Name of the exception's class."""
+    message: str
+    array: str = ""
+    region: str = ""
+    source: str = ""
+    """File or URL that was being read."""
+    trace: str = ""
+
+    def __str__(self) -> str:
+        named = {"array": self.array, "region": self.region, "source": self.source}
+        where = ", ".join(f"{name} {value}" for name, value in named.items() if value)
+        return f"task {self.task}{f' ({where})' if where else ''}: {self.error}: {self.message}"
+
+
+@contextmanager
+def doing(*, array: str = "", region: object = None, source: str = "") -> Iterator[None]:
+    """Name what is being worked on, for errors that are raised inside.
+
+    May be nested; of two that name the same thing, the inner one counts.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = {"array": array, "region": _region_text(region), "source": source}
+        known: dict[str, str] = getattr(error, "icefloe_doing", {})
+        error.icefloe_doing = {  # type: ignore[attr-defined]
+            **{name: value for name, value in told.items() if value},
+            **known,
+        }
+        raise
+
+
+def _region_text(region: object) -> str:
+    if region is None:
+        return ""
+    if isinstance(region, tuple) and all(isinstance(part, slice) for part in region):
+        return "[" + ", ".join(f"{part.start}:{part.stop}" for part in region) + "]"
+    return str(region)
+
+
+def describe(task: int, error: Exception) -> Failure:
+    """A failure as a value."""
+    known: dict[str, str] = getattr(error, "icefloe_doing", {})
+    trace = "".join(traceback.format_exception(error))
+    return Failure(task, type(error).__name__, str(error), trace=trace, **known)
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether trying again is of no use."""
+    if isinstance(error, StorageError):
+        return isinstance(error, StoragePermissionError | ForkedProcessError)
+    return isinstance(error, (IcefloeError, *_PERMANENT))
+
+
+class RetryableTaskError(Exception):
+    """Raised in a task so that Spark tries it again; its text carries the failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        told = msgspec.json.encode(failure).decode()
+        super().__init__(f"{failure}\n{_MARK} {told}")
+
+
+def from_text(text: str) -> Failure | None:
+    """The failure in the text of an exception of Spark, if there is one."""
+    for line in reversed(re.findall(rf"{_MARK} (\{{.*\}})", text)):
+        try:
+            return msgspec.json.decode(line, type=Failure)
+        except msgspec.DecodeError:
+            continue
+    return None
+
+
+def failed(label: str, failures: Sequence[Failure], total: int) -> TaskFailedError:
+    """The error that a job raises when tasks failed."""
+    shown = "\n".join(f"  {failure}" for failure in failures[:_SHOWN])
+    more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    return TaskFailedError(
+        f"{label or 'the job'} failed in {len(failures)} of {total} work items, nothing was "
+        f"committed:\n{shown}{more}",
+        failures,
+    )
+
+
+def lost(label: str, error: BaseException) -> TaskFailedError:
+    """The error of a job that Spark itself gave up."""
+    failure = from_text(str(error))
+    if failure is not None:
+        return failed(label, [failure], 1)
+    return TaskFailedError(f"{label or 'the job'} failed in Spark, nothing was committed: {error}")
+
+
+def as_json(failure: Failure) -> str:
+    """A failure as it travels in a result row."""
+    return msgspec.json.encode(failure).decode()
+
+
+def from_json(text: str) -> Failure:
+    """What `as_json` was given."""
+    return msgspec.json.decode(text, type=Failure)
+
+
+def any_of(values: Any) -> list[Failure]:
+    """The failures in a column of result rows."""
+    return [from_json(value) for value in values if value]

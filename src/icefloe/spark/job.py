@@ -1,0 +1,392 @@
+"""A distributed write as one transaction: tasks write chunks, the driver links them and commits.
+
+What holds, cited by tests:
+
+J1  Tasks publish nothing. They write objects with random names and return references.
+J2  Only rows of successful attempts are used, and each planned chunk is returned exactly once;
+    otherwise nothing is committed.
+J3  The driver commits once. A driver that dies before leaves the branch as it was.
+J4  A transaction that was committed before (same application, same or later version) is not
+    done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.changes.conflicts import ConflictDetector
+from icefloe.config.settings import Settings
+from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
+from icefloe.model import paths
+from icefloe.model.manifest import ArrayChunks
+from icefloe.model.record import Record
+from icefloe.spark.grid import Grid, suitable_task_bytes
+from icefloe.spark.references import WrittenChunks, from_table
+from icefloe.spark.runner import Results, parallelism, run_tasks
+from icefloe.versioning.manifest_writer import tiling_of
+from icefloe.versioning.repository import Repository
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    from pyspark.sql import SparkSession
+
+    from icefloe.model.chunk_index import Box
+    from icefloe.spark.grid import Piece, Target
+    from icefloe.spark.tasks import Work
+    from icefloe.versioning.session import Session
+
+logger = logging.getLogger(__name__)
+
+TXN_APP_ID = "txnAppId"
+TXN_VERSION = "txnVersion"
+_MAX_COMMIT_TRIES = 100
+
+
+class JobOptions(Record, frozen=True):
+    """What every job can be told.
+
+    Attributes:
+        branch: Where the commit goes.
+        message: Of the commit.
+        metadata: Of the commit.
+        rebase: Whether a branch that moved meanwhile is no reason to fail, as long as the
+            changes are disjoint.
+        dry_run: Print the plan and do nothing.
+        txn_app_id: With `txn_version`, names the job: done once, it is not done again.
+        txn_version: Grows from one run of the application to the next.
+        task_bytes: Bytes of array per task; by default from the size of the job and the cluster.
+        progress: Whether to show a progress bar; by default in terminals and notebooks.
+    """
+
+    branch: str = "main"
+    message: str | None = None
+    metadata: dict[str, Any] | None = None
+    rebase: bool = True
+    dry_run: bool = False
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    task_bytes: int | None = None
+    progress: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidInputError if the options contradict each other."""
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise InvalidInputError("give both txn_app_id and txn_version, or neither")
+
+
+class JobPlan(Record, frozen=True):
+    """What a job is going to do."""
+
+    label: str
+    arrays: tuple[str, ...]
+    tasks: int
+    chunks: int
+    num_bytes: int
+    """Bytes of array, in memory, that are written."""
+    manifests: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        per_task = self.num_bytes / max(1, self.tasks)
+        lines = [
+            f"{self.label}: {', '.join(self.arrays)}",
+            f"  tasks      {self.tasks:,} of about {_readable(per_task)}",
+            f"  chunks     {self.chunks:,}",
+            f"  bytes      {_readable(self.num_bytes)} before compression",
+            f"  manifests  {self.manifests:,}",
+            *(f"  {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+class JobReport(Record, frozen=True):
+    """What a job did."""
+
+    plan: JobPlan
+    snapshot_id: str | None = None
+    """The commit; None if nothing was committed."""
+    repeated: bool = False
+    """Whether the transaction had been committed before, so that nothing was done."""
+    chunks: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    task_seconds: float = 0.0
+    """Of all tasks together."""
+
+    def __str__(self) -> str:
+        if self.snapshot_id is None:
+            return f"{self.plan}\n  nothing was committed"
+        if self.repeated:
+            return f"{self.plan.label}: done before, in {self.snapshot_id}"
+        return (
+            f"{self.plan.label}: {self.chunks:,} chunks, {_readable(self.bytes_written)} written "
+            f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
+        )
+
+
+def _readable(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def opened(repository: Repository | str) -> Repository:
+    """A repository that was given as such or by its URL."""
+    return repository if isinstance(repository, Repository) else Repository.open(repository)
+
+
+class Job:
+    """One transaction that tasks of Spark fill."""
+
+    def __init__(
+        self, spark: SparkSession, repository: Repository | str, label: str, options: JobOptions
+    ) -> None:
+        """Open a writable session on the branch."""
+        options.check()
+        self.spark = spark
+        self.repository = opened(repository)
+        self.label = label
+        self.options = options
+        self.session: Session = self.repository.writable_session(options.branch)
+        self._started = time.monotonic()
+        self._results: list[Results] = []
+
+    # --- planning
+
+    def grid(self, path: str) -> Grid:
+        """The grid of an array as the session sees it."""
+        return grid_of(self.session, path)
+
+    def task_bytes(self, total_bytes: int) -> int:
+        """Bytes of array for each task."""
+        given = self.options.task_bytes
+        if given is not None:
+            return max(1, given)
+        return suitable_task_bytes(total_bytes, parallelism(self.spark))
+
+    def plan(self, targets: Sequence[Target], tasks: int, notes: Sequence[str] = ()) -> JobPlan:
+        """Describe what will be written."""
+        return JobPlan(
+            self.label,
+            tuple(target.grid.path for target in targets),
+            tasks,
+            sum(target.box.size for target in targets),
+            sum(target.num_bytes for target in targets),
+            sum(target.num_tiles for target in targets),
+            tuple(notes),
+        )
+
+    def is_settled(self, plan: JobPlan) -> JobReport | None:
+        """The report of a job that ends here: a dry run, or one that was done before (J4)."""
+        if self.options.dry_run:
+            sys.stdout.write(f"{plan}\n")
+            return JobReport(plan)
+        found = self._done_before()
+        return None if found is None else JobReport(plan, found, repeated=True)
+
+    def _done_before(self) -> str | None:
+        app, version = self.options.txn_app_id, self.options.txn_version
+        if app is None or version is None:
+            return None
+        return find_transaction(self.repository, self.options.branch, app, version)
+
+    # --- doing
+
+    def run(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        shared: Any,
+        expected: Sequence[Sequence[Piece]] | None = None,
+    ) -> Results:
+        """Run tasks whose outputs are references of chunks, and take these over.
+
+        Args:
+            work: The function; its outputs are named by array paths.
+            items: What each task does.
+            shared: What all tasks get.
+            expected: The chunks that each task must return (J2); None if that is not known.
+        """
+        results = run_tasks(
+            self.spark,
+            work,
+            items,
+            shared=shared,
+            label=self.label,
+            progress_bar=self.options.progress,
+        )
+        self.take_over(results, expected)
+        return results
+
+    def take_over(
+        self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
+    ) -> None:
+        """Let the session refer to the chunks that tasks wrote."""
+        absorb(self.session, results, expected)
+        self.count(results)
+
+    def count(self, results: Results) -> None:
+        """Let the report tell of tasks that were run for this job."""
+        self._results.append(results)
+
+    def commit(self, plan: JobPlan) -> JobReport:
+        """Publish all of it."""
+        options = self.options
+        metadata = dict(options.metadata or {})
+        if options.txn_app_id is not None:
+            metadata |= {TXN_APP_ID: options.txn_app_id, TXN_VERSION: options.txn_version}
+        snapshot_id, repeated = self._publish(options.message or self.label, metadata)
+        totals = [results.totals for results in self._results]
+        return JobReport(
+            plan,
+            snapshot_id,
+            repeated,
+            sum(total.chunks for total in totals),
+            sum(total.bytes_read for total in totals),
+            sum(total.bytes_written for total in totals),
+            time.monotonic() - self._started,
+            sum(total.task_seconds for total in totals),
+        )
+
+    def _publish(self, message: str, metadata: dict[str, Any]) -> tuple[str | None, bool]:
+        if not self.session.has_uncommitted_changes:
+            return None, False
+        for attempt in range(_MAX_COMMIT_TRIES):
+            try:
+                return self.session.commit(message, metadata), False
+            except ConflictError:
+                if not self.options.rebase or attempt + 1 == _MAX_COMMIT_TRIES:
+                    raise
+            # Whoever moved the branch may have been another run of this very job.
+            found = self._done_before()
+            if found is not None:
+                return found, True
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+            self.session.rebase(ConflictDetector())
+        raise AssertionError("the last try raises")
+
+
+def grid_of(session: Session, path: str) -> Grid:
+    """The grid of an array; raises InvalidInputError for one without a regular grid."""
+    node = session.get_node(paths.canonical(path))
+    if node is None or node.array is None:
+        raise NodeNotFoundError(f"node not found: {path}; expected an array", path)
+    array = node.array
+    if array.chunk_shape is None:
+        raise InvalidInputError(f"{path} has chunks of different shapes; expected a regular grid")
+    import zarr
+
+    item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
+    tiling = tiling_of(node, Settings.from_config(session.config))
+    return Grid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tiling.shape)
+
+
+def find_transaction(repository: Repository, branch: str, app_id: str, version: int) -> str | None:
+    """The commit of a branch that did a transaction, or a later one of its application."""
+    for snapshot in repository.ancestry(branch=branch):
+        if snapshot.metadata.get(TXN_APP_ID) == app_id:
+            done = snapshot.metadata.get(TXN_VERSION)
+            return snapshot.id if isinstance(done, int) and done >= version else None
+    return None
+
+
+# --- taking over what tasks wrote
+
+
+def absorb(
+    session: Session, results: Results, expected: Sequence[Sequence[Piece]] | None = None
+) -> None:
+    """Let a session refer to the chunks that tasks wrote.
+
+    Raises TaskFailedError if two tasks wrote one chunk, or if `expected` says others.
+    """
+    found: dict[str, list[tuple[int, WrittenChunks]]] = {}
+    for task, path, table in results.outputs():
+        node = session.get_node(path)
+        if node is None or node.array is None:
+            raise NodeNotFoundError(f"a task wrote to {path}, which is no array", path)
+        found.setdefault(path, []).append((task, from_table(table, node.array.rank)))
+    if expected is not None:
+        _check_expected(found, expected)
+    for path, parts in found.items():
+        written = joined(path, [part for _, part in parts])
+        session.set_chunk_refs(path, written.chunks, written.deleted)
+
+
+def joined(path: str, parts: Sequence[WrittenChunks]) -> WrittenChunks:
+    """What several tasks wrote; raises TaskFailedError if two wrote one chunk."""
+    tables = [part.chunks for part in parts if part.chunks is not None]
+    chunks = None if not tables else tables[0] if len(tables) == 1 else ArrayChunks.merge(tables)
+    gone = [part.deleted for part in parts if part.deleted is not None]
+    deleted = None
+    for index in gone:
+        deleted = index if deleted is None else deleted.union(index)
+    together = WrittenChunks(chunks, deleted)
+    counted = sum(part.num_chunks for part in parts)
+    both = 0
+    if chunks is not None and deleted is not None:
+        both = int((deleted.find_many(chunks.index.coords()) >= 0).sum())
+    if together.num_chunks != counted or both:
+        raise TaskFailedError(
+            f"two tasks wrote the same chunks of {path} ({counted} references for "
+            f"{together.num_chunks - both} chunks); nothing was committed"
+        )
+    return together
+
+
+def _check_expected(
+    found: Mapping[str, Sequence[tuple[int, WrittenChunks]]],
+    expected: Sequence[Sequence[Piece]],
+) -> None:
+    """Each planned chunk was returned, by the task that it was planned for, and no other (J2)."""
+    wanted: dict[tuple[int, str], list[Box]] = {}
+    for task, pieces in enumerate(expected):
+        for piece in pieces:
+            wanted.setdefault((task, piece.array), []).append(piece.box)
+    returned: dict[tuple[int, str], list[WrittenChunks]] = {}
+    for path, parts in found.items():
+        for task, written in parts:
+            returned.setdefault((task, path), []).append(written)
+    for key in wanted.keys() | returned.keys():
+        boxes, parts_of = wanted.get(key, []), returned.get(key, [])
+        if not _same_chunks(boxes, parts_of):
+            planned = sum(box.size for box in boxes)
+            got = sum(part.num_chunks for part in parts_of)
+            raise TaskFailedError(
+                f"task {key[0]} was to write {planned} chunks of {key[1]} and returned {got} "
+                "references, or references of other chunks; nothing was committed"
+            )
+
+
+def _same_chunks(boxes: Sequence[Box], parts: Sequence[WrittenChunks]) -> bool:
+    if len(boxes) == 1 and len(parts) == 1:
+        box, chunks = boxes[0], parts[0].chunks
+        if parts[0].deleted is None and chunks is not None and chunks.index.is_dense:
+            return chunks.index.box == box
+    if not boxes or not parts:
+        return not boxes and not parts
+    rank = boxes[0].rank
+    planned = np.concatenate([_coords_of(box) for box in boxes])
+    got = np.concatenate([part.coords(rank) for part in parts])
+    return planned.shape == got.shape and np.array_equal(_sorted(planned), _sorted(got))
+
+
+def _coords_of(box: Box) -> npt.NDArray[np.int64]:
+    return box.delinearize(np.arange(box.size, dtype=np.uint64)).astype(np.int64)
+
+
+def _sorted(coords: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if coords.shape[1] == 0:
+        return coords
+    return coords[np.lexsort(coords.T[::-1])]

@@ -1,0 +1,195 @@
+"""Times as CF writes them ("days since 1970-01-01", calendars), decoded by whole columns."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_UNIT_MICROSECONDS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 7 * 86_400_000_000,
+}
+_ABBREVIATIONS = {
+    "us": "microsecond",
+    "microsec": "microsecond",
+    "ms": "millisecond",
+    "msec": "millisecond",
+    "millisec": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "min": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "d": "day",
+}
+_DAY = _UNIT_MICROSECONDS["day"]
+_UNITS = re.compile(r"\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<reference>.+?)\s*", re.IGNORECASE)
+_REFERENCE = re.compile(
+    r"(?P<year>[+-]?\d{1,6})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+    r"(?:[T ]\s*(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?)?)?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
+    re.IGNORECASE,
+)
+_STANDARD = {"standard", "gregorian", "proleptic_gregorian"}
+_YEAR_LENGTHS = {"noleap": 365, "365_day": 365, "all_leap": 366, "366_day": 366, "360_day": 360}
+CALENDARS = frozenset({*_STANDARD, *_YEAR_LENGTHS, "julian"})
+_EPOCH_JULIAN_DAY = 2_440_588
+"""Julian day number of 1970-01-01 (Gregorian)."""
+_GREGORIAN_FROM = (1582, 10, 15)
+_MONTHS_NOLEAP = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+_MONTHS_LEAP = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+_MONTHS_360 = np.arange(13) * 30
+_MAX_MICROSECONDS = 2**63 - 1
+
+
+class TimeUnits(Record, frozen=True):
+    """Units and calendar of a time variable."""
+
+    microseconds: int
+    """Length of one unit."""
+    reference: int
+    """Microseconds from the calendar's day 0 to the reference; 1970-01-01 in real calendars."""
+    calendar: str
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the times are moments of the real world, so that timestamps can hold them."""
+        return self.calendar in _STANDARD
+
+    def decode(
+        self, values: npt.NDArray[np.generic]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """Microseconds since day 0 of the calendar, and where there is no time at all."""
+        if values.dtype.kind in "iu":
+            limit = (_MAX_MICROSECONDS - abs(self.reference)) // self.microseconds
+            if values.size and (int(values.max()) > limit or int(values.min()) < -limit):
+                raise _too_far(values.max())
+            return values.astype(np.int64) * self.microseconds + self.reference, None
+        floats = values.astype(np.float64)
+        missing = ~np.isfinite(floats)
+        if missing.any():
+            floats = np.where(missing, 0.0, floats)
+        if floats.size and float(np.abs(floats).max()) * self.microseconds > 9.2e18:
+            raise _too_far(floats.max())
+        whole = np.floor(floats)
+        # The fraction apart: a day of a century in one float64 would be good to seconds only.
+        rest = np.rint((floats - whole) * self.microseconds).astype(np.int64)
+        moments = whole.astype(np.int64) * self.microseconds + rest + self.reference
+        return moments, missing if missing.any() else None
+
+    def encode(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Whole units for moments; raises if some lie between two units."""
+        units, rest = np.divmod(moments - self.reference, self.microseconds)
+        if rest.any():
+            raise InvalidInputError(
+                "some times are no whole number of the units of the stored array: "
+                f"{int((rest != 0).sum())} of {moments.size}; create it with finer units"
+            )
+        return units
+
+    def texts(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """ISO texts of moments of a calendar that the real world does not have."""
+        days, rest = np.divmod(moments, _DAY)
+        year, month, day = _dates(days, self.calendar)
+        seconds, fraction = np.divmod(rest, 1_000_000)
+        out = [
+            f"{y:04d}-{mo:02d}-{d:02d}T{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}"
+            + (f".{f:06d}" if f else "")
+            for y, mo, d, s, f in zip(
+                year.tolist(),
+                month.tolist(),
+                day.tolist(),
+                seconds.tolist(),
+                fraction.tolist(),
+                strict=True,
+            )
+        ]
+        texts = np.empty(len(out), dtype=object)
+        texts[:] = out
+        return texts
+
+
+def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
+    """What units mean, or None if they are no units of time (or of no fixed length)."""
+    if not isinstance(units, str):
+        return None
+    matched = _UNITS.fullmatch(units)
+    name = str(calendar or "standard").lower()
+    if matched is None or name not in CALENDARS:
+        return None
+    unit = matched["unit"].lower()
+    unit = _ABBREVIATIONS.get(unit, _ABBREVIATIONS.get(unit.removesuffix("s"), unit))
+    length = _UNIT_MICROSECONDS.get(unit) or _UNIT_MICROSECONDS.get(unit.removesuffix("s"))
+    reference = _REFERENCE.fullmatch(matched["reference"])
+    if length is None or reference is None:
+        return None
+    return TimeUnits(length, _moment(reference, name), name)
+
+
+def _moment(parts: re.Match[str], calendar: str) -> int:
+    date = int(parts["year"]), int(parts["month"]), int(parts["day"])
+    seconds = int(parts["hour"] or 0) * 3600 + int(parts["minute"] or 0) * 60
+    fraction = round(float(parts["second"] or 0) * 1_000_000)
+    zone = parts["zone"]
+    if zone and zone[0] in "+-":
+        hours, minutes = zone[1:3], zone[3:].lstrip(":")
+        if len(zone) == 2:
+            hours, minutes = zone[1:], ""
+        shift = int(hours) * 3600 + int(minutes or 0) * 60
+        seconds -= shift if zone[0] == "+" else -shift
+    return _day_number(*date, calendar) * _DAY + seconds * 1_000_000 + fraction
+
+
+def _day_number(year: int, month: int, day: int, calendar: str) -> int:
+    """Days from day 0 of a calendar; of real ones, that is 1970-01-01."""
+    if calendar in _YEAR_LENGTHS:
+        return year * _YEAR_LENGTHS[calendar] + int(_months(calendar)[month - 1]) + day - 1
+    shift = (14 - month) // 12
+    y, m = year + 4800 - shift, month + 12 * shift - 3
+    days = day + (153 * m + 2) // 5 + 365 * y + y // 4
+    is_julian = calendar == "julian" or (
+        calendar != "proleptic_gregorian" and (year, month, day) < _GREGORIAN_FROM
+    )
+    days += -32083 if is_julian else -(y // 100) + y // 400 - 32045
+    return days if calendar == "julian" else days - _EPOCH_JULIAN_DAY
+
+
+def _months(calendar: str) -> npt.NDArray[np.int64]:
+    length = _YEAR_LENGTHS[calendar]
+    return {365: _MONTHS_NOLEAP, 366: _MONTHS_LEAP, 360: _MONTHS_360}[length]
+
+
+def _dates(
+    days: npt.NDArray[np.int64], calendar: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Year, month and day of day numbers."""
+    if calendar == "julian":
+        c = days + 32082
+        d = (4 * c + 3) // 1461
+        e = c - 1461 * d // 4
+        m = (5 * e + 2) // 153
+        return d - 4800 + m // 10, m + 3 - 12 * (m // 10), e - (153 * m + 2) // 5 + 1
+    months = _months(calendar)
+    year, day_of_year = np.divmod(days, _YEAR_LENGTHS[calendar])
+    month = np.searchsorted(months, day_of_year, side="right")
+    return year, month, day_of_year - months[month - 1] + 1
+
+
+def _too_far(value: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"a time of {value} units is beyond what a timestamp of microseconds holds; "
+        "read the variable undecoded with option decode=false"
+    )

@@ -1,0 +1,113 @@
+"""Where a table is: a repository and a version of it, named so that every process can open it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
+from icefloe.spark.worker import SessionSpec
+from icefloe.versioning.history import parse_moment
+from icefloe.versioning.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.versioning.session import Session
+
+_MAX_OPEN = 16
+
+
+class Place(Record, frozen=True):
+    """A repository by its URL. Credentials come from the environment or from a provider."""
+
+    url: str
+    provider: str | None = None
+    """`module:function`, which is called with the URL and returns a storage or a repository."""
+    virtual: tuple[str, ...] = ()
+    """URL prefixes of virtual chunks that may be read, with the environment's credentials."""
+
+    def open(self) -> Repository:
+        """The repository; opened once in each process."""
+        return _open(self)
+
+
+@functools.lru_cache(maxsize=_MAX_OPEN)
+def _open(place: Place) -> Repository:
+    allowed: dict[str, None] | None = dict.fromkeys(place.virtual) or None
+    if place.provider is None:
+        return Repository.open(place.url, authorize_virtual_chunk_access=allowed)
+    found = _provider(place.provider)(place.url)
+    if isinstance(found, Repository):
+        return found
+    return Repository.open(found, authorize_virtual_chunk_access=allowed)
+
+
+def _provider(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 (a user's function)
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(
+            f"the option storage-provider is 'module:function' of a module that drivers and "
+            f"executors can import; {name!r} failed: {error}"
+        ) from None
+
+
+def url_with(url: str, settings: dict[str, str]) -> str:
+    """A URL with settings of its storage added behind `?`."""
+    if not settings:
+        return url
+    return url + ("&" if "?" in url else "?") + urlencode(settings)
+
+
+class Version(Record, frozen=True):
+    """Which snapshot is meant; at most one way to say it, and a branch by default."""
+
+    branch: str | None = None
+    tag: str | None = None
+    snapshot_id: str | None = None
+    as_of: str | None = None
+    """A moment: milliseconds since 1970, or ISO 8601; on a branch."""
+
+    def session(self, repository: Repository) -> Session:
+        """A view of that snapshot."""
+        named = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
+        if len(named) > 1 or (self.as_of is not None and (self.tag or self.snapshot_id)):
+            raise InvalidInputError(
+                "name one version: branch, tag or snapshot-id; as-of-timestamp goes with a branch"
+            )
+        if self.tag is not None:
+            return repository.readonly_session(tag=self.tag)
+        if self.snapshot_id is not None:
+            return repository.readonly_session(snapshot_id=self.snapshot_id)
+        as_of = None if self.as_of is None else moment_of(self.as_of)
+        return repository.readonly_session(self.branch or "main", as_of=as_of)
+
+
+def moment_of(text: str) -> datetime:
+    """A moment as Iceberg (milliseconds since 1970) or as ISO 8601."""
+    if text.strip().lstrip("-").isdigit() and len(text.strip()) > 8:
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    return parse_moment(text)
+
+
+class Pinned(Record, frozen=True):
+    """One snapshot of a repository at a place."""
+
+    place: Place
+    snapshot_id: str
+
+    def open(self) -> Session:
+        """The session of this process."""
+        return _pinned(self)
+
+
+@functools.lru_cache(maxsize=_MAX_OPEN)
+def _pinned(pinned: Pinned) -> Session:
+    return pinned.place.open().readonly_session(snapshot_id=pinned.snapshot_id)
+
+
+AnySession = SessionSpec | Pinned

@@ -1,0 +1,34 @@
+"""What time it is for a storage: ages of objects are judged by its clock and never by ours."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from icefloe.errors import IcefloeError
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import Storage
+
+_logger = logging.getLogger(__name__)
+
+CLOCK_FOLDER = "maintenance/clock"
+"""Where objects are written whose age is their only purpose."""
+
+
+def storage_now(storage: Storage) -> datetime:
+    """The time by the storage's clock: that of an object which was written just now.
+
+    Some storages count whole seconds; then this is the beginning of the present one.
+    """
+    key = f"{CLOCK_FOLDER}/{secrets.token_hex(12)}"
+    storage.put(key, b"")
+    try:
+        return storage.head(key).last_modified.astimezone(UTC)
+    finally:
+        try:
+            storage.delete_many([key])
+        except IcefloeError as error:
+            _logger.warning("%s was left behind in %s: %s", key, storage.location, error)

@@ -1,0 +1,89 @@
+"""Which commit last wrote each chunk of an array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import NodeNotFoundError
+from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.model import paths
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import SnapshotStub
+    from icefloe.versioning.history import History
+
+
+class Blame:
+    """The chunks of an array and the snapshots that wrote them, as columns."""
+
+    def __init__(
+        self,
+        path: str,
+        coords: npt.NDArray[np.uint64],
+        writers: npt.NDArray[np.int64],
+        snapshots: list[SnapshotStub],
+    ) -> None:
+        """Take one row per chunk: its coordinates and the number of its snapshot."""
+        self.path = path
+        self.coords = coords
+        """Coordinates (n, rank) of all initialised chunks."""
+        self.writers = writers
+        """For each chunk the number of its snapshot in `snapshots`; -1 if history is cut."""
+        self.snapshots = snapshots
+        """The snapshots that wrote chunks which are still there, newest first."""
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def snapshot_id(self, *coords: int) -> str | None:
+        """Id of the snapshot that last wrote one chunk; None if it is not initialised."""
+        rows = np.flatnonzero((self.coords == np.array(coords, dtype=np.uint64)).all(axis=1))
+        if len(rows) == 0 or self.writers[rows[0]] < 0:
+            return None
+        return str(self.snapshots[self.writers[rows[0]]].id)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.path}: {len(self)} chunks"]
+        counts = np.bincount(self.writers[self.writers >= 0], minlength=len(self.snapshots))
+        for stub, count in zip(self.snapshots, counts.tolist(), strict=True):
+            when = stub.written_at.isoformat(sep=" ", timespec="seconds")
+            title = stub.message.splitlines()[0] if stub.message else ""
+            lines.append(f"  {count:>8}  {stub.id}  {when}  {title}")
+        unknown = int((self.writers < 0).sum())
+        if unknown:
+            lines.append(f"  {unknown:>8}  written before the history begins")
+        return "\n".join(lines)
+
+
+def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
+    """Find who wrote the chunks of an array, reading logs from the newest back until all are."""
+    path = paths.canonical(path)
+    snapshot = history.files.read_snapshot(snapshot_id)
+    node = snapshot.nodes.get(path)
+    if node is None or node.array is None:
+        raise NodeNotFoundError(f"node not found: there is no array {path}", path)
+    table = SnapshotChunks(history.files, snapshot).table(node) if node.manifests else None
+    if table is None:
+        empty = np.empty((0, node.array.rank), dtype=np.uint64)
+        return Blame(path, empty, np.empty(0, dtype=np.int64), [])
+    coords = table.index.coords()
+    writers = np.full(len(coords), -1, dtype=np.int64)
+    writing: list[SnapshotStub] = []
+    unknown = np.arange(len(coords))
+    for stub in history.stubs(snapshot_id):
+        if len(unknown) == 0:
+            break
+        index = history.log(stub.id).updated_chunks.get(node.id)
+        if index is None:
+            continue
+        wrote = index.find_many(coords[unknown]) >= 0
+        if wrote.any():
+            writers[unknown[wrote]] = len(writing)
+            writing.append(stub)
+            unknown = unknown[~wrote]
+    return Blame(path, coords, writers, writing)

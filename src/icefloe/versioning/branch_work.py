@@ -1,0 +1,301 @@
+"""Work on branches as in git: merge, cherry-pick, revert, squash and publish.
+
+Each of them takes the difference of two snapshots as a change set and lays it over the tip of a
+branch, with the conflict detection of a rebase. One commit at most; the tip moves last.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.compare import same_refs
+from icefloe.changes.patches import patch
+from icefloe.changes.solvers import MergeSolver
+from icefloe.errors import ConflictError, InvalidInputError, RefNotFoundError, SessionStateError
+from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.ids import SnapshotId
+from icefloe.model.snapshot import INTERNAL_PREFIX
+from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.commit_metadata import check_message, plain_metadata
+from icefloe.versioning.doomed import pinned
+from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
+from icefloe.versioning.session import looking_at
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from icefloe.changes.chunk_edits import ChunkEdits
+    from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.formats.port import BranchTip
+    from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.versioning.context import Context
+
+MERGED_KEY = f"{INTERNAL_PREFIX}merged"
+"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
+
+
+class BranchWork:
+    """The operations on branches of an open repository."""
+
+    def __init__(self, context: Context, default_metadata: dict[str, Any]) -> None:
+        """Take the repository's parts and what every commit says."""
+        self._context = context
+        self._default_metadata = default_metadata
+
+    # --- operations
+
+    def merge(
+        self,
+        from_branch: str,
+        into_branch: str,
+        message: str | None,
+        metadata: dict[str, Any] | None,
+        solver: ConflictSolver | None,
+        *,
+        fast_forward: bool,
+    ) -> str:
+        """See Repository.merge."""
+        source = self._snapshot(self._live_tip(from_branch))
+        target = self._live_tip(into_branch)
+        assert target.snapshot_id is not None
+        base_id = self._merge_base(source.id, target.snapshot_id)
+        if base_id == source.id:
+            return str(target.snapshot_id)
+        if base_id == target.snapshot_id and fast_forward:
+            return self.publish(from_branch, into_branch)
+        said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
+        said.metadata[MERGED_KEY] = str(source.id)
+        base = self._context.files.read_snapshot(base_id)
+        return self._apply(base, source, into_branch, said, solver, keep_empty=True)
+
+    def cherry_pick(
+        self,
+        picked: SnapshotId,
+        branch: str,
+        message: str | None,
+        metadata: dict[str, Any] | None,
+        solver: ConflictSolver | None,
+    ) -> str:
+        """See Repository.cherry_pick."""
+        after = self._context.files.read_snapshot(picked)
+        said = self._said(message or after.message, {**after.public_metadata(), **(metadata or {})})
+        return self._apply(self._parent(after), after, branch, said, solver)
+
+    def revert(
+        self,
+        undone: SnapshotId,
+        branch: str,
+        message: str | None,
+        metadata: dict[str, Any] | None,
+        solver: ConflictSolver | None,
+    ) -> str:
+        """See Repository.revert."""
+        before = self._context.files.read_snapshot(undone)
+        said = self._said(message or f"Revert {before.message!r} ({before.id})", metadata)
+        return self._apply(before, self._parent(before), branch, said, solver)
+
+    def squash(
+        self, branch: str, since: SnapshotId, message: str, metadata: dict[str, Any] | None
+    ) -> str:
+        """See Repository.squash."""
+        context = self._context
+        ensure_conditional_writes(context.storage)
+        tip = self._live_tip(branch)
+        newest = self._snapshot(tip)
+        changes = None
+        if since != newest.id and context.history.shows(since, newest.id):
+            changes = context.history.changes_between(since, newest.id)
+        if changes is None:
+            raise InvalidInputError(
+                f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
+            )
+        snapshot = write_commit(
+            context.files,
+            newest,
+            ChangeSet(newest.nodes),
+            self._said(message, metadata),
+            context.settings,
+            parent=context.files.read_snapshot(since),
+            replaced=changes,
+        )
+        context.refs.advance(tip, snapshot.id)
+        return str(snapshot.id)
+
+    def publish(self, from_branch: str, to_branch: str) -> str:
+        """See Repository.publish."""
+        ensure_conditional_writes(self._context.storage)
+        source, target = self._live_tip(from_branch), self._live_tip(to_branch)
+        assert source.snapshot_id is not None
+        assert target.snapshot_id is not None
+        if source.snapshot_id == target.snapshot_id:
+            return str(target.snapshot_id)
+        if self._context.history.between(target.snapshot_id, source.snapshot_id) is None:
+            raise ConflictError(
+                f"cannot fast-forward {to_branch!r} to {from_branch!r}: it has commits of its own "
+                f"since they parted; merge {to_branch!r} into {from_branch!r} first",
+                str(source.snapshot_id),
+                str(target.snapshot_id),
+            )
+        with self._pinned(source.snapshot_id):
+            self._context.refs.advance(target, source.snapshot_id)
+        return str(source.snapshot_id)
+
+    # --- parts of them
+
+    def _apply(
+        self,
+        base: Snapshot,
+        after: Snapshot,
+        branch: str,
+        said: CommitMessage,
+        solver: ConflictSolver | None,
+        *,
+        keep_empty: bool = False,
+    ) -> str:
+        """Commit what leads from one snapshot to another on top of a branch."""
+        ensure_conditional_writes(self._context.storage)
+        # The commit refers to chunk files of a snapshot that nothing else may reach.
+        with self._pinned(after.id):
+            return self._apply_pinned(base, after, branch, said, solver, keep_empty=keep_empty)
+
+    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
+        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
+
+    def _apply_pinned(
+        self,
+        base: Snapshot,
+        after: Snapshot,
+        branch: str,
+        said: CommitMessage,
+        solver: ConflictSolver | None,
+        *,
+        keep_empty: bool,
+    ) -> str:
+        context = self._context
+        patched = patch(
+            base.nodes,
+            after.nodes,
+            context.history.difference(base, after),
+            context.files.document,
+            SnapshotChunks(context.files, after).table,
+        )
+        attempt = 0
+        while True:
+            tip = self._live_tip(branch)
+            head = self._snapshot(tip)
+            ours = patched.copy()
+            self._drop_what_is_there(ours, head)
+            view = MeetingView(context, base, head, looking_at)
+            theirs = context.history.net_difference(base, head)
+            rebase_changes(
+                view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
+            )
+            if ours.is_empty and not keep_empty:
+                return str(head.id)
+            snapshot = write_commit(context.files, head, ours, said, context.settings)
+            try:
+                context.refs.advance(tip, snapshot.id)
+            except ConflictError:
+                if attempt >= context.settings.publish_max_tries:
+                    raise
+                back_off(context.settings, attempt)
+                attempt += 1
+            else:
+                return str(snapshot.id)
+
+    def _drop_what_is_there(self, ours: ChangeSet, head: Snapshot) -> None:
+        """Forget changes that the branch has already, as after an earlier pick of a part."""
+        document = self._context.files.document
+        nodes = {
+            node_id: head.nodes.by_id(node_id)
+            for node_id in {*ours.new, *ours.documents, *ours.places, *ours.deleted, *ours.chunks}
+        }
+        for node_id, known in nodes.items():
+            if known is None:
+                ours.deleted.pop(node_id, None)
+                continue
+            created = ours.new.get(node_id)
+            if created is not None and _is_same(known, document(known), created):
+                del ours.new[node_id]
+            if node_id in ours.documents and document(known) == ours.documents[node_id]:
+                del ours.documents[node_id]
+            if ours.places.get(node_id) == known.path:
+                del ours.places[node_id]
+        chunks = SnapshotChunks(self._context.files, head)
+        for node_id, edits in ours.chunks.items():
+            known = nodes[node_id]
+            if known is not None and known.manifests:
+                _drop_same_chunks(edits, chunks.table(known))
+        ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
+        ours.rebase(ours.base)
+
+    def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
+        """The newest snapshot that both branches contain, by descent or by earlier merges."""
+        history = self._context.history
+        common = history.common_ancestor(source, target)
+        if common is None:
+            raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
+        oldest = self._context.files.read_snapshot(common)
+        mine, theirs = self._contained(source, oldest), self._contained(target, oldest)
+        return max(mine.keys() & theirs.keys(), key=lambda snapshot_id: mine[snapshot_id])
+
+    def _contained(self, start: SnapshotId, oldest: Snapshot) -> dict[SnapshotId, datetime]:
+        """The snapshots that one contains, with their times, back to the first common one."""
+        found = {oldest.id: oldest.written_at}
+        waiting = [start]
+        while waiting:
+            for snapshot in self._context.history.ancestry(waiting.pop()):
+                if snapshot.id in found or snapshot.written_at < oldest.written_at:
+                    break
+                found[snapshot.id] = snapshot.written_at
+                merged = snapshot.metadata.get(MERGED_KEY)
+                if isinstance(merged, str):
+                    waiting.append(SnapshotId.parse(merged))
+        return found
+
+    def _parent(self, snapshot: Snapshot) -> Snapshot:
+        if snapshot.parent_id is None:
+            raise SessionStateError(
+                f"{snapshot.id} is the first snapshot of the repository: it has no changes"
+            )
+        return self._context.files.read_snapshot(snapshot.parent_id)
+
+    def _snapshot(self, tip: BranchTip) -> Snapshot:
+        assert tip.snapshot_id is not None
+        return self._context.files.read_snapshot(tip.snapshot_id)
+
+    def _live_tip(self, branch: str) -> BranchTip:
+        tip = self._context.refs.tip(branch)
+        if tip is None or tip.snapshot_id is None:
+            raise RefNotFoundError(f"ref not found `{branch}`: there is no such branch", branch)
+        return tip
+
+    def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
+        given = {} if metadata is None else plain_metadata(metadata)
+        properties = {**self._default_metadata, **given}
+        return CommitMessage(check_message(message), properties, datetime.now(UTC))
+
+
+def _is_same(known: Node, document: bytes, created: Node) -> bool:
+    return known.path == created.path and document == created.document
+
+
+def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None) -> None:
+    """Forget edits that set a chunk to what it is already."""
+    mine = edits.apply(None)
+    if mine is None or theirs is None:
+        return
+    coords = mine.index.coords()
+    rows = theirs.index.find_many(coords)
+    both = np.flatnonzero(rows >= 0)
+    same = both[same_refs(mine.refs.take(both), theirs.refs.take(rows[both]))]
+    if len(same):
+        edits.discard(ChunkIndex.from_coords(coords[same])[0])

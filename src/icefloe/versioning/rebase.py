@@ -1,0 +1,208 @@
+"""Lays changes over what others committed meanwhile, letting a solver decide conflicts."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from icefloe.changes.appends import NotAppendable, move_behind
+from icefloe.changes.conflicts import (
+    ConflictType,
+    Documents,
+    MergedDocument,
+    VersionSelection,
+)
+from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.solvers import AppendSolver
+from icefloe.errors import RebaseFailedError
+from icefloe.versioning.commit import touched_chunks
+from icefloe.versioning.info import Diff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution
+    from icefloe.changes.detection import Found
+    from icefloe.config.settings import Settings
+    from icefloe.files.snapshot_chunks import SnapshotChunks
+    from icefloe.model.ids import NodeId
+    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+    from icefloe.versioning.context import Context
+    from icefloe.versioning.session import Session
+
+    MakeSession = Callable[[Context, Snapshot, ChangeSet | None], Session]
+
+_SETTLED_BY_APPENDING = {
+    ConflictType.ZarrMetadataDoubleUpdate,
+    ConflictType.ChunksUpdatedInUpdatedArray,
+}
+
+
+class MeetingView(NamedTuple):
+    """Where two sides meet: what both started from, and what others made of it."""
+
+    context: Context
+    base: Snapshot
+    head: Snapshot
+    make_session: MakeSession
+
+
+def rebase_changes(
+    view: MeetingView,
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    base_chunks: SnapshotChunks,
+    solver: ConflictSolver,
+) -> None:
+    """Make our changes over the base changes over their head, in place.
+
+    Raises RebaseFailedError if conflicts are left; then `ours` is of no use any more.
+    """
+    head = view.head.nodes
+    before = ours.copy()
+    touched = touched_chunks(ours, base_chunks)
+    appended: set[NodeId] = set()
+    advice = ""
+    if isinstance(solver, AppendSolver):
+        try:
+            appended = move_behind(
+                ours, head, solver.dimension, touched, view.context.files.document
+            )
+        except NotAppendable as reason:
+            advice = f"\nthe appends could not be put behind each other: {reason}"
+        touched = touched_chunks(ours, base_chunks) if appended else touched
+    found = [
+        item
+        for item in detect(ours, theirs, head, touched)
+        if item.node_id not in appended or item.conflict.conflict_type not in _SETTLED_BY_APPENDING
+    ]
+    if found:
+        sides = _Sides(view, before, theirs)
+        _resolve(ours, found, solver, sides, advice or _advice(found, head, ours))
+    ours.rebase(head)
+
+
+def back_off(settings: Settings, attempt: int) -> None:
+    """Wait a little, longer each time and never in step with other writers."""
+    longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
+    time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
+
+
+class _Sides:
+    """The three versions that meet in a rebase; sessions on them are made when asked for."""
+
+    def __init__(self, view: MeetingView, ours: ChangeSet, theirs: TransactionLog) -> None:
+        self._view = view
+        self._ours = ours
+        self._theirs = theirs
+        self.head = view.head
+
+    @cached_property
+    def base(self) -> Session:
+        return self._view.make_session(self._view.context, self._view.base, None)
+
+    @cached_property
+    def ours(self) -> Session:
+        changes = self._ours.copy()
+        return self._view.make_session(self._view.context, self._view.base, changes)
+
+    @cached_property
+    def theirs(self) -> Session:
+        return self._view.make_session(self._view.context, self.head, None)
+
+    @property
+    def our_changes(self) -> Diff:
+        return self.ours.status()
+
+    @property
+    def their_changes(self) -> Diff:
+        return Diff(self._theirs, self._view.base.nodes, self.head.nodes)
+
+    def documents(self, conflict: Conflict) -> Documents:
+        node = self._view.base.nodes.get(conflict.path) or self._ours.get(conflict.path)
+        if node is None:
+            return Documents(None, None, None)
+
+        def document(of: Node | None) -> bytes | None:
+            return None if of is None else self._view.context.files.document(of)
+
+        return Documents(
+            document(self._view.base.nodes.by_id(node.id)),
+            document(self._ours.by_id(node.id)),
+            document(self.head.nodes.by_id(node.id)),
+        )
+
+
+def _resolve(
+    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, sides: _Sides, advice: str
+) -> None:
+    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
+
+    As in the official package, the error then has all conflicts; its text, those that are left.
+    """
+    unsolved = [
+        item.conflict
+        for item in found
+        if not _apply(ours, item, solver.resolve(item.conflict, sides))
+    ]
+    if unsolved:
+        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
+        raise RebaseFailedError(
+            f"the rebase on {sides.head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
+            f"unresolved:\n{listing}{advice}",
+            str(sides.head.id),
+            [item.conflict for item in found],
+        )
+
+
+def _apply(ours: ChangeSet, item: Found, choice: Resolution) -> bool:
+    """Do what a solver chose; says whether that is possible."""
+    kind = item.conflict.conflict_type
+    if isinstance(choice, MergedDocument):
+        if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
+            return False
+        ours.documents[item.node_id] = choice.document
+        return True
+    if choice is VersionSelection.UseTheirs:
+        if item.common_chunks is not None:
+            give_up_chunks(ours, item)
+            return True
+        if kind is ConflictType.ZarrMetadataDoubleUpdate and item.node_id is not None:
+            del ours.documents[item.node_id]
+            return True
+        return False
+    return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
+
+
+def _advice(found: Sequence[Found], head: NodeTable, ours: ChangeSet) -> str:
+    """What to do if both sides made the same arrays longer."""
+    for item in found:
+        if item.conflict.conflict_type is not ConflictType.ZarrMetadataDoubleUpdate:
+            continue
+        assert item.node_id is not None
+        nodes = ours.base.by_id(item.node_id), ours.by_id(item.node_id), head.by_id(item.node_id)
+        arrays = [None if node is None else node.array for node in nodes]
+        before, mine, other = arrays
+        if before is None or mine is None or other is None:
+            continue
+        for axis, (old, new, theirs) in enumerate(
+            zip(before.shape, mine.shape, other.shape, strict=True)
+        ):
+            if new > old and theirs > old:
+                names = before.dimension_names
+                name = None if names is None else names[axis]
+                if name is None:
+                    return (
+                        f"\nboth sides appended to dimension {axis} of {item.conflict.path}; give "
+                        "it a dimension name to let icefloe put one behind the other"
+                    )
+                return (
+                    f"\nboth sides appended along {name!r}; rebase with "
+                    f"AppendSolver({name!r}) to put ours behind theirs"
+                )
+    return ""

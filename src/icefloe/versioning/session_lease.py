@@ -1,0 +1,110 @@
+"""The lease that a writable session takes when it has been open for a while.
+
+A young session has none: collection spares young objects anyway. From AUTOMATIC_AFTER_SECONDS on,
+all that the session and its forks wrote is under a lease, and before a commit the session makes
+sure that this was so all the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import ObjectNotFoundError
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import ChunkFileId
+from icefloe.versioning import leases
+from icefloe.versioning.keeper import keep_calling
+from icefloe.versioning.leases import Lease
+
+if TYPE_CHECKING:
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
+    from icefloe.versioning.context import Context
+
+AUTOMATIC_AFTER_SECONDS = 300.0
+"""Age from which a session has a lease. Collection with a cutoff less long ago warns."""
+
+
+class SessionLease:
+    """Takes a lease for a session when it is time, and renews it until the session ends."""
+
+    def __init__(self, storage: Storage, base: SnapshotId) -> None:
+        """Watch a session that starts now on a snapshot."""
+        self._storage = storage
+        self._base = base
+        self._started = leases.seconds_awake_or_asleep()
+        self._lock = threading.Lock()
+        self._lease: Lease | None = None
+        self._ended = False
+        self._was_lost = False
+        keep_calling(self._keep, AUTOMATIC_AFTER_SECONDS)
+
+    def _keep(self) -> bool:
+        """Take or renew the lease; called by a thread."""
+        with self._lock:
+            if self._ended:
+                return False
+            if self._lease is None:
+                self._take()
+            else:
+                self._was_lost |= not self._lease.renew()
+            return True
+
+    def _take(self) -> None:
+        lease = Lease(self._storage, snapshots=[self._base], since=self._started)
+        lease.take()
+        self._lease = lease
+
+    def confirm(self) -> bool:
+        """Whether all that the session wrote was protected until now, and is from now on.
+
+        If not, it may be gone, and whoever needs it must look.
+        """
+        with self._lock:
+            age = leases.seconds_awake_or_asleep() - self._started
+            if self._lease is None and age < AUTOMATIC_AFTER_SECONDS:
+                return True
+            if self._lease is None:
+                # The thread had no chance: the machine slept, or was too busy.
+                self._take()
+                return False
+            self._was_lost |= not self._lease.renew()
+            return not self._was_lost
+
+    def looked(self) -> None:
+        """All that the session wrote was found to be there, under the lease that holds now."""
+        with self._lock:
+            self._was_lost = False
+
+    def end(self) -> None:
+        """Give up the lease: the session is over."""
+        with self._lock:
+            self._ended = True
+            if self._lease is not None:
+                self._lease.release()
+
+
+def missing_chunk_files(context: Context, changes: ChangeSet) -> list[str]:
+    """Keys of chunk files that uncommitted changes refer to and that are not there."""
+    found: set[bytes] = set()
+    for edits in changes.chunks.values():
+        own = edits.apply(None)
+        if own is not None:
+            native = np.flatnonzero(own.refs.kinds == ChunkKind.NATIVE)
+            used = own.refs.files[np.unique(own.refs.sources[native])]
+            found.update(row.tobytes() for row in used)
+    keys = [context.format.layout.chunk_file(ChunkFileId(each)) for each in sorted(found)]
+    there = context.files.in_parallel(lambda key: _exists(context.storage, key), keys)
+    return [key for key, exists in zip(keys, there, strict=True) if not exists]
+
+
+def _exists(storage: Storage, key: str) -> bool:
+    try:
+        storage.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True

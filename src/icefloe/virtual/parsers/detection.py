@@ -1,0 +1,130 @@
+"""Finds out which format a file has, and parses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from icefloe.errors import InvalidInputError, VirtualChunkError
+from icefloe.virtual.authorized import AuthorizedRegistry, AuthorizedStore
+from icefloe.virtual.parsed import ParsedFile
+from icefloe.virtual.quiet import quietly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.files.virtual import VirtualChunkResolver
+
+FileFormat = Literal["netcdf3", "hdf5", "grib", "geotiff", "kerchunk", "zarr"]
+
+_HDF5_STARTS = (0, 512, 1024, 2048)
+"""Where the superblock may be; users may have put something before it."""
+_SMALL_BYTES = 4096
+
+
+def parse_file(
+    url: str,
+    sources: VirtualChunkResolver,
+    *,
+    file_format: FileFormat | None = None,
+    group: str | None = None,
+    parser: Callable[[str, Any], Any] | None = None,
+    for_copies: bool = False,
+) -> ParsedFile:
+    """Read the documents and references of a file, not its data.
+
+    Args:
+        url: The file, or the folder of a Zarr store or of Parquet references.
+        sources: What may be read.
+        file_format: Its format; found out if not given.
+        group: Which group of the file to read, its root by default.
+        parser: A parser of VirtualiZarr to use instead of ours.
+        for_copies: Whether values will be read, and references are not needed.
+    """
+    store = AuthorizedStore(sources)
+    url = sources.absolute(url)
+    if parser is not None:
+        from icefloe.virtual.parsers.manifest_stores import arrays_of
+
+        with quietly():
+            arrays, attributes = arrays_of(parser(url, AuthorizedRegistry(store)))
+        return ParsedFile(url, type(parser).__name__, sources.status(url), arrays, attributes)
+    found = file_format or detect_format(url, store)
+    if found == "hdf5" and for_copies:
+        from icefloe.virtual.parsers.hdf5 import parse_hdf5_for_copies
+
+        return parse_hdf5_for_copies(url, store, group)
+    return _parse(found, url, store, group)
+
+
+def detect_format(url: str, store: AuthorizedStore) -> FileFormat:
+    """The format of a file, by its first bytes."""
+    status = store.sources.status(url) if not _is_folder_name(url) else None
+    if status is None:
+        return _folder_format(url, store)
+    start = store.get_range(url, start=0, length=_SMALL_BYTES)
+    if start[:3] == b"CDF" and start[3:4] in (b"\1", b"\2", b"\5"):
+        return "netcdf3"
+    if any(start[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in _HDF5_STARTS):
+        return "hdf5"
+    if start[:4] == b"GRIB":
+        return "grib"
+    if start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "geotiff"
+    if start.lstrip()[:1] == b"{":
+        return "kerchunk"
+    raise InvalidInputError(
+        f"{url} is in no format that can be referenced: expected NetCDF, HDF5, GRIB, GeoTIFF, "
+        f"kerchunk references or a Zarr store, found a file that begins with {start[:8]!r}"
+    )
+
+
+def _is_folder_name(url: str) -> bool:
+    return url.rstrip("/").endswith((".zarr", ".parq", ".parquet"))
+
+
+def _folder_format(url: str, store: AuthorizedStore) -> FileFormat:
+    base = url.rstrip("/")
+    names: tuple[tuple[str, FileFormat], ...] = (("zarr.json", "zarr"), (".zgroup", "zarr"))
+    for name, found in (*names, (".zmetadata", "kerchunk")):
+        if store.sources.status(f"{base}/{name}") is not None:
+            return found
+    raise VirtualChunkError(f"{url} does not exist, and is no folder of a Zarr store")
+
+
+def _parse(
+    file_format: FileFormat, url: str, store: AuthorizedStore, group: str | None
+) -> ParsedFile:
+    match file_format:
+        case "hdf5":
+            from icefloe.virtual.parsers.hdf5 import parse_hdf5
+
+            return parse_hdf5(url, store, group)
+        case "zarr":
+            from icefloe.virtual.parsers.zarr_stores import parse_zarr
+
+            return parse_zarr(url, store, group)
+        case "kerchunk":
+            from icefloe.virtual.parsers import kerchunk
+
+            if url.rstrip("/").endswith(".json") or not _is_references_folder(url, store):
+                return kerchunk.parse_kerchunk_json(url, store, group)
+            return kerchunk.parse_kerchunk_parquet(url, store, group)
+    if group is not None:
+        raise InvalidInputError(f"files in {file_format} have no groups, found group={group!r}")
+    if file_format == "netcdf3":
+        from icefloe.virtual.parsers.netcdf3 import parse_netcdf3
+
+        return parse_netcdf3(url, store)
+    if file_format == "grib":
+        from icefloe.virtual.parsers.grib import parse_grib
+
+        return parse_grib(url, store)
+    if file_format == "geotiff":
+        from icefloe.virtual.parsers.geotiff import parse_geotiff
+
+        return parse_geotiff(url, store)
+    raise InvalidInputError(f"{file_format!r} is no format that can be referenced")
+
+
+def _is_references_folder(url: str, store: AuthorizedStore) -> bool:
+    return store.sources.status(f"{url.rstrip('/')}/.zmetadata") is not None

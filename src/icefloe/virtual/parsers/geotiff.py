@@ -1,0 +1,74 @@
+"""Parses GeoTIFF by virtual-tiff; x and y come from the georeference, as for other readers."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsers.manifest_stores import arrays_of
+from icefloe.virtual.quiet import quietly
+
+if TYPE_CHECKING:
+    from icefloe.virtual.authorized import AuthorizedStore
+
+BAND_DATA = "band_data"
+"""What the image is called, as by rioxarray."""
+_POINT = 2
+"""GTRasterTypeGeoKey: the tiepoint is the middle of a pixel, not its corner."""
+
+
+def parse_geotiff(url: str, store: AuthorizedStore) -> ParsedFile:
+    """Read the first image of a file; the others are mostly the same image, smaller."""
+    from virtual_tiff import VirtualTIFF
+
+    from icefloe.virtual.authorized import AuthorizedRegistry
+
+    try:
+        with quietly():
+            registry: Any = AuthorizedRegistry(store)
+            found, attributes = arrays_of(VirtualTIFF(ifd=0)(url, registry))
+    except (OSError, KeyError, ValueError, TypeError, NotImplementedError) as error:
+        msg = f"{url} cannot be read as TIFF: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
+    image = found["0"]
+    described = {**image.document, "attributes": _plain(image.document["attributes"])}
+    image = msgspec.structs.replace(image, document=described)
+    arrays = {BAND_DATA: image, **_coordinates(image)}
+    return ParsedFile(url, "geotiff", store.status(url), arrays, attributes)
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.value if isinstance(value, enum.Enum) else value
+        for name, value in attributes.items()
+    }
+
+
+def _coordinates(image: ParsedArray) -> dict[str, ParsedArray]:
+    """Where the middles of pixels are, if the image is not rotated."""
+    attributes = image.document["attributes"]
+    scale, tie = attributes.get("model_pixel_scale"), attributes.get("model_tiepoint")
+    if not scale or not tie or len(tie) != 6:
+        return {}
+    half = 0.0 if attributes.get("raster_type") == _POINT else 0.5
+    height, width = image.shape[-2:]
+    x = tie[3] + (np.arange(width) - tie[0] + half) * scale[0]
+    y = tie[4] - (np.arange(height) - tie[1] + half) * scale[1]
+    return {name: _coordinate(name, values) for name, values in (("y", y), ("x", x))}
+
+
+def _coordinate(name: str, values: np.ndarray[Any, np.dtype[np.float64]]) -> ParsedArray:
+    document = array_document(
+        shape=values.shape,
+        dtype=values.dtype,
+        chunk_shape=values.shape,
+        dims=[name],
+        attributes={"axis": name.upper()},
+        fill_value=np.nan,
+    )
+    return ParsedArray(document, References.none(1), values=values)

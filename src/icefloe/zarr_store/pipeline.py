@@ -1,0 +1,206 @@
+"""The codec pipeline of our stores: takes a batch of chunks as a whole where it can."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from zarr.abc.codec import CodecPipeline
+from zarr.registry import get_pipeline_class
+
+from icefloe.regions.plan import ArrayPlan
+from icefloe.regions.scattered import Parts, ScatteredChunks
+from icefloe.regions.transfer import Box
+from icefloe.zarr_store.batches import batch_of, box_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import numpy.typing as npt
+    from zarr.abc.codec import Codec
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer, NDBuffer
+
+    from icefloe.zarr_store.batches import Batch
+
+    Flags = npt.NDArray[np.bool_]
+
+_INLINE_BYTES = 1 << 20
+"""Requests of at most so many decoded bytes are not worth handing to another thread."""
+_PRESENT = {"status": "present"}
+_MISSING = {"status": "missing"}
+
+
+@dataclass(frozen=True)
+class StorePipeline(CodecPipeline):
+    """Reads and writes whole batches of chunks; what it cannot take, another pipeline does.
+
+    That other one is the pipeline which Zarr is configured to use, so that any codec works.
+    """
+
+    inner: CodecPipeline
+    metadata: Any = field(compare=False, repr=False)
+
+    @cached_property
+    def _plan(self) -> ArrayPlan | None:
+        """How the chunks are encoded; None if batches are not for us."""
+        plan = ArrayPlan(self.metadata)
+        return plan if plan.is_batched else None
+
+    # --- reading
+
+    async def read(
+        self,
+        batch_info: Iterable[Any],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+    ) -> Any:
+        """Read the chunks of a batch into an array."""
+        requests = list(batch_info)
+        plan = self._plan
+        target = _plain_array(out, plan)
+        if plan is None or target is None or not requests:
+            return await self.inner.read(requests, out, drop_axes)
+        batch = batch_of(requests, plan)
+        if batch is None:
+            return await self.inner.read(requests, out, drop_axes)
+        present = await _run(batch, plan, _reading(batch, plan, target, drop_axes))
+        if present.all():
+            return (_PRESENT,) * len(requests)
+        return tuple(_PRESENT if found else _MISSING for found in present.reshape(-1).tolist())
+
+    # --- writing
+
+    async def write(
+        self,
+        batch_info: Iterable[Any],
+        value: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+    ) -> None:
+        """Write the chunks of a batch out of an array."""
+        requests = list(batch_info)
+        plan = self._plan
+        values = _plain_array(value, plan)
+        batch = None
+        if plan is not None and values is not None and requests:
+            batch = batch_of(requests, plan)
+        if batch is None or plan is None or values is None:
+            await self.inner.write(requests, value, drop_axes)
+            return
+        batch.store.check_writable()
+        await _run(batch, plan, _writing(batch, plan, values, drop_axes))
+
+    # --- what the inner pipeline is
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __iter__(self) -> Iterator[Codec]:
+        return iter(self.inner)  # type: ignore[call-overload, no-any-return]
+
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
+        """The same for another kind of chunks."""
+        return replace(self, inner=self.inner.evolve_from_array_spec(array_spec))
+
+    @classmethod
+    def from_codecs(cls, codecs: Iterable[Codec]) -> Self:
+        """Codecs without an array: there, the configured pipeline is all there is."""
+        return get_pipeline_class().from_codecs(codecs)  # type: ignore[return-value]
+
+    @property
+    def supports_partial_decode(self) -> bool:
+        """Whether parts of chunks can be read."""
+        return self.inner.supports_partial_decode
+
+    @property
+    def supports_partial_encode(self) -> bool:
+        """Whether parts of chunks can be written."""
+        return self.inner.supports_partial_encode
+
+    def validate(self, **given: Any) -> None:
+        """Check that the codecs fit an array."""
+        self.inner.validate(**given)
+
+    def compute_encoded_size(self, byte_length: int, array_spec: ArraySpec) -> int:
+        """Number of bytes of an encoded chunk, where that is known."""
+        return self.inner.compute_encoded_size(byte_length, array_spec)
+
+    async def decode(
+        self, chunk_bytes_and_specs: Iterable[tuple[Buffer | None, ArraySpec]]
+    ) -> Iterable[NDBuffer | None]:
+        """Decode chunks that are at hand."""
+        return await self.inner.decode(chunk_bytes_and_specs)
+
+    async def encode(
+        self, chunk_arrays_and_specs: Iterable[tuple[NDBuffer | None, ArraySpec]]
+    ) -> Iterable[Buffer | None]:
+        """Encode chunks that are at hand."""
+        return await self.inner.encode(chunk_arrays_and_specs)
+
+
+def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] | None:
+    """The array of a buffer, if it is one of numpy and has the values of the array as they are."""
+    if plan is None:
+        return None
+    array: Any = buffer.as_ndarray_like()
+    if type(array) is not np.ndarray or array.dtype.kind != plan.dtype.kind:
+        return None
+    return array if array.dtype.itemsize == plan.dtype.itemsize else None
+
+
+async def _run(batch: Batch, plan: ArrayPlan, work: Callable[[], Flags]) -> Flags:
+    """Do the work here if it is quick, else in a thread: the event loop is not only ours."""
+    storage = batch.store.session._context.storage  # noqa: SLF001
+    small = len(batch.requests) * plan.chunk_bytes <= _INLINE_BYTES
+    if small and storage.capabilities.reads_are_immediate:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def _reading(
+    batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
+) -> Callable[[], Flags]:
+    session = batch.store.session
+    box = None if drop_axes else box_of(batch, plan)
+    if box is not None and box.shape == target.shape:
+        whole = target[box.axes]
+        return lambda: Box(session, batch.path, plan, box.spans).read(whole)
+    return lambda: ScatteredChunks(session, batch.path, plan).read(_parts(batch, drop_axes), target)
+
+
+def _writing(
+    batch: Batch, plan: ArrayPlan, values: npt.NDArray[Any], drop_axes: tuple[int, ...]
+) -> Callable[[], Flags]:
+    session = batch.store.session
+    keep = bool(batch.spec.config.write_empty_chunks)
+    box = None if drop_axes else box_of(batch, plan)
+
+    def write() -> Flags:
+        if box is not None and values.shape in {(), box.shape}:
+            given = np.broadcast_to(values, box.shape)[box.axes]
+            covered = batch.whole()
+            boxed = Box(
+                session, batch.path, plan, box.spans, write_empty_chunks=keep, covered=covered
+            )
+            boxed.write(given)
+        else:
+            scattered = ScatteredChunks(session, batch.path, plan, write_empty_chunks=keep)
+            scattered.write(_parts(batch, drop_axes), values)
+        return np.ones(1, dtype=np.bool_)
+
+    return write
+
+
+def _parts(batch: Batch, drop_axes: tuple[int, ...]) -> Parts:
+    return Parts(
+        batch.coords,
+        [request[2] for request in batch.requests],
+        [request[3] for request in batch.requests],
+        batch.whole(),
+        drop_axes,
+    )

@@ -1,0 +1,165 @@
+"""Appends of two writers that follow each other, and what is refused with advice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import AppendSolver, ConflictDetector, MergeSolver, Repository, in_memory_storage
+from icefloe.errors import RebaseFailedError
+
+if TYPE_CHECKING:
+    from icefloe.versioning.session import Session
+
+
+@pytest.fixture
+def repository() -> Repository:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    root = zarr.create_group(session.store)
+    values = root.create_array(
+        "values", shape=(4, 3), chunks=(2, 2), dtype="i4", dimension_names=("time", "x")
+    )
+    values[:] = 0
+    time = root.create_array("time", shape=(4,), chunks=(2,), dtype="i4", dimension_names=("time",))
+    time[:] = [0, 1, 2, 3]
+    root.create_array("x", shape=(3,), chunks=(3,), dtype="i4", dimension_names=("x",))[:] = 1
+    session.commit("four steps")
+    return repository
+
+
+def append(session: Session, value: int, steps: int = 2) -> None:
+    root = zarr.open_group(session.store)
+    root["values"].append(np.full((steps, 3), value, dtype="i4"))
+    root["time"].append(np.full(steps, value, dtype="i4"))
+
+
+def race(repository: Repository, ours: int = 2, theirs: int = 2) -> Session:
+    session = repository.writable_session("main")
+    append(session, 7, ours)
+    other = repository.writable_session("main")
+    append(other, 8, theirs)
+    other.commit("theirs")
+    return session
+
+
+def values(repository: Repository) -> tuple[list[int], np.ndarray]:
+    root = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    return root["time"][:].tolist(), root["values"][:]
+
+
+@pytest.mark.parametrize("ours", [1, 2, 5])
+def test_ours_goes_behind_theirs(repository: Repository, ours: int) -> None:
+    session = race(repository, ours, 6)
+    session.commit("ours", rebase_with=AppendSolver("time"))
+    time, data = values(repository)
+    assert time == [0, 1, 2, 3] + [8] * 6 + [7] * ours
+    np.testing.assert_array_equal(data[4:], np.repeat(np.array(time[4:])[:, None], 3, axis=1))
+
+
+def test_three_writers_and_overwritten_steps(repository: Repository) -> None:
+    sessions = [repository.writable_session("main") for _ in range(3)]
+    for place, session in enumerate(sessions):
+        append(session, 10 + place)
+    zarr.open_array(sessions[2].store, path="values")[0:2] = 5  # and old steps anew
+    for session in sessions:
+        session.commit("append", rebase_with=AppendSolver("time"))
+    time, data = values(repository)
+    assert time == [0, 1, 2, 3, 10, 10, 11, 11, 12, 12]
+    np.testing.assert_array_equal(data[:, 0], [5, 5, 0, 0, 10, 10, 11, 11, 12, 12])
+
+
+def test_without_the_solver_the_report_says_what_to_do(repository: Repository) -> None:
+    session = race(repository)
+    with pytest.raises(RebaseFailedError, match=r"AppendSolver\('time'\)"):
+        session.commit("ours", rebase_with=ConflictDetector())
+    session.commit("ours", rebase_with=AppendSolver("time"))  # the session is as it was
+    assert values(repository)[0] == [0, 1, 2, 3, 8, 8, 7, 7]
+
+
+def test_an_array_without_names_says_so() -> None:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(2,), chunks=(2,), dtype="i4")[:] = 1
+    session.commit("first")
+    ours, theirs = (repository.writable_session("main") for _ in range(2))
+    for each in (ours, theirs):
+        zarr.open_array(each.store, path="a").append(np.ones(2, dtype="i4"))
+    theirs.commit("theirs")
+    with pytest.raises(RebaseFailedError, match="give it a dimension name"):
+        ours.commit("ours", rebase_with=AppendSolver("time"))
+
+
+def test_appends_within_a_chunk_are_refused(repository: Repository) -> None:
+    session = race(repository, 2, 3)
+    with pytest.raises(RebaseFailedError, match="other writer ends within a chunk"):
+        session.commit("ours", rebase_with=AppendSolver("time"))
+    assert values(repository)[0] == [0, 1, 2, 3, 8, 8, 8]
+
+
+def test_a_change_of_another_dimension_is_refused(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    append(session, 7)
+    zarr.open_array(session.store, path="values").resize((6, 4))
+    other = repository.writable_session("main")
+    append(other, 8)
+    other.commit("theirs")
+    with pytest.raises(RebaseFailedError, match="other dimensions changed too"):
+        session.commit("ours", rebase_with=AppendSolver("time"))
+
+
+def test_an_array_that_is_new_along_the_dimension_is_refused(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    append(session, 7)
+    zarr.open_group(session.store).create_array(
+        "more", shape=(6,), chunks=(2,), dtype="i4", dimension_names=("time",)
+    )
+    other = repository.writable_session("main")
+    append(other, 8)
+    other.commit("theirs")
+    with pytest.raises(RebaseFailedError, match="/more is new"):
+        session.commit("ours", rebase_with=AppendSolver("time"))
+
+
+def test_an_array_that_they_did_not_extend_is_refused(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    append(session, 7)
+    other = repository.writable_session("main")
+    zarr.open_array(other.store, path="values").append(np.full((2, 3), 8, dtype="i4"))
+    other.commit("forgot the coordinate")
+    with pytest.raises(RebaseFailedError, match="/time was made longer"):
+        session.commit("ours", rebase_with=AppendSolver("time"))
+
+
+def test_attributes_are_merged_and_other_conflicts_go_to_the_other_solver(
+    repository: Repository,
+) -> None:
+    session = repository.writable_session("main")
+    append(session, 7)
+    zarr.open_array(session.store, path="values").attrs["ours"] = 1
+    zarr.open_array(session.store, path="x").attrs["ours"] = 1
+    other = repository.writable_session("main")
+    append(other, 8)
+    zarr.open_array(other.store, path="values").attrs["theirs"] = 2
+    zarr.open_array(other.store, path="x").attrs["theirs"] = 2
+    other.commit("theirs")
+    with pytest.raises(RebaseFailedError, match="/x: ZarrMetadataDoubleUpdate"):
+        session.commit("ours", rebase_with=AppendSolver("time"))
+    session.commit("ours", rebase_with=AppendSolver("time", MergeSolver()))
+    root = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    assert dict(root["values"].attrs) == {"ours": 1, "theirs": 2}
+    assert dict(root["x"].attrs) == {"ours": 1, "theirs": 2}
+    assert values(repository)[0] == [0, 1, 2, 3, 8, 8, 7, 7]
+
+
+def test_without_a_race_nothing_moves(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    append(session, 7, 3)
+    other = repository.writable_session("main")
+    zarr.open_array(other.store, path="x")[:] = 9
+    other.commit("theirs")
+    session.commit("ours", rebase_with=AppendSolver("time"))
+    assert values(repository)[0] == [0, 1, 2, 3, 7, 7, 7]

