@@ -12,7 +12,7 @@ from icefloe.model.ids import Identifier, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
@@ -171,6 +171,20 @@ class Refs(Protocol):
 
     def tags(self) -> set[str]:
         """Names of all tags."""
+
+    def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
+        """Raise InvalidInputError unless all of these names could be given, side by side."""
+
+    def create_all(
+        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+    ) -> None:
+        """Publish a repository with its branches and tags; nobody sees it before it has all.
+
+        Those that are there already, as an earlier try left them, are no obstacle.
+        """
+
+    def forget(self, snapshots: Collection[SnapshotId]) -> None:
+        """Take snapshots that are about to be deleted from what lists them, if something does."""
 
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""

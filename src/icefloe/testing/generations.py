@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.registry import detect
+from icefloe.storage.clock import storage_now
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.stores import local_filesystem_store
@@ -447,7 +449,7 @@ class GenerationTests:
 
     def test_manifests_are_split_and_linked(self, storage: Storage, how: dict[str, Any]) -> None:
         config = RepositoryConfig.default()
-        config.manifest = _split(10)
+        config.manifest = split_every(10)
         repo = make(storage, how, config)
         session = repo.writable_session("main")
         session.set_document("/big", array_document((100,), (1,)))
@@ -482,7 +484,7 @@ class GenerationTests:
         coords = np.indices((257, 257)).reshape(2, -1).T
         sparse = np.indices((50, 60)).reshape(2, -1).T * np.array([1, 7])
         for path, places in (("/v", coords), ("/w", sparse)):
-            session.set_chunk_refs(path, _virtual(places))
+            session.set_chunk_refs(path, virtual_refs(places))
         session.commit("many")
         reader = Repository.open(storage).readonly_session("main")
         for path, place, row in (
@@ -500,6 +502,35 @@ class GenerationTests:
             assert found is not None
             assert np.array_equal(found.index.coords(), places)
             assert np.array_equal(found.refs.offsets, np.arange(len(places)) * 10)
+
+    # --- keeping it in order
+
+    def test_expiry_collection_and_verification(self, repo: Repository, storage: Storage) -> None:
+        for place in range(6):
+            session = repo.writable_session("main")
+            session.set_chunk("/b", (0,), b"%d" % place * 30)
+            session.commit(f"{place}")
+        kept = tree(repo.readonly_session("main"))
+        assert repo.verify(deep=True).is_clean
+        expired = repo.expire_snapshots(keep_last=2)
+        assert len(expired) == 4
+        summary = repo.garbage_collect(storage_now(storage) + timedelta(days=1))
+        assert summary.snapshots_deleted == 4
+        assert summary.chunks_deleted == 4
+        opened = Repository.open(storage)
+        assert opened.verify(deep=True).is_clean
+        assert tree(opened.readonly_session("main")) == kept
+        messages = [info.message for info in opened.ancestry(branch="main")]
+        assert messages[:2] == ["5", "4"]
+        assert len(messages) == 3
+        for snapshot_id in expired:
+            with pytest.raises(SnapshotNotFoundError):
+                opened.readonly_session(snapshot_id=snapshot_id)
+        session = opened.writable_session("main")
+        session.set_chunk("/b", (9,), b"after")
+        session.commit("after")
+        assert Repository.open(storage).verify().is_clean
+        assert tree(opened.readonly_session(tag="first"))["/g"] == ODD_DOCUMENTS[2]
 
     # --- death and damage
 
@@ -560,7 +591,8 @@ class GenerationTests:
         assert picture(storage) == expected
 
 
-def _split(size: int) -> Any:
+def split_every(size: int) -> Any:
+    """Manifests that hold so many chunks along each dimension."""
     from icefloe.config.conditions import ManifestSplitCondition, ManifestSplitDimCondition
     from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
 
@@ -572,7 +604,7 @@ def _split(size: int) -> Any:
     )
 
 
-def _virtual(coords: Any) -> Any:
+def virtual_refs(coords: Any) -> Any:
     """A table of virtual references: 7 files, 10 bytes each."""
     from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
     from icefloe.model.manifest import ArrayChunks

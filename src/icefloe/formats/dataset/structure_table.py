@@ -202,7 +202,7 @@ def _node(row: dict[str, Any], key: str) -> Node:
         document = document[:position] + document[position + 2 :]
         ref = AttributesRef(_id(AttributesId, outside["attrs_file"]), outside["row"], position)
     number = NodeId(int(row["id"]).to_bytes(NodeId.SIZE, "big"))
-    node = load_node(number, row["path"], document, (), ref, key)
+    node = load_node(number, row["path"], document, (), ref, key=key)
     if (node.array is not None) != (row["type"] == "array"):
         raise ValueError(f"{row['path']} is of type {row['type']!r}, but its metadata is not")
     if node.array is None:
