@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from icefloe.storage.settings import StorageRetriesSettings as StorageRetriesSettings
     from icefloe.storage.settings import StorageSettings as StorageSettings
     from icefloe.storage.settings import StorageTimeoutSettings as StorageTimeoutSettings
+    from icefloe.storage.split import split_storage as split_storage
     from icefloe.storage.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
     from icefloe.storage.stores import ObjectStoreConfig as ObjectStoreConfig
     from icefloe.storage.stores import S3Options as S3Options
@@ -287,6 +288,7 @@ _HOMES = {
         "StorageSettings",
         "StorageTimeoutSettings",
     ),
+    "icefloe.storage.split": ("split_storage",),
     "icefloe.storage.stores": (
         "AnyObjectStoreConfig",
         "ObjectStoreConfig",

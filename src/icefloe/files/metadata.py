@@ -83,6 +83,7 @@ class MetadataFiles:
                 str(snapshot_id),
             ) from None
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
+        snapshot = self.format.generation.complete(snapshot, self.storage)
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
@@ -209,14 +210,14 @@ class MetadataFiles:
                     key,
                 )
         else:
-            data = self._get(key, INDEX_PREFIX_BYTES)
+            data = self._index_bytes(key, INDEX_PREFIX_BYTES, size)
         answer = self.format.codec.decode_manifest_index(data, size, key)
         if isinstance(answer, NeedsMore):
             if answer.length > size or answer.length <= len(data):
                 raise FormatError(
                     f"{key}: the index would need {answer.length} of {size} bytes", key
                 )
-            data = self._get(key, answer.length)
+            data = self._index_bytes(key, answer.length, size)
             answer = self.format.codec.decode_manifest_index(data, size, key)
         if isinstance(answer, NeedsMore):
             raise FormatError(f"{key}: the index does not end where it says", key)
@@ -227,6 +228,12 @@ class MetadataFiles:
                 )
                 self._caches.blocks.put((self._scope, manifest_id, number), block, block.nbytes)
         return answer
+
+    def _index_bytes(self, key: str, length: int, size: int) -> bytes:
+        """The part of a manifest file that its index is in, or the beginning of that part."""
+        if self.format.generation.index_at_end and length < size:
+            return self._get(key, length, size - length)
+        return self._get(key, length)
 
     def _block(self, manifest_id: ManifestId, index: ManifestIndex, number: int) -> Block:
         block = self._caches.blocks.get((self._scope, manifest_id, number))
@@ -275,9 +282,9 @@ class MetadataFiles:
         with ThreadPoolExecutor(min(self._parallel, len(todo))) as pool:
             return list(pool.map(work, todo))
 
-    def _get(self, key: str, length: int | None = None) -> bytes:
+    def _get(self, key: str, length: int | None = None, start: int = 0) -> bytes:
         try:
-            return self.storage.get(key, 0, length)
+            return self.storage.get(key, start, length)
         except ObjectNotFoundError:
             raise FormatError(
                 f"{key} is missing from {self.storage.location}, although a snapshot refers to it; "
