@@ -7,6 +7,8 @@ from functools import lru_cache
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
+from icefloe.config.automaton import Automaton, UnsupportedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,24 +24,31 @@ def pattern_error(regex: str) -> str | None:
 
 def found(regex: str, text: str) -> bool:
     """Whether the regex occurs in the text; never, if it is no regex."""
-    compiled = _compiled(regex)
-    return not isinstance(compiled, str) and compiled.search(text) is not None
+    compiled = _compiled(regex, anywhere=True)
+    return not isinstance(compiled, str) and compiled.matches(text)
 
 
 def matches_whole(regex: str, text: str) -> bool:
     """Whether the regex describes the whole text (H-40); never, if it is no regex."""
+    if regex == ".*":
+        return "\n" not in text  # the usual one
     compiled = _compiled(regex)
-    return not isinstance(compiled, str) and compiled.fullmatch(text) is not None
+    return not isinstance(compiled, str) and compiled.matches(text)
 
 
 def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
     """Those of many texts that any of some regexes describes as a whole."""
-    compiled = [each for each in map(_compiled, regexes) if not isinstance(each, str)]
-    endings = [_ending(each.pattern) for each in compiled]
-    if all(endings):
+    valid = [each for each in regexes if pattern_error(each) is None]
+    if are_endings(valid):
+        endings = tuple(map(_ending, valid))
         # Thousands of paths are looked through when a session starts.
-        texts = filter(methodcaller("endswith", tuple(endings)), texts)
-    return [text for text in texts if any(each.fullmatch(text) for each in compiled)]
+        texts = filter(methodcaller("endswith", endings), texts)
+    return [text for text in texts if any(matches_whole(each, text) for each in valid)]
+
+
+def are_endings(regexes: Iterable[str]) -> bool:
+    """Whether texts are told by how they end, so that thousands are looked through in no time."""
+    return all(map(_ending, regexes))
 
 
 _ENDING = re.compile(r"\.\*([\w/ -]+)", re.ASCII)
@@ -52,13 +61,13 @@ def _ending(regex: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def _compiled(regex: str) -> re.Pattern[str] | str:
+def _compiled(regex: str, *, anywhere: bool = False) -> Automaton | str:
     """The compiled expression, or why there is none."""
     if len(regex) > MAX_PATTERN_LENGTH:
         return f"it has {len(regex)} characters, more than {MAX_PATTERN_LENGTH}"
     try:
-        return re.compile(regex)
-    except (re.error, OverflowError) as error:
+        return Automaton(regex, anywhere=anywhere)
+    except (re.error, UnsupportedError, OverflowError) as error:
         return str(error)
     except RecursionError:
         return "it is nested too deeply"

@@ -9,7 +9,7 @@ import msgspec
 
 from icefloe.config.conditions import ManifestPreloadCondition
 from icefloe.config.manifest_sets import check_pattern
-from icefloe.config.patterns import matches_whole, matching
+from icefloe.config.patterns import are_endings, matches_whole, matching
 from icefloe.config.plain_reading import refuse
 from icefloe.config.section import CheckedValue, Count, Section
 
@@ -129,6 +129,14 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is plain that no manifest will be chosen, so that nobody need look."""
         limits = (self.max_manifests, self.max_total_refs, self.max_arrays_to_scan)
         return 0 in limits or self.wanted == ()
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether thousands of paths are looked through in no time."""
+        wanted = self.wanted
+        return not isinstance(wanted, ManifestPreloadCondition) and are_endings(
+            entry.path for entry in wanted
+        )
 
     def chosen(
         self,

@@ -15,7 +15,7 @@ from icefloe.errors import FormatError, ObjectNotFoundError, StorageError, Virtu
 from icefloe.files.checksums import checksums
 from icefloe.files.chunks import wrong_checksum
 from icefloe.files.workers import Job, in_any_order
-from icefloe.model.chunk_refs import ChunkKind, VirtualRef
+from icefloe.model.chunk_refs import ChunkKind, VirtualRef, distinct_files
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
@@ -71,6 +71,14 @@ class _Native(NamedTuple):
         )
 
 
+class _Fetched(NamedTuple):
+    """Chunks that arrived, with what must be compared."""
+
+    found: FoundChunks
+    checksums: npt.NDArray[np.uint32] | None = None
+    key: str = ""
+
+
 class BulkReader:
     """Reads located chunks."""
 
@@ -102,17 +110,23 @@ class BulkReader:
             held = np.flatnonzero(group.refs.kinds == ChunkKind.INLINE)
             if len(held):
                 yield _held(group, held)
-        jobs = [*self._native_jobs(located), *self._virtual_jobs(located)]
+        virtual = list(self._virtual_jobs(located))
+        jobs = [*virtual, *self._native_jobs(located)]
         limits = self._limits
         at_a_time = min(limits.concurrency, len(jobs))
-        if self._is_immediate:
+        if self._is_immediate and not virtual:
             at_a_time = min(at_a_time, _IMMEDIATE_THREADS)
-        for found in in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.buffered_bytes):
-            yield from found
+        for fetched in in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.buffered_bytes):
+            if self._verify:
+                # Not in the threads that fetch: computing needs the interpreter.
+                for part in fetched:
+                    self._compare(part)
+            for part in fetched:
+                yield part.found
 
     # --- chunk files
 
-    def _native_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[FoundChunks]]]:
+    def _native_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[_Fetched]]]:
         native = _native(located)
         if native is None:
             return
@@ -121,7 +135,7 @@ class BulkReader:
         if len(empty):
             nothing = np.zeros(len(empty), dtype=np.int64)
             found = FoundChunks(native.rows[empty], Segments(b"", nothing, nothing))
-            yield Job(0, lambda: [found])
+            yield Job(0, lambda: [_Fetched(found)])
             native = native.take(np.flatnonzero(native.lengths))
             if len(native.rows) == 0:
                 return
@@ -149,9 +163,7 @@ class BulkReader:
         bounds = [0, *cuts.tolist(), len(spans)]
         yield from pairwise(bounds)
 
-    def _fetch(
-        self, native: _Native, spans: SpanColumns, first: int, last: int
-    ) -> list[FoundChunks]:
+    def _fetch(self, native: _Native, spans: SpanColumns, first: int, last: int) -> list[_Fetched]:
         """Fetch some spans, file by file."""
         objects = spans.objects[first:last]
         cuts = (np.flatnonzero(objects[1:] != objects[:-1]) + 1 + first).tolist()
@@ -163,7 +175,7 @@ class BulkReader:
 
     def _fetch_of_file(
         self, native: _Native, spans: SpanColumns, first: int, last: int
-    ) -> list[FoundChunks]:
+    ) -> list[_Fetched]:
         key = self._files.layout.chunk_file(
             ChunkFileId(native.files[int(spans.objects[first])].tobytes())
         )
@@ -177,25 +189,24 @@ class BulkReader:
                 bodies = self._files.storage.get_ranges(key, ranges)
         except (ObjectNotFoundError, StorageError) as error:
             raise self._failed(native, spans, (first, last), key, error) from error
-        members = slice(int(spans.bounds[first]), int(spans.bounds[last]))
-        found = []
+        fetched = []
         for piece in _pieces(spans, first, bodies):
             chosen = spans.order[piece.members]
             segments = Segments(piece.data, piece.offsets, native.lengths[chosen])
-            found.append(FoundChunks(native.rows[chosen], segments))
-        if self._verify:
-            self._compare(native.checksums[spans.order[members]], found, key)
-        return found
+            found = FoundChunks(native.rows[chosen], segments)
+            fetched.append(_Fetched(found, native.checksums[chosen], key))
+        return fetched
 
-    def _compare(
-        self, recorded: npt.NDArray[np.uint32], found: Sequence[FoundChunks], key: str
-    ) -> None:
-        computed = np.concatenate([checksums(*each.segments) for each in found])
+    def _compare(self, fetched: _Fetched) -> None:
+        recorded = fetched.checksums
+        if recorded is None or not recorded.any():
+            return
+        computed = checksums(*fetched.found.segments)
         wrong = np.flatnonzero((computed != recorded) & (recorded != 0))
         if len(wrong):
             at = int(wrong[0])
-            row = int(np.concatenate([each.rows for each in found])[at])
-            raise self._explain(row, wrong_checksum(int(computed[at]), int(recorded[at])), key)
+            what = wrong_checksum(int(computed[at]), int(recorded[at]))
+            raise self._explain(int(fetched.found.rows[at]), what, fetched.key)
 
     def _failed(
         self,
@@ -230,7 +241,7 @@ class BulkReader:
 
     # --- virtual chunks
 
-    def _virtual_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[FoundChunks]]]:
+    def _virtual_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[_Fetched]]]:
         for group in located:
             virtual = group.refs.kinds == ChunkKind.VIRTUAL
             odd = (group.refs.offsets > _LARGEST_POSITION) | (
@@ -261,7 +272,7 @@ class BulkReader:
 
     def _fetch_virtual(
         self, rows: npt.NDArray[np.intp], refs: ChunkRefs, spans: SpanColumns, at: int
-    ) -> list[FoundChunks]:
+    ) -> list[_Fetched]:
         members = slice(int(spans.bounds[at]), int(spans.bounds[at + 1]))
         chosen = spans.order[members]
         if len(chosen) > 1:
@@ -278,15 +289,15 @@ class BulkReader:
             if len(data) == length:
                 lengths = refs.lengths[chosen].astype(np.int64)
                 segments = Segments(data, spans.within[members], lengths)
-                return [FoundChunks(rows[chosen], segments)]
+                return [_Fetched(FoundChunks(rows[chosen], segments))]
         # Alone, each of them is read, or has the error, that it should.
         return [found for each in chosen for found in self._alone(int(rows[each]), refs, int(each))]
 
-    def _alone(self, row: int, refs: ChunkRefs, at: int) -> list[FoundChunks]:
+    def _alone(self, row: int, refs: ChunkRefs, at: int) -> list[_Fetched]:
         ref = refs.get(at)
         assert isinstance(ref, VirtualRef)
         data = self._files.virtual.read(ref, 0, ref.length)
-        return [FoundChunks(np.array([row]), Segments.of([data]))]
+        return [_Fetched(FoundChunks(np.array([row]), Segments.of([data])))]
 
 
 class _Piece(NamedTuple):
@@ -343,9 +354,9 @@ def _native(located: Sequence[Located]) -> _Native | None:
         sources = np.concatenate(
             [part.refs.sources + start for part, start in zip(parts, starts[:-1], strict=True)]
         ).astype(np.int64)
-        packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
-        _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
-        files, sources = files[kept], numbers[sources]
+    if len(files) > 1:
+        files, numbers = distinct_files(files)
+        sources = numbers[sources]
     return _Native(
         np.concatenate([part.rows for part in parts]),
         files,

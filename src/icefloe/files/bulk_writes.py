@@ -5,14 +5,13 @@ Chunks that are too large for packs are the exception: each of them is a file.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icefloe.changes.chunk_edits import Waiting
 from icefloe.changes.pending import PendingChunks, inline_refs
-from icefloe.files.checksums import new_checksums
+from icefloe.files.checksums import new_checksum
 from icefloe.files.packs import native_refs, write_packs
 from icefloe.files.workers import Job, in_any_order
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
@@ -95,16 +94,17 @@ def _write_alone(
     files = [ChunkFileId.random() for _ in range(len(segments))]
     checksums = np.zeros(len(files), dtype=np.uint32)
 
-    def write(row: int) -> None:
+    def job(row: int) -> Job[None]:
         data = segments.piece(row)
-        whole = np.array([0]), np.array([len(data)])
-        checksums[row] = new_checksums(data, *whole)[0]
-        chunk_files.storage.put(chunk_files.layout.chunk_file(files[row]), data)
+        checksums[row] = new_checksum(data)
+        key = chunk_files.layout.chunk_file(files[row])
+        return Job(len(data), lambda: chunk_files.storage.put(key, data))
 
-    jobs = [Job(int(size), partial(write, row)) for row, size in enumerate(segments.lengths)]
     limits = chunk_files.write_limits
     for _ in in_any_order(
-        jobs, at_a_time=min(limits.at_a_time, len(jobs)), max_bytes=limits.in_flight_bytes
+        map(job, range(len(files))),
+        at_a_time=min(limits.at_a_time, len(files)),
+        max_bytes=limits.in_flight_bytes,
     ):
         pass
     refs = native_refs(

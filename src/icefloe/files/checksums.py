@@ -49,6 +49,15 @@ def _pieces(
     return map(source.__getitem__, map(slice, offsets.tolist(), (offsets + lengths).tolist()))
 
 
+def new_checksum(data: BytesLike) -> int:
+    """The checksum to record for a chunk that is being written: 0 stands for none."""
+    if not IS_QUICK:
+        return 0
+    if isinstance(data, bytes):
+        return checksum(data)
+    return int(checksums(data, np.array([0]), np.array([len(data)]))[0])
+
+
 def new_checksums(
     data: BytesLike, offsets: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.uint32]:

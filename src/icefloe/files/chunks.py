@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from icefloe.errors import DamagedChunkError, ObjectNotFoundError, StorageError
-from icefloe.files.checksums import IS_QUICK, checksum
+from icefloe.files.checksums import checksum, new_checksum
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, PendingRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
@@ -78,7 +78,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             self.storage.put(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data), checksum(data) if IS_QUICK else 0)
+            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
         return ref
 
     async def write_async(self, data: BytesLike) -> ChunkRef:
@@ -87,7 +87,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             await self.storage.put_async(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data), checksum(data) if IS_QUICK else 0)
+            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
         return ref
 
     def _kept(self, data: BytesLike) -> ChunkRef | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -66,21 +66,13 @@ def write_packs(
     if only_full and count:
         last = int(plan.lengths[bounds[-2] :].sum())
         count -= last < chunk_files.settings.pack_bytes
-    jobs = [
-        Job(
-            int(plan.lengths[bounds[pack] : bounds[pack + 1]].sum()),
-            partial(_write_one, chunk_files, waiting, plan, pack, bounds[pack : pack + 2]),
-        )
-        for pack in range(count)
-    ]
     limits = chunk_files.write_limits
-    done = sorted(
-        in_any_order(
-            jobs,
-            at_a_time=min(len(jobs), limits.at_a_time),
-            max_bytes=limits.in_flight_bytes,
-        )
+    jobs = (
+        _job(chunk_files, waiting, plan, pack, bounds[pack : pack + 2]) for pack in range(count)
     )
+    at_a_time = min(count, limits.at_a_time)
+    written = in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.in_flight_bytes)
+    done = sorted(written, key=attrgetter("pack"))
     return _outcomes(arrays, plan, _refs(plan, done, bounds[count] if count else 0))
 
 
@@ -121,13 +113,17 @@ def _row_major(waiting: Sequence[Waiting]) -> npt.NDArray[np.intp] | slice:
     return np.argsort(bounding_box(coords).linearize(coords), kind="stable")
 
 
-def _write_one(
+def _job(
     chunk_files: ChunkFiles,
     waiting: Sequence[Waiting],
     plan: _Plan,
     pack: int,
     bounds: Sequence[int],
-) -> _Written:
+) -> Job[_Written]:
+    """How to write a pack; its checksums are computed here, while other threads write others.
+
+    They need the interpreter, for which threads would only fight.
+    """
     chosen = slice(*bounds)
     tables, rows, lengths = plan.tables[chosen], plan.rows[chosen], plan.lengths[chosen]
     data: bytes | memoryview
@@ -137,9 +133,13 @@ def _write_one(
         data = b"".join(_pieces(waiting, tables, rows))
     ends = np.cumsum(lengths)
     file_id = ChunkFileId.random()
-    checksums = new_checksums(data, ends - lengths, lengths)
-    chunk_files.storage.put(chunk_files.layout.chunk_file(file_id), data)
-    return _Written(pack, file_id, checksums)
+    written = _Written(pack, file_id, new_checksums(data, ends - lengths, lengths))
+
+    def write() -> _Written:
+        chunk_files.storage.put(chunk_files.layout.chunk_file(file_id), data)
+        return written
+
+    return Job(len(data), write)
 
 
 def _pieces(

@@ -456,6 +456,30 @@ class ChunkRefs:
         )
 
     @property
+    def has_packs(self) -> bool:
+        """Whether many rows share few files, which may then be listed more than once."""
+        return 1 < len(self.files) <= len(self) // 2
+
+    def with_distinct_files(self) -> ChunkRefs:
+        """The same references with each file listed once."""
+        files, numbers = distinct_files(self.files)
+        if len(files) == len(self.files):
+            return self
+        native = np.flatnonzero(self.kinds == _NATIVE)
+        sources = self.sources.copy()
+        sources[native] = numbers[self.sources[native]]
+        return ChunkRefs(
+            self.kinds,
+            sources,
+            self.offsets,
+            self.lengths,
+            self.checksums,
+            files,
+            self.locations,
+            self.inline,
+        )
+
+    @property
     def is_wasteful(self) -> bool:
         """Whether most of the dictionaries or of the inline bytes is not used by any row."""
         entries = len(self.files) + len(self.locations)
@@ -494,6 +518,15 @@ class ChunkRefs:
         return ChunkRefs(
             self.kinds, sources, offsets, self.lengths, self.checksums, files, locations, inline
         )
+
+
+def distinct_files(
+    files: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Ids of chunk files (n, bytes) without repetitions, and the new number of each old one."""
+    packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
+    _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
+    return files[kept], numbers.astype(np.int64)
 
 
 def used_entries(

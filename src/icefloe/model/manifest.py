@@ -40,6 +40,8 @@ class ManifestFileInfo(Record, frozen=True, gc=False):
     num_chunk_refs: int
     set_name: str = ""
     """The manifest set that it was packed for (H-38); empty for tiles, which stand alone."""
+    checksum: int = 0
+    """CRC-32C of the file; 0 when none was recorded."""
 
 
 class ArrayChunks(Record, frozen=True, eq=False):
@@ -524,6 +526,21 @@ class Manifest:
         columns = refs[0] if len(refs) == 1 else ChunkRefs.concat(refs)
         return ArrayChunks(ChunkIndex(array.extents, linear), columns)
 
+    def columns(self) -> tuple[npt.NDArray[np.uint64] | None, ChunkRefs]:
+        """All rows: their positions, if any array is sparse, and their references."""
+        blocks = [self._load_block(number) for number in range(len(self.index.block_rows) - 1)]
+        refs = ChunkRefs.concat([block.refs for block in blocks])
+        if all(block.positions is None for block in blocks):
+            return None, refs
+        return np.concatenate(
+            [
+                np.zeros(len(block.refs), dtype=np.uint64)
+                if block.positions is None
+                else block.positions
+                for block in blocks
+            ]
+        ), refs
+
     def _block_of(self, row: int) -> int:
         if len(self.index.block_rows) == 2:
             return 0
@@ -565,10 +582,19 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
     ordered = sorted(parts, key=lambda part: part[0])
     indexes = [chunks.index for _, chunks in ordered]
     refs = ChunkRefs.concat([chunks.refs for _, chunks in ordered]) if ordered else _NO_REFS
+    arrays = ManifestArrays.of([(node_id, chunks.index) for node_id, chunks in ordered])
+    return arrange(arrays, refs, _positions(indexes))
+
+
+def arrange(
+    arrays: ManifestArrays, refs: ChunkRefs, positions: npt.NDArray[np.uint64] | None
+) -> tuple[ManifestIndex, list[Block]]:
+    """Cut the rows of a manifest into blocks."""
+    if refs.has_packs:
+        refs = refs.with_distinct_files()
     if refs.is_wasteful:
         # What was replaced, commit after commit, must not pile up in the dictionaries.
         refs = refs.compact()
-    positions = _positions(indexes)
     bounds = _block_bounds(refs)
     blocks = []
     firsts = np.zeros(len(bounds) - 1, dtype=np.uint64)
@@ -578,7 +604,6 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
             firsts[number] = sliced[0]
         blocks.append(Block(sliced, refs.slice(start, stop)))
     spans = np.zeros((len(blocks), 2), dtype=np.int64)
-    arrays = ManifestArrays.of([(node_id, chunks.index) for node_id, chunks in ordered])
     return ManifestIndex(arrays, bounds, firsts, spans), blocks
 
 

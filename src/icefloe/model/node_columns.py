@@ -92,7 +92,8 @@ class RefColumns(NamedTuple):
 
     def used_manifests(self) -> set[ManifestId]:
         """The manifests that some node refers to."""
-        return {self.manifests[number] for number in np.unique(_int64(self.numbers)).tolist()}
+        is_used = _flags(_int64(self.numbers), len(self.manifests))
+        return {self.manifests[number] for number in np.flatnonzero(is_used).tolist()}
 
     def users_of(self, manifest_id: ManifestId) -> list[int]:
         """Rows of the nodes that refer to a manifest."""
@@ -101,6 +102,20 @@ class RefColumns(NamedTuple):
         at = np.flatnonzero(np.asarray(self.numbers) == self.manifests.index(manifest_id))
         rows = np.searchsorted(_int64(self.ends), at, side="right")
         return list(dict.fromkeys(rows.tolist()))
+
+    def all_alone(self, rows: Sequence[int]) -> bool:
+        """Whether each of some nodes has exactly one reference."""
+        return bool((_lengths(self.ends)[list(rows)] == 1).all())
+
+    def counts_of(self, rows: Sequence[int]) -> list[int]:
+        """Number of chunks behind the first reference of each of some nodes, which all have one."""
+        starts = (_int64(self.ends) - _lengths(self.ends))[list(rows)]
+        counts: list[int] = _int64(self.counts)[starts].tolist()
+        return counts
+
+    def renamed(self, manifests: Mapping[ManifestId, ManifestId]) -> RefColumns:
+        """The same references to manifests that were replaced."""
+        return self._replace(manifests=tuple([manifests.get(m, m) for m in self.manifests]))
 
     def spliced(self, added: RefColumns, order: npt.NDArray[np.int64]) -> RefColumns:
         """The references of the rows `order`, where those of `added` come after these."""
@@ -113,11 +128,12 @@ class RefColumns(NamedTuple):
         corners = _ragged(ranks, chosen)
         numbers = np.append(_int64(self.numbers), new_numbers)[chosen]
         # Only what is still used, or the list would grow from commit to commit.
-        used, numbers = np.unique(numbers, return_inverse=True)
+        is_used = _flags(numbers, len(places))
+        numbers = (np.cumsum(is_used) - 1)[numbers]
         manifests = tuple(places)
         return RefColumns(
             np.cumsum(lengths[order]),
-            tuple([manifests[number] for number in used.tolist()]),
+            tuple([manifests[number] for number in np.flatnonzero(is_used).tolist()]),
             numbers,
             np.append(_int64(self.counts), _int64(added.counts))[chosen],
             np.cumsum(ranks[chosen]),
@@ -132,7 +148,7 @@ class NodeColumns(NamedTuple):
     paths: Sequence[str]
     ids: bytes
     """End to end."""
-    documents: bytes
+    documents: bytes | memoryview
     """End to end."""
     document_ends: Column
     refs: RefColumns
@@ -157,7 +173,7 @@ class NodeColumns(NamedTuple):
 
     def document_at(self, row: int) -> bytes:
         """The document of the node of a row."""
-        return self.documents[self._document_start(row) : self._document_start(row + 1)]
+        return bytes(self.documents[self._document_start(row) : self._document_start(row + 1)])
 
     def _document_start(self, row: int) -> int:
         return int(self.document_ends[row - 1]) if row else 0
@@ -176,7 +192,7 @@ class NodeColumns(NamedTuple):
         """
         paths: list[str] = []
         ids: list[bytes] = []
-        documents: list[bytes] = []
+        documents: list[bytes | memoryview] = []
         rows: list[int] = []
         new: list[Node] = []
         for start, stop, node in _runs(self.paths, edits):
@@ -233,6 +249,13 @@ def _runs(paths: Sequence[str], edits: Mapping[str, Node | None]) -> list[_Run]:
 
 def _int64(column: Column) -> npt.NDArray[np.int64]:
     return np.asarray(column, dtype=np.int64)
+
+
+def _flags(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
+    """Which of `count` things are among some numbers (np.unique loads much at its first use)."""
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[numbers] = True
+    return flags
 
 
 def _lengths(ends: Column) -> npt.NDArray[np.int64]:

@@ -135,6 +135,19 @@ class NodeTable:
             self._columns = NodeColumns.of(list(self))
         return self._columns
 
+    def renamed(self, manifests: Mapping[ManifestId, ManifestId]) -> NodeTable:
+        """The same nodes, but that they refer to manifests that took the place of others."""
+        if not manifests:
+            return self
+        old = self.columns()
+        columns = old._replace(refs=old.refs.renamed(manifests))
+        loaded = {
+            row: node
+            for row, node in self._loaded.copy().items()
+            if not any(ref.manifest_id in manifests for ref in node.manifests)
+        }
+        return NodeTable.from_columns(columns, self._make, loaded)
+
     def spliced(self, edits: Mapping[str, Node | None]) -> NodeTable:
         """A table with other nodes, or none, at some paths. Costs little for all other nodes."""
         if not edits:

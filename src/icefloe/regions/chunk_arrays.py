@@ -13,7 +13,7 @@ from icefloe.regions.batch_codecs import decode_all, encode_all
 from icefloe.regions.zarr_codecs import ZarrCodecs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -59,7 +59,7 @@ class ChunkArrays:
         """
         chunks: Chunks | None = None
         present = np.zeros(len(coords), dtype=np.bool_)
-        for found in self._session.read_chunks(self._path, coords):
+        for found in self.find(coords):
             decoded = self._decode(found, coords, shape, threads)
             rows = found.rows
             if len(rows) == len(coords) and (len(rows) == 1 or (np.diff(rows) == 1).all()):
@@ -72,17 +72,26 @@ class ChunkArrays:
             chunks[~present] = self._plan.fill_value
         return chunks, present
 
+    def find(self, coords: Coords) -> Iterator[FoundChunks]:
+        """The bytes of chunks as they come."""
+        return self._session.read_chunks(self._path, coords)
+
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
-        """Read one chunk, with as little ado as possible."""
+        """Read one chunk, with the axes of the array and as little ado as possible."""
         data = self._session.get_chunk(self._path, coords)
-        if data is None:
-            return None
+        return None if data is None else self.decode_one(data, coords, shape)
+
+    def decode_one(self, data: bytes | memoryview, coords: Any, shape: tuple[int, ...]) -> Chunks:
+        """Decode one chunk, with the axes of the array."""
         plan = self._plan
         if plan.is_batched and not plan.steps and len(data) == plan.chunk_bytes:
-            return np.frombuffer(data, plan.stored_dtype).reshape((1, *plan.stored_shape))
+            plain = np.frombuffer(data, plan.stored_dtype).reshape(plan.stored_shape)
+            return plain.transpose(plan.inverse_order) if plan.is_transposed else plain
         length = np.array([len(data)], dtype=np.int64)
         segments = Segments(data, np.zeros(1, dtype=np.int64), length)
-        return self._decode_segments(segments, np.array([coords], dtype=np.int64), shape, 1)
+        place = np.array([coords], dtype=np.int64)
+        chunk: Chunks = self._decode_segments(segments, place, shape, 1)[0, ...]
+        return chunk.transpose(plan.inverse_order)
 
     def empty(self, count: int, shape: tuple[int, ...]) -> Chunks:
         """An array for so many chunks, whose values are not set."""
@@ -120,7 +129,7 @@ class ChunkArrays:
         for row in range(len(segments)):
             try:
                 stacked = self._stack(self._zarr.decode([segments.piece(row)], shape), shape)
-                chunks[row] = stacked[0].transpose(self._plan.order)
+                chunks[row] = stacked[0, ...].transpose(self._plan.order)
             except IcefloeError:
                 raise
             except Exception as error:
@@ -152,8 +161,12 @@ class ChunkArrays:
         if encoded is not None:
             self._session.write_chunks(self._path, coords, encoded)
             return
-        logical = [chunk.transpose(np.argsort(self._plan.order)) for chunk in chunks]
-        self._write_pieces(coords, self._zarr.encode(logical))
+        self._write_pieces(coords, self._zarr.encode(self._logical(chunks)))
+
+    def _logical(self, chunks: Chunks) -> list[Chunks]:
+        """Each chunk with the axes of the array; one without axes is an array all the same."""
+        inverse = self._plan.inverse_order
+        return [chunks[row, ...].transpose(inverse) for row in range(len(chunks))]
 
     def _encode_batch(self, chunks: Chunks, threads: int) -> Segments | None:
         size = self._plan.chunk_bytes
@@ -178,7 +191,8 @@ class ChunkArrays:
     def _empty_rows(self, chunks: Chunks) -> npt.NDArray[np.bool_]:
         """Which chunks have nothing but the fill value, by Zarr's idea of equal."""
         if not self._plan.is_batched:
-            return np.array([self._zarr.is_empty(chunk) for chunk in chunks], dtype=np.bool_)
+            found = [self._zarr.is_empty(chunk) for chunk in self._logical(chunks)]
+            return np.array(found, dtype=np.bool_)
         rows = chunks.reshape(len(chunks), -1)
         same = _same_as(self._plan.fill_value, chunks.dtype)
         empty: npt.NDArray[np.bool_] = same(rows[:, 0])

@@ -61,7 +61,7 @@ class ScatteredChunks:
                 if chunks is None:
                     target[parts.in_values[row]] = self._plan.fill_value
                     continue
-                part = chunks[number][parts.in_chunk[row]]
+                part = chunks[number, ...][parts.in_chunk[row]]
                 if parts.drop_axes:
                     part = part.squeeze(axis=parts.drop_axes)
                 target[parts.in_values[row]] = part
@@ -81,7 +81,7 @@ class ScatteredChunks:
                     stored[partial] = before
             chunks = self._plan.logical(stored, (len(stored),))
             for number, row in enumerate(range(rows.start, rows.stop)):
-                chunks[number][parts.in_chunk[row]] = self._part(parts, row, values)
+                chunks[number, ...][parts.in_chunk[row]] = self._part(parts, row, values)
             self._chunks.store(coords, stored, self._threads)
 
     def _part(self, parts: Parts, row: int, values: Values) -> Values:

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe.spark.arrays import NewArray as NewArray
+    from icefloe.spark.chunk_rows import Block as Block
+    from icefloe.spark.chunk_rows import blocks as blocks
+    from icefloe.spark.chunk_statistics import compute_statistics as compute_statistics
     from icefloe.spark.copying import copy as copy
+    from icefloe.spark.ingesting import IngestReport as IngestReport
+    from icefloe.spark.ingesting import ingest as ingest
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
     from icefloe.spark.job import JobReport as JobReport
+    from icefloe.spark.mapping import map_blocks as map_blocks
     from icefloe.spark.rechunking import rechunk as rechunk
+    from icefloe.spark.reducing import reduce as reduce
     from icefloe.spark.session import local_session as local_session
     from icefloe.spark.table_functions import register_functions as register_functions
     from icefloe.spark.table_reading import register as register
@@ -23,16 +30,23 @@ if TYPE_CHECKING:
     from icefloe.spark.writing import write as write
 
 _HOMES = {
+    "IngestReport": "ingesting",
+    "Block": "chunk_rows",
+    "blocks": "chunk_rows",
+    "compute_statistics": "chunk_statistics",
     "JobOptions": "job",
     "JobPlan": "job",
     "JobReport": "job",
     "NewArray": "arrays",
     "copy": "copying",
+    "ingest": "ingesting",
     "local_session": "session",
+    "map_blocks": "mapping",
     "rechunk": "rechunking",
     "register": "table_reading",
     "register_functions": "table_functions",
     "table": "table_reading",
+    "reduce": "reducing",
     "write": "writing",
     "write_table": "table_writing",
 }

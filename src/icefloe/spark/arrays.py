@@ -184,7 +184,9 @@ def write_coordinates(
     for name, value in coordinates.items():
         dims, values, attributes = _encoded(name, value)
         path = paths.canonical(f"{group.rstrip('/')}/{name}")
-        new = NewArray(values.shape, values.dtype, values.shape or None, None, dims, attributes)
+        # Strings of any length: those of a fixed length have no settled form in Zarr.
+        dtype = str if values.dtype.kind == "U" else values.dtype
+        new = NewArray(values.shape, dtype, values.shape or None, None, dims, attributes)
         created = create(session, path, new, overwrite=overwrite)
         session.write_region(created, ..., values)
 
@@ -198,7 +200,7 @@ def _encoded(name: str, value: Any) -> tuple[tuple[str, ...], npt.NDArray[Any], 
     else:
         dims, values, attributes = (name,), np.asarray(value), {}
     dims = (dims,) if isinstance(dims, str) else tuple(map(str, dims))
-    if values.dtype.kind in "mM" or values.dtype.kind == "O":
+    if values.dtype.kind in "mMO":
         from xarray import Variable
         from xarray.conventions import encode_cf_variable
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +58,24 @@ class IcefloeDataSource(DataSource):
             ticket = InspectTicket(options.place(), options.version(), what)
             return InspectionReader(ticket, schema)
         return TableReader(self._ticket(schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
+        """A writer of rows: mode `append` creates or appends, `overwrite` replaces."""
+        from icefloe.spark.table_writer import TableWriter
+
+        return TableWriter(dict(self.options), schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
+        """A reader of the cells that each new commit changes."""
+        from icefloe.spark.table_stream import TableStreamReader
+
+        return TableStreamReader(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
+        """A writer of one commit for each micro-batch."""
+        from icefloe.spark.table_stream import TableStreamWriter
+
+        return TableStreamWriter(dict(self.options), schema, overwrite=overwrite)
 
     def _options(self) -> Any:
         from icefloe.spark.tables.options import Options

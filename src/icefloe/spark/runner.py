@@ -62,6 +62,17 @@ class Results:
             if buffer is not None and buffer.size:
                 yield number, name, tasks.unpack(buffer)
 
+    def of(self, wanted: Callable[[str], bool]) -> Results:
+        """Only the outputs of some names."""
+        chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
+        return Results(self._rows.filter(chosen), self.items, self.seconds)
+
+    def without(self, prefix: str) -> Results:
+        """The same without the outputs whose names start so."""
+        names = self._rows.column("name").to_pylist()
+        mask = [not name.startswith(prefix) for name in names]
+        return Results(self._rows.filter(mask), self.items, self.seconds)
+
     def finished(self) -> set[int]:
         """Numbers of the items that have a result."""
         return set(self._rows.column("task").to_pylist())

@@ -15,6 +15,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark import tasks
 from icefloe.spark.arrow_types import arrow_schema, spark_type
+from icefloe.spark.chunk_statistics import keep_written, table_of
 from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport, find_transaction
 from icefloe.spark.runner import collect_rows, max_failures, parallelism
 from icefloe.spark.tables.assembling import Assembler, Refused, by_block
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _BLOCK = "_icefloe_block"
 _PLACE = "_icefloe_place_"
 _REFUSED = "refused rows"
+_STATISTICS = "statistics of "
 _TASK_CELLS = 16 * 1024 * 1024
 
 
@@ -61,6 +63,7 @@ def write_table(
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     coordinates: Mapping[str, Any] | None = None,
+    statistics: bool = False,
     **options: Any,
 ) -> JobReport:
     """Write the rows of a DataFrame into arrays, and commit once.
@@ -88,6 +91,7 @@ def write_table(
         attributes: By column, for new arrays.
         coordinates: Coordinate values by dimension, for new arrays: the grid may be larger than
             the rows.
+        statistics: Whether to keep statistics of the chunks, for conditions of later reads.
         options: What all jobs can be told; see `JobOptions`.
     """
     request = WriteRequest(
@@ -100,6 +104,7 @@ def write_table(
         {name: dict(given) for name, given in (encoding or {}).items()},
         {name: dict(given) for name, given in (attributes or {}).items()},
         dict(coordinates or {}),
+        statistics,
     )
     return run_write(frame, repository, request, JobOptions(**options))
 
@@ -130,7 +135,7 @@ def run_write(
     if settled is not None:
         return settled
     results = _run(job, frame, plan, tasks_wanted)
-    _take_over(job, plan, results)
+    _take_over(job, plan, results, request.group)
     return job.commit(told)
 
 
@@ -254,6 +259,9 @@ def assemble(
             yield Output(_REFUSED, pa.table({"refused": [text]}))
         else:
             yield from outputs_of(part)
+            for path, entries in assembler.statistics.items():
+                for one in entries:
+                    yield Output(_STATISTICS + path, table_of(one))
 
     yield from tasks.run_item(task, work, may_retry=may_retry)
 
@@ -280,17 +288,22 @@ def _sorted_parts(
         yield blocks[outside:], places, rows.select(names)
 
 
-def _take_over(job: Job, plan: WritePlan, results: Results) -> None:
+def _take_over(job: Job, plan: WritePlan, results: Results, group: str) -> None:
     refused = Refused()
+    statistics: dict[str, list[pa.Table]] = {}
     for _, name, table in results.outputs():
         if name == _REFUSED:
             for text in table.column("refused").to_pylist():
                 refused = refused.plus(msgspec.json.decode(text, type=Refused))
+        elif name.startswith(_STATISTICS):
+            statistics.setdefault(name.removeprefix(_STATISTICS), []).append(table)
     if refused:
         raise refused.error()
-    job.take_over(results)
+    job.take_over(results.without(_STATISTICS))
     if plan.clear:
         clear_rest(job.session, plan)
+    if statistics:
+        keep_written(job.session, group, statistics)
 
 
 def clear_rest(session: Any, plan: WritePlan) -> None:
@@ -343,6 +356,7 @@ def request_of(options: Options, *, overwrite: bool) -> WriteRequest:
         encoding,
         options.mapping("attributes"),
         options.mapping("coordinates"),
+        options.flag("statistics", default=False),
     )
 
 

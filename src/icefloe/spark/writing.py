@@ -111,10 +111,12 @@ class _Shared(Record, frozen=True, eq=False):
     filling: Filling
 
 
-def fill(job: Job, targets: list[Target], filling: Filling) -> JobReport:
+def fill(
+    job: Job, targets: list[Target], filling: Filling, task_bytes: int | None = None
+) -> JobReport:
     """Plan, run and commit a job that fills parts of arrays which the session has already."""
     total = sum(target.num_bytes for target in targets)
-    tasks = group_tasks(targets, job.task_bytes(total))
+    tasks = group_tasks(targets, job.task_bytes(total) if task_bytes is None else task_bytes)
     plan = job.plan(targets, len(tasks))
     settled = job.is_settled(plan)
     if settled is not None:

@@ -21,7 +21,7 @@ from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import AttributesFileInfo, Snapshot
-from icefloe.versioning.manifest_writer import ManifestWriter
+from icefloe.versioning.manifest_writer import ManifestWriter, touched_together
 from icefloe.versioning.node_numbers import number_nodes
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.ids import NodeId
+    from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.transaction_log import TransactionLog
+    from icefloe.versioning.manifest_writer import WrittenManifests
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,9 @@ def write_commit(
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings).write()
     edits, new_file = _with_attributes(
-        files, _edited_nodes(changes, written.refs), settings.inline_attributes_threshold_bytes
+        files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
-    nodes = base.nodes.spliced(edits)
+    nodes = base.nodes.renamed(written.replaced).spliced(edits)
     snapshot = Snapshot(
         id=SnapshotId.random(),
         parent_id=parent.id,
@@ -94,24 +95,36 @@ def write_commit(
 def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:
     """Which chunks were set or deleted in each array."""
     touched = {}
-    for node_id, edits in changes.chunks.items():
-        node = changes.base.by_id(node_id) if edits.cleared else None
-        index = edits.touched(None if node is None else chunks.table(node))
+    for node_id in changes.chunks.keys() | changes.linked.keys():
+        edits = changes.chunks.get(node_id)
+        node = changes.base.by_id(node_id) if edits is not None and edits.cleared else None
+        old = None if node is None else chunks.table(node)
+        index = touched_together(edits, changes.linked.get(node_id, ()), old)
         if index is not None:
             touched[node_id] = index
     return touched
 
 
-def _edited_nodes(
-    changes: ChangeSet, refs: Mapping[NodeId, tuple[ManifestRef, ...]]
-) -> dict[str, Node | None]:
+def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, Node | None]:
     """What is now at the paths where something changed, with the manifests just written."""
     edited = changes.edited_nodes()
-    for node_id, manifests in refs.items():
+    for path, node in edited.items():
+        if node is not None and any(ref.manifest_id in written.replaced for ref in node.manifests):
+            edited[path] = node.evolve(manifests=_renamed(node.manifests, written.replaced))
+    for node_id, manifests in written.refs.items():
         node = changes.by_id(node_id)
         if node is not None:
             edited[node.path] = node.evolve(manifests=manifests)
     return edited
+
+
+def _renamed(
+    refs: tuple[ManifestRef, ...], replaced: Mapping[ManifestId, ManifestId]
+) -> tuple[ManifestRef, ...]:
+    return tuple(
+        ManifestRef(replaced.get(ref.manifest_id, ref.manifest_id), ref.extents, ref.num_refs)
+        for ref in refs
+    )
 
 
 def _with_attributes(

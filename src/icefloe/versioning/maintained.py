@@ -11,6 +11,7 @@ from icefloe.errors import AlreadyExistsError, InvalidInputError, RefNotFoundErr
 from icefloe.model.ids import ManifestId
 from icefloe.model.paths import canonical
 from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import pinned
@@ -25,16 +26,19 @@ from icefloe.versioning.operations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
+    from os import PathLike
 
     from icefloe.formats.port import BranchTip
     from icefloe.maintenance.collection import GCSummary
     from icefloe.maintenance.compaction import CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy
     from icefloe.maintenance.findings import Problem, VerificationReport
+    from icefloe.maintenance.migration import MigrationReport
     from icefloe.maintenance.statistics import ChunkFiles, ChunkStorageStats, SnapshotSize
     from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
     from icefloe.versioning.context import Context
 
 _MANIFEST_BYTES = 512 * 1024 * 1024
@@ -291,6 +295,39 @@ class MaintainedRepository:
             self._note("repair", {"problems": [str(problem) for problem in repaired]}, job)
         return repaired
 
+    # --- migration
+
+    def migrate(
+        self,
+        target: Storage | str | PathLike[str],
+        *,
+        generation: str,
+        spec_version: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> MigrationReport:
+        """Copy this repository, with all of its history, to another generation of the format.
+
+        Branches, tags, properties and the configuration come along, and every zarr.json stays as it
+        is, byte for byte. Chunk files are linked or copied by the store itself where source and
+        target share a disk or a bucket. One that was interrupted is started again and goes on.
+        At the end every snapshot is compared with its original, and the target is verified.
+
+        Args:
+            target: An empty place: a storage, a URL or a path.
+            generation: `repository`, `store` or `dataset`.
+            spec_version: Version of that generation; the newest if not given.
+            progress: Called with the name of a stage, and how much of how much of it is done.
+        """
+        from icefloe.maintenance.migration import migrate_repository
+
+        return migrate_repository(
+            self._context,
+            storage_from_url(target),
+            generation=generation,
+            spec_version=spec_version,
+            progress=progress,
+        )
+
     # --- statistics
 
     def chunk_storage_stats(
@@ -432,6 +469,7 @@ class MaintainedRepository:
     compact_async = async_twin(compact)
     verify_async = async_twin(verify)
     repair_async = async_twin(repair)
+    migrate_async = async_twin(migrate)
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
     total_chunks_storage_async = async_twin(total_chunks_storage)
     branch_storage_stats_async = async_twin(branch_storage_stats)

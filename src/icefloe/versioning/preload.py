@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _FEW_NODES = 100
 """So many nodes are looked through sooner than a thread is started that may find nothing to do."""
+_FEW_NODES_BY_ENDING = 10_000
 
 
 def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | None:
@@ -28,7 +29,8 @@ def start_preload(context: Context, snapshot: Snapshot) -> threading.Thread | No
     """
     if context.settings.preload.wants_nothing or not snapshot.manifests:
         return None
-    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= _FEW_NODES else None
+    few = _FEW_NODES_BY_ENDING if context.settings.preload.is_quick else _FEW_NODES
+    chosen = _chosen(context, snapshot) if len(snapshot.nodes) <= few else None
     if chosen == []:
         return None
     thread = threading.Thread(
@@ -43,7 +45,7 @@ def _preload(context: Context, snapshot: Snapshot, chosen: list[ManifestId] | No
     try:
         for manifest_id in _chosen(context, snapshot) if chosen is None else chosen:
             info = infos[manifest_id]
-            context.files.manifest(manifest_id, info.size_bytes).load_all()
+            context.files.manifest(manifest_id, info.size_bytes, info.checksum).load_all()
             logger.debug("preloaded manifest %s: %d references", info.id, info.num_chunk_refs)
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.virtual_sources import VirtualSourcesReport
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
+    from icefloe.regions.value_diff import ValueDiff
     from icefloe.storage.port import Storage
     from icefloe.zarr_store.store import IcefloeStore
 
@@ -625,6 +626,44 @@ class Repository(MaintainedRepository):
         older = self._resolve(from_branch, from_tag, from_snapshot_id)
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return self._context.history.diff(older, newer)
+
+    def diff_values(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+        arrays: Iterable[str] | None = None,
+    ) -> ValueDiff:
+        """How many cells of each written array differ between two versions, and how much.
+
+        Reads only chunks that were written in between, one at a time, of both versions.
+
+        Args:
+            from_branch: The first version.
+            from_tag: The same, by tag.
+            from_snapshot_id: The same, by snapshot.
+            to_branch: The second version.
+            to_tag: The same, by tag.
+            to_snapshot_id: The same, by snapshot.
+            arrays: Paths of arrays to compare; all that were written by default.
+        """
+        from icefloe.regions.value_diff import compare_values
+
+        diff = self.diff(
+            from_branch=from_branch,
+            from_tag=from_tag,
+            from_snapshot_id=from_snapshot_id,
+            to_branch=to_branch,
+            to_tag=to_tag,
+            to_snapshot_id=to_snapshot_id,
+        )
+        before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
+        after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
+        return compare_values(before, after, diff, arrays)
 
     def blame(
         self,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.virtual.differences import Difference as Difference
     from icefloe.virtual.headers import FileHeader as FileHeader
+    from icefloe.virtual.ingested import ingested_files as ingested_files
     from icefloe.virtual.placing import references as references
-    from icefloe.virtual.planning import IngestPlan as IngestPlan
+    from icefloe.virtual.plan import IngestPlan as IngestPlan
     from icefloe.virtual.planning import plan_files as plan_files
     from icefloe.virtual.referencing import ParseOptions as ParseOptions
     from icefloe.virtual.referencing import Referenced as Referenced
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Difference": "icefloe.virtual.differences",
     "FileHeader": "icefloe.virtual.headers",
-    "IngestPlan": "icefloe.virtual.planning",
+    "IngestPlan": "icefloe.virtual.plan",
+    "ingested_files": "icefloe.virtual.ingested",
     "ParseOptions": "icefloe.virtual.referencing",
     "Referenced": "icefloe.virtual.referencing",
     "plan_files": "icefloe.virtual.planning",

@@ -58,11 +58,13 @@ def compare_variable(
     is_virtual: bool,
     moving: Sequence[str],
     axes: Mapping[str, Axis],
+    copies: bool = False,
 ) -> Compared:
     """Compare a variable of all files that have it."""
     everywhere = {**({EXISTING: old} if old is not None else {}), **found}
     first = next(iter(everywhere.values()))
-    differences = _properties(name, everywhere, is_virtual=is_virtual, moving=moving)
+    has_references = is_virtual and not copies
+    differences = _properties(name, everywhere, is_virtual=has_references, moving=moving)
     values: dict[str, npt.NDArray[Any]] = {}
     if not is_virtual and not differences:
         for url, header in found.items():

@@ -6,6 +6,7 @@ A header is small and can be pickled: executors of a cluster read headers, and o
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from math import prod
@@ -183,31 +184,73 @@ def _bytes_of(array: ParsedArray) -> int:
 
 def load_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDArray[Any]:
     """All values of an array, not decoded: as they are in the file."""
+    return load_region(array, sources, tuple(slice(0, size) for size in array.shape))
+
+
+def load_region(
+    array: ParsedArray, sources: VirtualChunkResolver, region: tuple[slice, ...]
+) -> npt.NDArray[Any]:
+    """The values of a region of an array, not decoded."""
     if array.values is not None:
-        return array.values
+        return array.values[region]
+    if array.reader is not None:
+        return array.reader(region)
+    plain = _plain_values(array, sources)
+    if plain is not None:
+        return plain[region]
     import zarr
     from zarr.core.buffer import cpu
     from zarr.storage import MemoryStore
 
-    chunks = {**_fetched(array, sources), **array.inline}
     document = {**array.document, "chunk_key_encoding": _KEYS}
     held: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
-    for place, data in chunks.items():
+    for place, data in {**_fetched(array, sources, region), **array.inline}.items():
         held["/".join(("c", *map(str, place)))] = cpu.Buffer.from_bytes(data)
     with quietly():
         opened = zarr.open_array(MemoryStore(held), mode="r", zarr_format=3)
-        return np.asarray(opened[...])
+        return np.asarray(opened[region])
 
 
+def _plain_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDArray[Any] | None:
+    """The values of an array whose only chunk is its elements; None for any other."""
+    kind, codecs, refs = array.document["data_type"], array.document["codecs"], array.references
+    if [codec["name"] for codec in codecs] != ["bytes"] or not isinstance(kind, str):
+        return None
+    is_whole = all(c >= s for c, s in zip(array.chunk_shape, array.shape, strict=True))
+    if not is_whole or len(refs) != 1 or array.inline or not _NUMBER.fullmatch(kind):
+        return None
+    order = (codecs[0].get("configuration") or {}).get("endian", "little")
+    dtype = np.dtype(kind).newbyteorder(">" if order == "big" else "<")
+    ref = VirtualRef(refs.urls[0], int(refs.offsets[0]), int(refs.lengths[0]))
+    if ref.length != prod(array.chunk_shape) * dtype.itemsize:
+        return None
+    values = np.frombuffer(sources.read(ref, 0, ref.length), dtype).reshape(array.chunk_shape)
+    inside = tuple(map(slice, array.shape))
+    return values[inside].astype(dtype.newbyteorder("="))
+
+
+_NUMBER = re.compile(r"u?int(?:8|16|32|64)|float(?:32|64)")
 _KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 
-def _fetched(array: ParsedArray, sources: VirtualChunkResolver) -> dict[tuple[int, ...], bytes]:
+def _fetched(
+    array: ParsedArray, sources: VirtualChunkResolver, region: tuple[slice, ...]
+) -> dict[tuple[int, ...], bytes]:
+    """The bytes of the chunks that a region touches."""
     refs = array.references
+    rows = np.arange(len(refs))
+    if region:
+        chunk = np.array(array.chunk_shape)
+        lower = np.array([part.start for part in region]) // chunk
+        upper = -(-np.array([part.stop for part in region]) // chunk)
+        rows = np.flatnonzero(((refs.coords >= lower) & (refs.coords < upper)).all(axis=1))
     wanted = [
         VirtualRef(refs.urls[code], offset, length)
         for code, offset, length in zip(
-            refs.codes.tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True
+            refs.codes[rows].tolist(),
+            refs.offsets[rows].tolist(),
+            refs.lengths[rows].tolist(),
+            strict=True,
         )
     ]
 
@@ -219,4 +262,4 @@ def _fetched(array: ParsedArray, sources: VirtualChunkResolver) -> dict[tuple[in
     else:
         with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as threads:
             found = list(threads.map(read, wanted))
-    return dict(zip(map(tuple, refs.coords.tolist()), found, strict=True))
+    return dict(zip(map(tuple, refs.coords[rows].tolist()), found, strict=True))

@@ -155,7 +155,14 @@ def _expanded_array(array: ParsedArray, dim: str, name: str) -> ParsedArray:
         msgspec.structs.replace(refs, coords=np.hstack([front, refs.coords])),
         {(0, *place): data for place, data in array.inline.items()},
         None if array.values is None else array.values[np.newaxis],
+        None if array.reader is None else _one_longer(array.reader),
     )
+
+
+def _one_longer(
+    read: Callable[[tuple[slice, ...]], npt.NDArray[Any]],
+) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
+    return lambda region: read(region[1:])[np.newaxis]
 
 
 def expanded_document(document: dict[str, Any], dim: str, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,6 +64,8 @@ class ParsedArray(Record, frozen=True, eq=False):
     """Chunks whose bytes are in the file of references itself."""
     values: npt.NDArray[Any] | None = None
     """All values, where the parser has them or no reference can describe them."""
+    reader: Callable[[tuple[slice, ...]], npt.NDArray[Any]] | None = None
+    """Reads a region by the format's own library, where there are no references."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icefloe.virtual.parsed import ParsedArray, ParsedFile, References
-    from icefloe.virtual.planning import IngestPlan, VariablePlan
+    from icefloe.virtual.plan import IngestPlan, VariablePlan
 
 Check = str
 """`auto`, `etag`, `last_modified` or `none`: how a change of a file is noticed when it is read."""

@@ -5,87 +5,20 @@ Nothing is written while a plan has errors.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from icefloe.errors import InconsistentFilesError
-from icefloe.model.record import Record
 from icefloe.virtual.axes import EXISTING, Axis, Segment, in_units_of, is_time, make_axis
-from icefloe.virtual.comparison import Compared, compare_attributes, compare_variable
-from icefloe.virtual.differences import Difference, report
+from icefloe.virtual.comparison import compare_attributes
+from icefloe.virtual.differences import Difference
+from icefloe.virtual.plan import IngestPlan
+from icefloe.virtual.variable_planning import VariablePlanner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icefloe.virtual.headers import FileHeader, VariableHeader
-
-_LEAST_COORDINATE_CHUNK = 1024
-"""Coordinates have chunks of at least this length, so that appending needs few of them."""
-
-
-class VariablePlan(Record, frozen=True, eq=False):
-    """What becomes of a variable."""
-
-    name: str
-    document: dict[str, Any]
-    """Its zarr.json with the shape that it will have."""
-    is_virtual: bool
-    """Whether its chunks stay in the files. Otherwise its values are stored."""
-    files: tuple[str, ...]
-    """The files that it is taken from."""
-    moved: dict[int, npt.NDArray[np.int64]] = msgspec.field(default_factory=dict)
-    """By axis, where chunks that the repository has already go, if others come between them."""
-    exists: bool = False
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions."""
-        return tuple(self.document["dimension_names"])
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        """Number of elements of a chunk."""
-        return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
-
-
-class Region(Record, frozen=True, eq=False):
-    """Values that are stored in the repository itself, and where."""
-
-    start: tuple[int, ...]
-    values: npt.NDArray[Any]
-
-
-class IngestPlan(Record, frozen=True, eq=False):
-    """How files become a group."""
-
-    axes: dict[str, Axis]
-    """By dimension that files are put together along."""
-    variables: dict[str, VariablePlan]
-    attributes: dict[str, Any]
-    values: dict[str, list[Region]]
-    """What is stored of variables that are not virtual."""
-    differences: tuple[Difference, ...]
-
-    @property
-    def errors(self) -> list[Difference]:
-        """Why the files cannot be combined."""
-        return [each for each in self.differences if each.is_error]
-
-    def check(self) -> None:
-        """Raise InconsistentFilesError with the whole report if something does not fit."""
-        errors = self.errors
-        if errors:
-            msg = f"the files do not fit together, and nothing was written:\n{report(errors)}"
-            raise InconsistentFilesError(msg, errors)
-
-    def start(self, url: str, dims: Sequence[str]) -> tuple[int, ...]:
-        """Where the part of a file begins in an array of these dimensions."""
-        return tuple(self.axes[dim].places[url][0] if dim in self.axes else 0 for dim in dims)
+    from icefloe.virtual.headers import FileHeader
 
 
 def plan_files(
@@ -94,6 +27,7 @@ def plan_files(
     concat_dims: Sequence[str] | None = None,
     existing: FileHeader | None = None,
     compare_values: bool = True,
+    copies: bool = False,
 ) -> IngestPlan:
     """Find out where each file goes, by its coordinates.
 
@@ -104,6 +38,7 @@ def plan_files(
         existing: What the repository has already.
         compare_values: Whether variables without any of these dimensions must be the same in all
             files. Otherwise those of the first file are taken.
+        copies: Whether values are copied, so that chunks and codecs may differ.
     """
     headers = [header for header in headers if header.variables]
     everything = headers if existing is None else [existing, *headers]
@@ -112,7 +47,7 @@ def plan_files(
     differences += _other_dimensions(dims, everything)
     if differences:
         return IngestPlan({}, {}, {}, {}, tuple(differences))
-    planner = _Planner(axes, headers, existing, compare_values=compare_values)
+    planner = VariablePlanner(axes, headers, existing, compare_values=compare_values, copies=copies)
     for name in dict.fromkeys(name for header in everything for name in header.variables):
         planner.plan_variable(name)
     attributes, remarks = compare_attributes(everything)
@@ -219,345 +154,3 @@ def _other_dimensions(dims: Sequence[str], headers: Sequence[FileHeader]) -> lis
         for dim, found in sizes.items()
         if len(found) > 1
     ]
-
-
-class _Planner:
-    """Plans one variable after the other."""
-
-    def __init__(
-        self,
-        axes: dict[str, Axis],
-        headers: Sequence[FileHeader],
-        existing: FileHeader | None,
-        *,
-        compare_values: bool,
-    ) -> None:
-        self._axes = axes
-        self._headers = {header.url: header for header in headers}
-        self._existing = existing
-        self._compare_values = compare_values
-        self.variables: dict[str, VariablePlan] = {}
-        self.values: dict[str, list[Region]] = {}
-        self.differences: list[Difference] = []
-
-    def plan_variable(self, name: str) -> None:
-        """Plan a variable of any file, or of the repository."""
-        found = {
-            url: header.variables[name]
-            for url, header in self._headers.items()
-            if name in header.variables
-        }
-        old = None if self._existing is None else self._existing.variables.get(name)
-        first = old or next(iter(found.values()))
-        moving = [dim for dim in first.dims if dim in self._axes]
-        is_virtual = not found or any(each.values is None for each in found.values())
-        if old is not None and old.values is not None and not found:
-            is_virtual = False
-        compared = compare_variable(
-            name, found, old, is_virtual=is_virtual, moving=moving, axes=self._axes
-        )
-        self.differences += compared.differences
-        if any(each.is_error for each in compared.differences):
-            return
-        if is_virtual:
-            self._plan_virtual(name, found, old, compared)
-        else:
-            self._plan_values(name, found, old, compared)
-
-    # --- virtual
-
-    def _plan_virtual(
-        self,
-        name: str,
-        found: dict[str, VariableHeader],
-        old: VariableHeader | None,
-        compared: Compared,
-    ) -> None:
-        dims = compared.dims
-        moving = [axis for axis, dim in enumerate(dims) if dim in self._axes]
-        placed = self._placed(found, dims, moving, exists=old is not None)
-        document = self._resized(compared.document, dims)
-        chunk_shape = list(compared.chunk_shape)
-        if compared.is_divisible and old is None and 0 in moving:
-            chunk_shape[0] = self._common_chunk(dims[0], placed, found)
-            document["chunk_grid"] = {
-                "name": "regular",
-                "configuration": {"chunk_shape": chunk_shape},
-            }
-        moved: dict[int, npt.NDArray[np.int64]] = {}
-        for axis in moving:
-            self._check_alignment(name, dims[axis], chunk_shape[axis], placed)
-            if old is not None:
-                target = self._moved(name, dims[axis], chunk_shape[axis])
-                if target is not None:
-                    moved[axis] = target
-        self._check_overlaps(name, [dims[axis] for axis in moving], placed)
-        if not self._axes and len(found) > 1:
-            hint = "the files have the same coordinates: give file_coordinates that tell them apart"
-            every = (("all of it", tuple(found)),)
-            self.differences.append(
-                Difference(name, "several files have one part", every, hint=hint)
-            )
-        self.variables[name] = VariablePlan(
-            name, document, is_virtual=True, files=placed, moved=moved, exists=old is not None
-        )
-
-    def _placed(
-        self,
-        found: dict[str, VariableHeader],
-        dims: Sequence[str],
-        moving: Sequence[int],
-        *,
-        exists: bool,
-    ) -> tuple[str, ...]:
-        """The files that give chunks: one alone for a variable that is the same in all."""
-        if not moving:
-            # Where nothing is put together, a file is all there is, and replaces what was there.
-            return () if exists and self._axes else tuple(found)[:1]
-        return tuple(
-            url for url in found if all(url in self._axes[dims[axis]].places for axis in moving)
-        )
-
-    def _resized(self, document: dict[str, Any], dims: Sequence[str]) -> dict[str, Any]:
-        shape = [
-            len(self._axes[dim]) if dim in self._axes else size
-            for dim, size in zip(dims, document["shape"], strict=True)
-        ]
-        return {**document, "shape": shape, "dimension_names": list(dims)}
-
-    def _common_chunk(
-        self, dim: str, placed: Sequence[str], found: dict[str, VariableHeader]
-    ) -> int:
-        """The longest chunk that all files can be cut into."""
-        axis = self._axes[dim]
-        common = 0
-        for url in placed:
-            start, stop = axis.places[url]
-            common = gcd(common, start, *([stop] if stop < len(axis) else []))
-            # A chunk that holds the whole of its file can be cut anywhere.
-            chunk = found[url].chunk_shape[0]
-            common = gcd(common, min(chunk, stop - start) if stop < len(axis) else chunk)
-        return max(1, common)
-
-    def _check_alignment(self, name: str, dim: str, chunk: int, placed: Sequence[str]) -> None:
-        """A file must begin where a chunk begins, and end where one ends."""
-        axis = self._axes[dim]
-        places = np.array([axis.places[url] for url in placed], dtype=np.int64).reshape(-1, 2)
-        starts, stops = places[:, 0], places[:, 1]
-        bad = (starts % chunk != 0) | ((stops % chunk != 0) & (stops != len(axis)))
-        if bad.any():
-            rows = np.flatnonzero(bad).tolist()
-            found = tuple(
-                (f"{dim} {starts[row]} to {stops[row]}", (placed[row],)) for row in rows[:5]
-            )
-            more = f" ({len(rows)} files)" if len(rows) > 5 else ""
-            what = f"chunks of {chunk} along {dim} do not end where files end{more}"
-            hint = "such files cannot be virtual together: copy them, with one chunking for all"
-            self.differences.append(Difference(name, what, found, hint=hint))
-
-    def _moved(self, name: str, dim: str, chunk: int) -> npt.NDArray[np.int64] | None:
-        """Where each chunk of the repository goes along a dimension; None if it stays."""
-        positions = self._axes[dim].old_positions
-        if positions is None or not len(positions):
-            return None
-        starts = positions[::chunk]
-        lengths = np.minimum(chunk, len(positions) - np.arange(len(starts)) * chunk)
-        ends = positions[np.arange(len(starts)) * chunk + lengths - 1] + 1
-        whole = len(self._axes[dim])
-        bad = (starts % chunk != 0) | (ends - starts != lengths)
-        bad |= (ends % chunk != 0) & (ends != whole)
-        if bad.any():
-            row = int(np.argmax(bad))
-            what = f"files come between elements of a chunk of {chunk} along {dim}"
-            found = ((f"chunk {row}", (EXISTING,)),)
-            hint = "ingest these files as copies, or into a new group with a smaller chunk"
-            self.differences.append(Difference(name, what, found, hint=hint))
-            return None
-        target = starts // chunk
-        return None if np.array_equal(target, np.arange(len(target))) else target
-
-    def _check_overlaps(self, name: str, dims: Sequence[str], placed: Sequence[str]) -> None:
-        """No two files may give the same part of a variable."""
-        if not dims or len(placed) < 2:
-            return
-        boxes = np.array(
-            [[self._axes[dim].places[url] for dim in dims] for url in placed], dtype=np.int64
-        )
-        order = np.lexsort(boxes[:, ::-1, 0].T)
-        seen: dict[tuple[int, ...], str] = {}
-        twice: dict[str, list[str]] = {}
-        partly = _overlap_partly(boxes)
-        for row in order.tolist():
-            key = tuple(boxes[row].ravel().tolist())
-            if key in seen:
-                twice.setdefault(seen[key], [seen[key]]).append(placed[row])
-            seen.setdefault(key, placed[row])
-        if partly is not None:
-            one, other = placed[partly[0]], placed[partly[1]]
-            twice.setdefault(one, [one]).append(other)
-        if twice:
-            found = tuple(
-                (self._where(dims, urls[0]), tuple(urls)) for urls in list(twice.values())[:5]
-            )
-            hint = "name each part once, or give file_coordinates that tell the files apart"
-            self.differences.append(
-                Difference(name, "several files have one part", found, hint=hint)
-            )
-
-    def _where(self, dims: Sequence[str], url: str) -> str:
-        parts = []
-        for dim in dims:
-            axis = self._axes[dim]
-            start, stop = axis.places[url]
-            parts.append(f"{dim} {axis.values[start]} to {axis.values[stop - 1]}")
-        return ", ".join(parts)
-
-    # --- values
-
-    def _plan_values(
-        self,
-        name: str,
-        found: dict[str, VariableHeader],
-        old: VariableHeader | None,
-        compared: Compared,
-    ) -> None:
-        dims = compared.dims
-        moving = [axis for axis, dim in enumerate(dims) if dim in self._axes]
-        document = self._resized(compared.document, dims)
-        if old is None:
-            document = _stored_document(document, compared.dtype_of_values, moving)
-        regions: list[Region] = []
-        placed = self._placed(found, dims, moving, exists=old is not None)
-        if moving and old is not None and old.values is not None:
-            regions += self._kept(old.values, dims, moving, name)
-        for url in placed:
-            start = tuple(
-                self._axes[dim].places[url][0] if dim in self._axes else 0 for dim in dims
-            )
-            regions.append(Region(start, compared.values[url]))
-        if not moving and self._compare_values:
-            self._check_same_values(name, found, old, compared)
-        if not moving or dims != (name,):
-            self._check_overlaps(name, [dims[axis] for axis in moving], placed)
-        if moving and dims == (name,):
-            regions = [Region((0,), _like(self._axes[name].values, compared.dtype_of_values))]
-        self.values[name] = regions
-        self.variables[name] = VariablePlan(
-            name, document, is_virtual=False, files=placed, exists=old is not None
-        )
-
-    def _kept(
-        self, values: npt.NDArray[Any], dims: Sequence[str], moving: Sequence[int], name: str
-    ) -> list[Region]:
-        """Values of the repository that must move because others come before them."""
-        if dims == (name,):
-            return []
-        runs: list[Region] = [Region((0,) * len(dims), values)]
-        for axis in moving:
-            positions = self._axes[dims[axis]].old_positions
-            if positions is None or np.array_equal(positions, np.arange(len(positions))):
-                continue
-            breaks = np.flatnonzero(np.diff(positions) != 1) + 1
-            cuts = [0, *breaks.tolist(), len(positions)]
-            runs = [
-                Region(
-                    (*run.start[:axis], int(positions[a]), *run.start[axis + 1 :]),
-                    np.take(run.values, range(a, b), axis=axis),
-                )
-                for run in runs
-                for a, b in pairwise(cuts)
-            ]
-        return [] if len(runs) == 1 and not any(runs[0].start) else runs
-
-    def _check_same_values(
-        self,
-        name: str,
-        found: dict[str, VariableHeader],
-        old: VariableHeader | None,
-        compared: Compared,
-    ) -> None:
-        urls = list(found)
-        if old is not None and old.values is not None:
-            first, where = old.values, EXISTING
-        elif urls:
-            first, where = compared.values[urls[0]], urls[0]
-        else:
-            return
-        others = [url for url in urls if not _equal(first, compared.values[url])]
-        if others:
-            example = compared.values[others[0]]
-            groups = ((_shown(first, example), (where,)), (_shown(example, first), tuple(others)))
-            hint = (
-                "variables without a dimension to put files together along must be the same; "
-                "compat='override' takes those of the first file"
-            )
-            self.differences.append(Difference(name, "values", groups, hint=hint))
-
-
-def _overlap_partly(boxes: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-    """Two boxes that share elements but are not the same; None if there are none."""
-    for number in range(boxes.shape[1]):
-        distinct = np.unique(boxes[:, number], axis=0)
-        if (distinct[1:, 0] < distinct[:-1, 1]).any():
-            break
-    else:
-        return None
-    order = np.argsort(boxes[:, 0, 0], kind="stable")
-    for at, row in enumerate(order.tolist()):
-        box = boxes[row]
-        for other_row in order[at + 1 :].tolist():
-            other = boxes[other_row]
-            if other[0, 0] >= box[0, 1]:
-                break
-            shares = (np.maximum(box[:, 0], other[:, 0]) < np.minimum(box[:, 1], other[:, 1])).all()
-            if shares and not np.array_equal(box, other):
-                return row, other_row
-    return None
-
-
-def _stored_document(
-    document: dict[str, Any], dtype: np.dtype[Any], moving: Sequence[int]
-) -> dict[str, Any]:
-    """The document of a variable whose values are stored: compressed, in chunks of its own."""
-    from icefloe.virtual.parsed import array_document
-
-    chunk_shape = [
-        max(_LEAST_COORDINATE_CHUNK if axis in moving and len(document["shape"]) == 1 else 1, size)
-        for axis, size in enumerate(document["shape"])
-    ]
-    codecs: list[dict[str, Any]] = [{"name": "zstd", "configuration": {"level": 3}}]
-    if dtype.kind == "T":
-        codecs.insert(0, {"name": "vlen-utf8"})
-    fresh = array_document(
-        shape=document["shape"],
-        dtype=dtype,
-        chunk_shape=chunk_shape,
-        dims=document["dimension_names"],
-        attributes={},
-        fill_value="" if dtype.kind == "T" else dtype.type(),
-        codecs=codecs,
-    )
-    same_type = fresh["data_type"] == document["data_type"]
-    fill = document["fill_value"] if same_type else fresh["fill_value"]
-    return {**fresh, "fill_value": fill, "attributes": document.get("attributes") or {}}
-
-
-def _like(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    return values if values.dtype == dtype else values.astype(dtype)
-
-
-def _equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    if a.shape != b.shape:
-        return False
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f"))
-
-
-def _shown(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> str:
-    """A value, and where it is, that is not the same in both."""
-    if values.shape != other.shape:
-        return f"shape {list(values.shape)}"
-    if not values.shape:
-        return str(values[()])
-    index = np.argwhere(np.asarray(values != other))
-    place = tuple(index[0].tolist()) if len(index) else (0,) * values.ndim
-    return f"{values[place]} at {list(place)}"

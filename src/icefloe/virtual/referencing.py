@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from icefloe.errors import InvalidInputError, VirtualChunkError
 from icefloe.model import paths
@@ -19,10 +20,11 @@ from icefloe.virtual.headers import FileHeader, header_of
 from icefloe.virtual.new_dimensions import FileCoordinate, with_new_dimensions
 from icefloe.virtual.parsers.detection import FileFormat, parse_file
 from icefloe.virtual.placing import references
-from icefloe.virtual.planning import IngestPlan, plan_files
+from icefloe.virtual.planning import plan_files
 from icefloe.virtual.writing import (
     child,
     clear_region,
+    replaced_box,
     write_documents,
     write_references,
     write_values,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.session import Session
     from icefloe.virtual.parsed import ParsedFile
     from icefloe.virtual.placing import PlacedReferences
+    from icefloe.virtual.plan import IngestPlan
 
 AnyFile = str | os.PathLike[str]
 _PARALLEL_FILES = 4
@@ -52,6 +55,8 @@ class ParseOptions(Record, frozen=True, eq=False):
     rename: dict[str, str] = msgspec.field(default_factory=dict)
     concat_dims: tuple[str, ...] | None = None
     file_coordinates: dict[str, FileCoordinate] = msgspec.field(default_factory=dict)
+    for_copies: bool = False
+    """Whether values are copied, and references are not needed."""
 
 
 class Referenced(Record, frozen=True, eq=False):
@@ -87,6 +92,7 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
         file_format=options.file_format,
         group=options.group,
         parser=options.parser,
+        for_copies=options.for_copies,
     )
     arrays = {
         options.rename.get(name, name): _renamed(array, options.rename)
@@ -281,36 +287,12 @@ def clear_replaced(
     found: Mapping[str, Sequence[PlacedReferences]],
 ) -> None:
     """Remove chunks of parts that files replace, if the new file does not have them any more."""
-    import numpy as np
-
     for name, variable in plan.variables.items():
         if not variable.is_virtual or not variable.exists:
             continue
-        new = [part.coords for part in found.get(name, ())]
-        keep = np.concatenate(new) if new else np.empty((0, len(variable.dims)), dtype=np.int64)
-        grid = [
-            -(-size // chunk)
-            for size, chunk in zip(variable.document["shape"], variable.chunk_shape, strict=True)
-        ]
+        new = [part.coords for part in found.get(name, ()) if len(part)]
+        keep = np.concatenate(new) if new else None
         for url in variable.files:
-            if not _covers_old(plan, variable.dims, url):
-                continue
-            start, stop = [0] * len(grid), list(grid)
-            for axis, dim in enumerate(variable.dims):
-                if dim in plan.axes:
-                    first, last = plan.axes[dim].places[url]
-                    chunk = variable.chunk_shape[axis]
-                    start[axis], stop[axis] = first // chunk, -(-last // chunk)
-            clear_region(session, child(group, name), start, stop, keep)
-
-
-def _covers_old(plan: IngestPlan, dims: Sequence[str], url: str) -> bool:
-    """Whether a file lies, along all dimensions, where the repository had something already."""
-    for dim in dims:
-        if dim in plan.axes:
-            axis = plan.axes[dim]
-            start, stop = axis.places[url]
-            old = axis.old_positions
-            if old is None or not ((old >= start) & (old < stop)).any():
-                return False
-    return not plan.axes or any(dim in plan.axes for dim in dims)
+            box = replaced_box(plan, variable, url)
+            if box is not None:
+                clear_region(session, child(group, name), *box, keep)

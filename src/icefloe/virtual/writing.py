@@ -9,6 +9,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
+from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.segments import Segments
 from icefloe.virtual.quiet import quietly
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from icefloe.versioning.session import Session
     from icefloe.virtual.placing import PlacedReferences
-    from icefloe.virtual.planning import IngestPlan, VariablePlan
+    from icefloe.virtual.plan import IngestPlan, VariablePlan
 
 
 def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
@@ -33,7 +34,7 @@ def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
         path = child(group, variable.name)
         if variable.exists:
             _resize(session, path, variable)
-        else:
+        elif not variable.is_copied:
             session.set_document(path, _encoded(variable.document))
 
 
@@ -93,16 +94,34 @@ def clear_region(
     path: str,
     start: Sequence[int],
     stop: Sequence[int],
-    keep: npt.NDArray[np.int64],
+    keep: npt.NDArray[np.int64] | None = None,
 ) -> int:
-    """Delete chunks of a box of chunks that are not among those to keep; returns how many."""
-    table = session.chunk_coords(path).astype(np.int64)
-    inside = ((table >= np.array(start)) & (table < np.array(stop))).all(axis=1)
-    kept = set(map(tuple, keep.tolist()))
-    doomed = [place for place in map(tuple, table[inside].tolist()) if place not in kept]
-    for place in doomed:
-        session.delete_chunk(path, place)
+    """Delete the chunks of a box of chunks, but for those to keep; returns how many."""
+    found = session.chunk_coords(path).astype(np.int64)
+    doomed = found[((found >= np.array(start)) & (found < np.array(stop))).all(axis=1)]
+    if keep is not None and len(keep) and len(doomed):
+        kept, _ = ChunkIndex.from_coords(keep)
+        doomed = doomed[kept.find_many(doomed) < 0]
+    if len(doomed):
+        session.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
     return len(doomed)
+
+
+def replaced_box(
+    plan: IngestPlan, variable: VariablePlan, url: str
+) -> tuple[list[int], list[int]] | None:
+    """The box of chunks that a file replaces; None if the repository had nothing there."""
+    shape, chunks = variable.document["shape"], variable.chunk_shape
+    start = [0] * len(shape)
+    stop = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    for axis, dim in enumerate(variable.dims):
+        if dim in plan.axes:
+            first, last = plan.axes[dim].places[url]
+            old = plan.axes[dim].old_positions
+            if old is None or not ((old >= first) & (old < last)).any():
+                return None
+            start[axis], stop[axis] = first // chunks[axis], -(-last // chunks[axis])
+    return start, stop
 
 
 def child(group: str, name: str) -> str:

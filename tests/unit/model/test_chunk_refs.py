@@ -89,3 +89,21 @@ def test_string_columns(strings: list[str], data: st.DataObject) -> None:
         rows = data.draw(st.lists(st.integers(0, len(strings) - 1)))
         taken = column.take(np.array(rows, dtype=np.intp))
         assert taken.tolist() == [strings[row] for row in rows]
+
+
+def test_a_file_that_is_listed_twice_is_listed_once() -> None:
+    one, other = ChunkFileId(b"1" * 12), ChunkFileId(b"2" * 12)
+    parts = [
+        ChunkRefs.of([NativeRef(one, 0, 5), NativeRef(other, 5, 5), InlineRef(b"inline")]),
+        ChunkRefs.of([NativeRef(other, 0, 5), NativeRef(other, 9, 5), NativeRef(one, 7, 5)]),
+        ChunkRefs.of([InlineRef(b"more")]),
+    ]
+    joined = ChunkRefs.concat(parts)
+    assert len(joined.files) == 4
+    # Three of seven rows per file or more: packs.
+    longer = ChunkRefs.concat([joined, ChunkRefs.of([InlineRef(b"x"), InlineRef(b"y")])])
+    assert longer.has_packs
+    distinct = longer.with_distinct_files()
+    assert len(distinct.files) == 2
+    assert distinct.tolist() == longer.tolist()
+    assert distinct.with_distinct_files() is distinct

@@ -11,13 +11,14 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark.tables.encoding import encode
+from icefloe.spark.tables.statistics import Entries, summarize_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from icefloe.spark.tables.write_plan import WritePlan
+    from icefloe.spark.tables.write_plan import Target, WritePlan
     from icefloe.versioning.session import Session
 
     Numbers = npt.NDArray[np.int64]
@@ -80,6 +81,8 @@ class Assembler:
         self._plan = plan
         self.refused = Refused()
         self.cells = 0
+        self.statistics: dict[str, list[Entries]] = {}
+        """Of the chunks that were written, by path of the array."""
 
     def refuse_outside(self, rows: pa.RecordBatch) -> None:
         """Count rows that are not in the grid."""
@@ -103,7 +106,7 @@ class Assembler:
         self.cells += len(cells)
         for target in plan.targets:
             values = encode(target.name, rows.columns[target.name], target.decoding)
-            block = self._base(target, region, extent, is_full=bool((given == 1).all()))
+            block = self._base(target, region, extent, given)
             flat = block.reshape(-1)
             flat[cells] = values
             self._put(target, region, flat.reshape(extent))
@@ -113,39 +116,53 @@ class Assembler:
         region = self._plan.region_of(block)
         extent = tuple(one.stop - one.start for one in region)
         for target in self._plan.targets:
-            self._put(target, region, self._base(target, region, extent, is_full=False))
+            none = np.zeros(prod(extent), dtype=np.int64)
+            self._put(target, region, self._base(target, region, extent, none))
 
     def _base(
-        self, target: Any, region: tuple[slice, ...], extent: tuple[int, ...], *, is_full: bool
+        self, target: Target, region: tuple[slice, ...], extent: tuple[int, ...], given: Numbers
     ) -> npt.NDArray[Any]:
         """What is in a block before rows are laid over it, in the order of the table."""
         order = [target.dims.index(d) for d in self._plan.dims]
         own = tuple(region[self._plan.dims.index(d)] for d in target.dims)
-        if is_full:
+        if (given == 1).all():
             dtype = np.dtypes.StringDType() if target.decoding.dtype == "string" else None
             return np.empty(extent, dtype=dtype or target.decoding.dtype)
         block = self._session.read_region(target.path, own).transpose(order).copy()
         if self._plan.clear:
-            places = np.ix_(
-                *(
-                    _within(self._plan.allowed[d], one)
-                    for d, one in zip(self._plan.dims, region, strict=True)
-                )
-            )
-            if target.fill is None:
+            empty = self._empty_cells(region, given.reshape(extent))
+            if target.fill is None and empty.any():
                 raise InvalidInputError(
                     f"the rows leave cells of the region of {target.path} empty, but the array "
                     "has no _FillValue that could stand for them"
                 )
-            block[places] = target.fill
+            if target.fill is not None:
+                block[empty] = target.fill
         elif self._plan.is_new and target.fill is not None:
             block[...] = target.fill
         return block
 
-    def _put(self, target: Any, region: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
+    def _empty_cells(self, region: tuple[slice, ...], given: Numbers) -> npt.NDArray[np.bool_]:
+        """Cells of a block that are in the region that is overwritten and have no row."""
+        inside = np.zeros(given.shape, dtype=bool)
+        places = [
+            _within(self._plan.allowed[d], one)
+            for d, one in zip(self._plan.dims, region, strict=True)
+        ]
+        inside[np.ix_(*places)] = True
+        empty: npt.NDArray[np.bool_] = inside & (given == 0)
+        return empty
+
+    def _put(self, target: Target, region: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
         back = [self._plan.dims.index(d) for d in target.dims]
         own = tuple(region[at] for at in back)
-        self._session.write_region(target.path, own, block.transpose(back))
+        values = block.transpose(back)
+        self._session.write_region(target.path, own, values)
+        if self._plan.statistics:
+            start = [one.start for one in own]
+            entries = summarize_block(values, start, target.units, target.decoding)
+            if entries is not None:
+                self.statistics.setdefault(target.path, []).append(entries)
 
     def _refuse_twice(self, rows: Rows, cells: Numbers) -> None:
         order = np.argsort(cells, kind="stable")

@@ -203,9 +203,11 @@ def _plain_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
         return _times(name, column, decoding, dtype)
     if pa.types.is_struct(column.type):
         parts = [pc.struct_field(column, at).fill_null(0).to_numpy() for at in (0, 1)]
-        return (parts[0] + 1j * parts[1]).astype(dtype)
+        joined: Values = (parts[0] + 1j * parts[1]).astype(dtype)
+        return joined
     if pa.types.is_boolean(column.type):
-        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(wanted)  # noqa: FBT003
+        flags: Values = column.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+        return flags.astype(wanted)
     if pa.types.is_decimal(column.type) and dtype.kind in "iu":
         column = column.cast(pa.decimal128(38, 0)).cast(
             pa.uint64() if dtype.kind == "u" else "int64"
@@ -221,7 +223,7 @@ def _plain_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
 def _times(name: str, column: pa.Array, decoding: Decoding, dtype: np.dtype[Any]) -> Values:
     kind = pa.timestamp("us", getattr(column.type, "tz", None))
     moments = _cast(name, column, kind).cast(pa.int64()).fill_null(0)
-    numbers = moments.to_numpy(zero_copy_only=False)
+    numbers: Values = moments.to_numpy(zero_copy_only=False)
     if decoding.times is None:
         return numbers.view("M8[us]").astype(dtype)
     if not decoding.times.is_real:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,10 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
+from icefloe.spark.tables.columns import read_variables
 from icefloe.spark.tables.places import Place, Version
+from icefloe.spark.tables.statistics import GROUP as STATISTICS_GROUP
+from icefloe.spark.tables.statistics import read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +145,7 @@ def _transactions(repository: Repository, version: Version) -> Iterator[Any]:
         if info.parent_id is None:
             continue
         diff = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
-        rows = [
+        rows: list[tuple[str, str, str | None, int | None]] = [
             (kind, path, None, None)
             for kind in (
                 *("new_groups", "new_arrays", "updated_groups", "updated_arrays"),
@@ -303,6 +307,69 @@ def _virtual_sources(repository: Repository, version: Version) -> Iterator[Any]:
     ]
 
 
+def _statistics(repository: Repository, version: Version) -> Iterator[Any]:
+    """Statistics of chunks, and whether they are of the chunks as they are now."""
+    session = version.session(repository)
+    for path in _array_paths(session):
+        if path.startswith(STATISTICS_GROUP):
+            continue
+        name = path.rpartition("/")[2]
+        variable = read_variables(session, path.rpartition("/")[0] or "/")[name]
+        found = read_entries(session, variable)
+        if found is None:
+            continue
+        numbers, current = found
+        places = np.argwhere((numbers != 0).any(axis=-1) | current)
+        yield [
+            {
+                "path": path,
+                "coordinates": place,
+                "low": _number(low),
+                "high": _number(high),
+                "missing": int(missing),
+                "is_current": bool(current[tuple(place)]),
+            }
+            for place, (low, high, missing) in zip(
+                places.tolist(), numbers[tuple(places.T)].tolist(), strict=True
+            )
+        ]
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _ingested_files(repository: Repository, version: Version) -> Iterator[Any]:
+    """What was ingested from where, one row for each time."""
+    try:
+        tell: Any = importlib.import_module("icefloe.virtual.ingested").ingested_files
+    except ModuleNotFoundError:
+        return
+    columns = tell(version.session(repository))
+    columns["region"] = [json.dumps(region) for region in columns["region"]]
+    columns["variables"] = [list(names) for names in columns["variables"]]
+    names = _INGESTED_SCHEMA.names
+    yield from pa.table({n: columns[n] for n in names}, schema=_INGESTED_SCHEMA).to_batches()
+
+
+_INGESTED_SCHEMA = pa.schema(
+    [
+        ("group", pa.string()),
+        ("url", pa.string()),
+        ("format", pa.string()),
+        ("mode", pa.string()),
+        ("state", pa.string()),
+        ("ingested_at", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("last_modified", pa.int64()),
+        ("variables", pa.list_(pa.string())),
+        ("region", pa.string()),
+        ("error", pa.string()),
+        ("is_current", pa.bool_()),
+    ]
+)
+
 _CHUNK_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -421,6 +488,24 @@ _ALL: list[tuple[str, Callable[[Repository, Version], Iterator[Any]], pa.Schema]
         ),
     ),
 ]
+
+_ALL.append(("ingested_files", _ingested_files, _INGESTED_SCHEMA))
+_ALL.append(
+    (
+        "statistics",
+        _statistics,
+        pa.schema(
+            [
+                ("path", pa.string()),
+                ("coordinates", pa.list_(pa.int64())),
+                ("low", pa.float64()),
+                ("high", pa.float64()),
+                ("missing", pa.int64()),
+                ("is_current", pa.bool_()),
+            ]
+        ),
+    )
+)
 
 INSPECTIONS: dict[str, Inspection] = {
     name: Inspection(name, schema, rows) for name, rows, schema in _ALL

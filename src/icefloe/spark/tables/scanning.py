@@ -42,7 +42,7 @@ EXTENT = "_extent"
 CHUNK = "chunk"
 """With chunks: the position of the first cell in the array."""
 SHAPE = "shape"
-_LINE_CELLS = 4096
+_MIN_LINE_CELLS = 512
 _MAX_SCANS = 8
 
 
@@ -158,9 +158,10 @@ class Scan:
         cells = 1
         for count, axis in enumerate(range(rank - 1, -1, -1), start=1):
             cells *= min(self.grid.chunk_shape[axis], max(1, len(self.axes[axis])))
-            if cells >= _LINE_CELLS // 8:
+            # One dimension stays outside, so that filters on it come before the explode.
+            if cells >= _MIN_LINE_CELLS or count == rank - 1:
                 return count
-        return max(1, rank)
+        return max(1, rank - 1)
 
     def schema(self) -> pa.Schema:
         """Schema of the batches."""

@@ -112,16 +112,16 @@ def select_positions(dim: str, size: int, choice: Any) -> Indices:
 
 
 def _between(dim: str, coordinate: pa.Array, choice: Between) -> npt.NDArray[np.bool_]:
-    bounds = [
-        None if v is None else _period(dim, coordinate, v) for v in (choice.start, choice.stop)
-    ]
-    if all(bounds) and bounds[0][0] > bounds[1][0]:  # type: ignore[index]
-        bounds.reverse()
+    low = None if choice.start is None else _period(dim, coordinate, choice.start)
+    high = None if choice.stop is None else _period(dim, coordinate, choice.stop)
+    if low is not None and high is not None and low[0] > high[1]:
+        # Of coordinates that descend, users give the larger bound first.
+        low, high = high, low
     mask = np.ones(len(coordinate), dtype=bool)
-    if bounds[0] is not None:
-        mask &= _true(pc.greater_equal(coordinate, _scalar(dim, bounds[0][0], coordinate.type)))
-    if bounds[1] is not None:
-        mask &= _true(pc.less_equal(coordinate, _scalar(dim, bounds[1][1], coordinate.type)))
+    if low is not None:
+        mask &= _true(pc.greater_equal(coordinate, _scalar(dim, low[0], coordinate.type)))
+    if high is not None:
+        mask &= _true(pc.less_equal(coordinate, _scalar(dim, high[1], coordinate.type)))
     return mask
 
 

@@ -27,7 +27,9 @@ from icefloe.spark.tables.encoding import encode, fill_of, new_storage, stored_d
 from icefloe.spark.tables.selection import select_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from icefloe.versioning.session import Session
 
@@ -53,6 +55,8 @@ class WriteRequest(Record, frozen=True):
     attributes: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     coordinates: dict[str, Any] = msgspec.field(default_factory=dict)
     """Coordinate values of a new grid, if not those of the rows."""
+    statistics: bool = False
+    """Whether statistics of the chunks are kept."""
 
 
 class Target(Record, frozen=True, eq=False):
@@ -63,6 +67,8 @@ class Target(Record, frozen=True, eq=False):
     dims: tuple[str, ...]
     decoding: Decoding
     fill: Any
+    units: tuple[int, ...]
+    """The smallest unit that is written."""
 
 
 class WritePlan(Record, frozen=True, eq=False):
@@ -79,6 +85,7 @@ class WritePlan(Record, frozen=True, eq=False):
     clear: bool
     """Whether cells of the allowed positions that get no row become missing."""
     is_new: bool
+    statistics: bool = False
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -178,8 +185,10 @@ def prepare(session: Session, request: WriteRequest, found: Found) -> WritePlan:
     if not names:
         raise InvalidInputError(f"the rows have no columns but the dimensions {dims}")
     if operation in ("create", "replace"):
-        return _prepare_new(session, request, found, dims, names, replace=operation == "replace")
-    return _prepare_existing(session, request, found, dims, names, operation)
+        plan = _prepare_new(session, request, found, dims, names, replace=operation == "replace")
+    else:
+        plan = _prepare_existing(session, request, found, dims, names, operation)
+    return msgspec.structs.replace(plan, statistics=request.statistics)
 
 
 # --- new arrays
@@ -226,8 +235,9 @@ def _prepare_new(
         )
         path = create(session, _join(folder, name), new)
         decoding = stored_decoding(stored)
-        targets.append(Target(name, path, dims, decoding, fill_of(decoding)))
-    block = _common_block(session, targets, dims, shape)
+        units = _units(session, path)
+        targets.append(Target(name, path, dims, decoding, fill_of(decoding), units))
+    block = _common_block(targets, dims, shape)
     return WritePlan(dims, shape, coordinates, block, tuple(targets), {}, clear=False, is_new=True)
 
 
@@ -323,7 +333,7 @@ def _prepare_existing(
         dims,
         shape,
         coordinates,
-        _common_block(session, targets, dims, shape),
+        _common_block(targets, dims, shape),
         tuple(targets),
         allowed,
         clear=operation == "overwrite",
@@ -339,7 +349,8 @@ def _target(layout: TableLayout, name: str) -> Target:
             f"{variable.path} is over {variable.dims}, not over all of {layout.dims}: "
             "write it as a table of its own"
         )
-    return Target(name, variable.path, variable.dims, variable.decoding, fill_of(variable.decoding))
+    decoding = variable.decoding
+    return Target(name, variable.path, variable.dims, decoding, fill_of(decoding), variable.units)
 
 
 def _kept_coordinate(session: Session, layout: TableLayout, dim: str) -> pa.Array:
@@ -429,16 +440,19 @@ def _region(request: WriteRequest, found: Found, dim: str, kept: pa.Array) -> An
     return np.sort(positions.drop_null().to_numpy(zero_copy_only=False).astype(np.int64))
 
 
+def _units(session: Session, path: str) -> tuple[int, ...]:
+    array = open_array(session, path)
+    return tuple(array.shards or array.chunks)
+
+
 def _common_block(
-    session: Session, targets: Sequence[Target], dims: tuple[str, ...], shape: tuple[int, ...]
+    targets: Sequence[Target], dims: tuple[str, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Blocks that are made of whole chunks, or shards, of all arrays."""
     block = dict.fromkeys(dims, 1)
     sizes = dict(zip(dims, shape, strict=True))
     for target in targets:
-        array = open_array(session, target.path)
-        unit = array.shards or array.chunks
-        for dim, length in zip(target.dims, unit, strict=True):
+        for dim, length in zip(target.dims, target.units, strict=True):
             block[dim] = lcm(block[dim], max(1, length))
     found = tuple(max(1, min(block[d], sizes[d])) for d in dims)
     if prod(found) > _MAX_BLOCK_CELLS and gcd(*found) >= 1:
@@ -449,11 +463,13 @@ def _common_block(
     return found
 
 
-def positions(plan: WritePlan, dim: str, column: pa.Array) -> Mapping[str, Any] | Any:
+def positions(plan: WritePlan, dim: str, column: pa.Array) -> npt.NDArray[np.int64]:
     """Where rows are along a dimension; -1 where they are outside of the grid."""
     kept = plan.coordinates[dim]
     found = pc.index_in(_as_kept(dim, column, kept.type), value_set=kept)
-    numbers = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: npt.NDArray[np.int64] = (
+        found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     missing = column.is_null().to_numpy(zero_copy_only=False)
     if missing.any():
         numbers = np.where(missing, -1, numbers)

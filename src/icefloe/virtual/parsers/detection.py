@@ -28,6 +28,7 @@ def parse_file(
     file_format: FileFormat | None = None,
     group: str | None = None,
     parser: Callable[[str, Any], Any] | None = None,
+    for_copies: bool = False,
 ) -> ParsedFile:
     """Read the documents and references of a file, not its data.
 
@@ -37,6 +38,7 @@ def parse_file(
         file_format: Its format; found out if not given.
         group: Which group of the file to read, its root by default.
         parser: A parser of VirtualiZarr to use instead of ours.
+        for_copies: Whether values will be read, and references are not needed.
     """
     store = AuthorizedStore(sources)
     url = sources.absolute(url)
@@ -46,7 +48,12 @@ def parse_file(
         with quietly():
             arrays, attributes = arrays_of(parser(url, AuthorizedRegistry(store)))
         return ParsedFile(url, type(parser).__name__, sources.status(url), arrays, attributes)
-    return _parse(file_format or detect_format(url, store), url, store, group)
+    found = file_format or detect_format(url, store)
+    if found == "hdf5" and for_copies:
+        from icefloe.virtual.parsers.hdf5 import parse_hdf5_for_copies
+
+        return parse_hdf5_for_copies(url, store, group)
+    return _parse(found, url, store, group)
 
 
 def detect_format(url: str, store: AuthorizedStore) -> FileFormat:

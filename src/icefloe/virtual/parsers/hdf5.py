@@ -39,10 +39,71 @@ def parse_hdf5(url: str, store: AuthorizedStore, group: str | None = None) -> Pa
         with quietly():
             arrays, attributes = arrays_of(parser(url, cast("Any", AuthorizedRegistry(store))))
     except (OSError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
         msg = f"{url} cannot be read as HDF5: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
     found = _as_long_as_their_dimensions({**arrays, **own})
     return ParsedFile(url, "hdf5", store.status(url), found, attributes)
+
+
+def parse_hdf5_for_copies(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
+    """Read the metadata of a group of a file whose values are then read by h5py.
+
+    This also takes files that references cannot describe.
+    """
+    import h5py
+    from obspec_utils.readers import BlockStoreReader
+    from virtualizarr.parsers.hdf.hdf import _extract_attrs
+
+    try:
+        file = h5py.File(BlockStoreReader(cast("Any", store), url), mode="r")
+        where = file.get(group or "/")
+        if not isinstance(where, h5py.Group):
+            raise InvalidInputError(f"{url} has no group {group!r}")
+        arrays = {
+            name: _read_by_h5py(dataset, str(where.name))
+            for name, dataset in where.items()
+            if isinstance(dataset, h5py.Dataset) and not _is_bare_dimension(dataset)
+        }
+        attributes = _extract_attrs(where)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        msg = f"{url} cannot be read as HDF5: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
+    found = _as_long_as_their_dimensions(arrays)
+    return ParsedFile(url, "hdf5", store.status(url), found, attributes)
+
+
+def _read_by_h5py(dataset: h5py.Dataset, group: str) -> ParsedArray:
+    import h5py
+
+    if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.kind == "O":
+        return _strings(dataset, group)
+    document = array_document(
+        shape=dataset.shape,
+        dtype=dataset.dtype.newbyteorder("="),
+        chunk_shape=[max(1, size) for size in dataset.chunks or dataset.shape],
+        dims=_dims(dataset, group),
+        attributes=_attributes(dataset),
+        fill_value=dataset.fillvalue.item(),
+    )
+
+    def read(region: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        shape = tuple(part.stop - part.start for part in region)
+        inside = tuple(
+            slice(part.start, max(part.start, min(part.stop, size)))
+            for part, size in zip(region, dataset.shape, strict=True)
+        )
+        found = np.asarray(dataset[inside])
+        if found.shape == shape:
+            return found.astype(dataset.dtype.newbyteorder("="), copy=False)
+        values = np.full(shape, dataset.fillvalue, dataset.dtype.newbyteorder("="))
+        values[tuple(slice(0, size) for size in found.shape)] = found
+        return values
+
+    return ParsedArray(document, References.none(len(dataset.shape)), reader=read)
 
 
 def _described_here(file: h5py.File, group: str | None, url: str) -> dict[str, ParsedArray]:

@@ -5,12 +5,14 @@ Ours instead of VirtualiZarr's, which keeps no etags and knows one way to name c
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.files.virtual.source import SourceStatus
 from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, plain_document
 from icefloe.virtual.quiet import quietly
 
@@ -40,8 +42,18 @@ def parse_zarr(url: str, store: AuthorizedStore, group: str | None = None) -> Pa
             array = _array(objects, version, store)
             if array is not None:
                 arrays[name] = array
-    status = store.status(str(own["zarr.json" if version == 3 else ".zgroup"].location))
-    return ParsedFile(url, "zarr", status, arrays, attributes)
+    return ParsedFile(url, "zarr", _status(below), arrays, attributes)
+
+
+def _status(below: dict[str, dict[str, ListedSource]]) -> SourceStatus:
+    """One status for all objects of a store: it changes whenever one of them does."""
+    objects = [listed for each in below.values() for listed in each.values()]
+    said = sorted(f"{each.location} {each.status.etag} {each.status.size}" for each in objects)
+    return SourceStatus(
+        sum(each.status.size or 0 for each in objects),
+        hashlib.sha256("\n".join(said).encode()).hexdigest(),
+        max((each.status.last_modified or 0 for each in objects), default=None),
+    )
 
 
 def _listed(base: str, store: AuthorizedStore) -> dict[str, dict[str, ListedSource]]:

@@ -1,0 +1,269 @@
+"""Rows that tasks of a data source writer put aside, and the one process that makes arrays of them.
+
+A writer of Spark has one stage only: its tasks know neither the grid nor each other's rows. They
+keep rows as chunk files that nothing refers to, which are ordinary garbage if the job fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icefloe.errors import ConflictError
+from icefloe.model.record import Record
+from icefloe.spark.chunk_statistics import keep_written, table_of
+from icefloe.spark.job import TXN_APP_ID, TXN_VERSION, find_transaction
+from icefloe.spark.tables.assembling import Assembler, Rows, block_numbers, is_allowed
+from icefloe.spark.tables.write_plan import (
+    Found,
+    WritePlan,
+    WriteRequest,
+    needs_values,
+    operation_of,
+    prepare,
+)
+from icefloe.spark.tables.write_plan import positions as positions_of
+from icefloe.spark.tasks import pack, unpack
+from icefloe.spark.worker import unpickled_context
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from icefloe.files.chunks import ChunkFiles
+    from icefloe.versioning.repository import Repository
+    from icefloe.versioning.session import Session
+
+logger = logging.getLogger(__name__)
+
+FRAGMENT_BYTES = 32 * 1024 * 1024
+"""Rows that are put aside as one object."""
+_PASS_BYTES = 512 * 1024 * 1024
+"""Rows in memory at a time while arrays are made of them."""
+_MAX_VALUES_BYTES = 256 * 1024
+_DEFAULT_TRIES = 20
+
+
+class Fragment(Record, frozen=True, eq=False):
+    """Rows that were put aside."""
+
+    ref: bytes
+    """Where they are: a pickled chunk reference, which also holds few rows itself."""
+    num_bytes: int
+
+
+class Staged(Record, frozen=True, eq=False):
+    """What one task put aside."""
+
+    fragments: tuple[Fragment, ...] = ()
+    rows: int = 0
+    nulls: dict[str, int] = msgspec.field(default_factory=dict)
+    values: dict[str, bytes] | None = None
+    """Distinct values of dimensions; None if they are too many to travel."""
+
+
+class Commit(Record, frozen=True, eq=False):
+    """How the arrays are published."""
+
+    branch: str
+    message: str
+    properties: dict[str, Any]
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    tries: int = _DEFAULT_TRIES
+
+
+def stage(context: bytes, dims: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Staged:
+    """Put rows aside, in a task."""
+    files = unpickled_context(context).chunk_files
+    fragments: list[Fragment] = []
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = rows = 0
+    nulls: dict[str, int] = {}
+    values: dict[str, pa.Array] = {}
+
+    def flush() -> None:
+        nonlocal waiting, waiting_bytes
+        if waiting:
+            data = pack(pa.Table.from_batches(waiting))
+            fragments.append(Fragment(pickle.dumps(files.write(data)), waiting_bytes))
+            waiting, waiting_bytes = [], 0
+
+    for batch in batches:
+        rows += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            nulls[name] = nulls.get(name, 0) + column.null_count
+        for dim in dims:
+            found = pc.unique(batch.column(dim))
+            before = values.get(dim)
+            values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= FRAGMENT_BYTES:
+            flush()
+    flush()
+    return Staged(tuple(fragments), rows, nulls, _packed_values(values))
+
+
+def _packed_values(values: dict[str, pa.Array]) -> dict[str, bytes] | None:
+    packed = {dim: pack(pa.table({dim: column})) for dim, column in values.items()}
+    return packed if sum(map(len, packed.values())) <= _MAX_VALUES_BYTES else None
+
+
+def commit_staged(
+    repository: Repository,
+    request: WriteRequest,
+    schema: pa.Schema,
+    dims: Sequence[str],
+    parts: Sequence[Staged],
+    commit: Commit,
+) -> str | None:
+    """Make arrays of all rows that were put aside, and commit once; None if there are no rows.
+
+    If the branch moves meanwhile, everything is placed anew on its new tip.
+    """
+    fragments = [fragment for part in parts for fragment in part.fragments]
+    rows = sum(part.rows for part in parts)
+    if not rows:
+        return None
+    properties = dict(commit.properties)
+    if commit.txn_app_id is not None:
+        properties |= {TXN_APP_ID: commit.txn_app_id, TXN_VERSION: commit.txn_version}
+    for attempt in range(max(1, commit.tries)):
+        done = _done_before(repository, commit)
+        if done is not None:
+            logger.info("transaction %s was committed before", commit.txn_app_id)
+            return done
+        session = repository.writable_session(commit.branch)
+        found = _found(session, request, schema, dims, parts, fragments)
+        _write(session, prepare(session, request, found), fragments, request.group)
+        if not session.has_uncommitted_changes:
+            return None
+        try:
+            return session.commit(commit.message, properties)
+        except ConflictError:
+            if attempt + 1 >= commit.tries:
+                raise
+        time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+    raise AssertionError("the last try raises")
+
+
+def _done_before(repository: Repository, commit: Commit) -> str | None:
+    if commit.txn_app_id is None or commit.txn_version is None:
+        return None
+    return find_transaction(repository, commit.branch, commit.txn_app_id, commit.txn_version)
+
+
+def _found(
+    session: Session,
+    request: WriteRequest,
+    schema: pa.Schema,
+    dims: Sequence[str],
+    parts: Sequence[Staged],
+    fragments: Sequence[Fragment],
+) -> Found:
+    needed = needs_values(operation_of(session, request, schema), request, dims)
+    nulls: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.nulls.items():
+            nulls[name] = nulls.get(name, 0) + count
+    values = {}
+    for dim in needed:
+        kind = schema.field(dim).type
+        pieces = [column.cast(kind) for column in _columns(session, parts, fragments, dim)]
+        distinct = pc.unique(pa.concat_arrays(pieces)).drop_null()
+        values[dim] = distinct.take(pc.sort_indices(distinct))
+    return Found(schema, values, sum(part.rows for part in parts), nulls)
+
+
+def _columns(
+    session: Session, parts: Sequence[Staged], fragments: Sequence[Fragment], dim: str
+) -> Iterator[pa.Array]:
+    if all(part.values is not None for part in parts):
+        for part in parts:
+            packed = (part.values or {}).get(dim)
+            if packed is not None:
+                yield from unpack(packed).column(0).chunks
+        return
+    for fragment in fragments:
+        yield from (pc.unique(chunk) for chunk in _read(session, fragment).column(dim).chunks)
+
+
+def _read(session: Session, fragment: Fragment) -> pa.Table:
+    return unpack(files_of(session).read(pickle.loads(fragment.ref)))
+
+
+def files_of(session: Session) -> ChunkFiles:
+    """The chunk files of the repository that a session is on."""
+    return session._context.chunk_files  # noqa: SLF001 (rows are no chunk of an array)
+
+
+def _write(
+    session: Session, plan: WritePlan, fragments: Sequence[Fragment], group: str = "/"
+) -> None:
+    """Write all blocks; blocks are taken in ranges, so that few rows are in memory at a time."""
+    from icefloe.spark.table_writing import clear_rest
+
+    total = sum(fragment.num_bytes for fragment in fragments)
+    passes = min(plan.num_blocks, -(-total // _PASS_BYTES)) or 1
+    step = -(-plan.num_blocks // passes)
+    assembler = Assembler(session, plan)
+    names = [target.name for target in plan.targets]
+    for first in range(0, plan.num_blocks, step):
+        blocks, places, tables = [], [], []
+        for fragment in fragments:
+            table = _read(session, fragment).combine_chunks()
+            where = np.stack(
+                [positions_of(plan, d, _one(table.column(d))) for d in plan.dims], axis=1
+            )
+            good = is_allowed(plan, where)
+            if first == 0 and not good.all():
+                bad = table.filter(pa.array(~good)).combine_chunks()
+                for batch in bad.to_batches():
+                    assembler.refuse_outside(batch)
+            number = np.where(good, block_numbers(plan, np.maximum(where, 0)), -1)
+            now = (number >= first) & (number < first + step)
+            blocks.append(number[now])
+            places.append(where[now])
+            tables.append(table.select(names).filter(pa.array(now)))
+        for rows in _grouped(np.concatenate(blocks), np.concatenate(places), tables):
+            assembler.write(rows)
+    if assembler.refused:
+        raise assembler.refused.error()
+    if plan.clear:
+        clear_rest(session, plan)
+    if assembler.statistics:
+        # Chunks that wait to be written together have no reference yet: write them now.
+        session.set_chunk_refs(plan.targets[0].path, None)
+        kept = {
+            path: [table_of(one) for one in entries]
+            for path, entries in assembler.statistics.items()
+        }
+        keep_written(session, group, kept)
+
+
+def _grouped(blocks: Any, places: Any, tables: list[pa.Table]) -> Iterator[Rows]:
+    order = np.argsort(blocks, kind="stable")
+    blocks, places = blocks[order], places[order]
+    table = pa.concat_tables(tables).combine_chunks().take(pa.array(order))
+    columns = {name: _one(table.column(name)) for name in table.column_names}
+    cuts = np.flatnonzero(np.diff(blocks)) + 1
+    for start, stop in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
+        if stop > start:
+            part = {name: column.slice(start, stop - start) for name, column in columns.items()}
+            yield Rows(int(blocks[start]), places[start:stop], part)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        chunks = combined.chunks
+        return pa.concat_arrays(chunks) if chunks else pa.array([], combined.type)
+    return combined

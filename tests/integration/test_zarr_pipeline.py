@@ -1,0 +1,197 @@
+"""The codec pipeline of our stores: used there and nowhere else, and exact where it is hard."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import ZstdCodec
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.registry import register_pipeline
+from zarr.storage import MemoryStore
+
+import icefloe
+from icefloe.errors import ReadOnlyStoreError
+from icefloe.versioning.working_tree import WorkingTree
+from icefloe.zarr_store.pipeline import StorePipeline
+
+
+@pytest.fixture
+def repository():
+    return icefloe.Repository.create(icefloe.in_memory_storage())
+
+
+@pytest.fixture
+def session(repository):
+    return repository.writable_session("main")
+
+
+@pytest.fixture
+def bulk_calls(monkeypatch):
+    """Which chunks are asked for at once."""
+    calls = {"read": [], "written": []}
+    read, write = WorkingTree.read_chunks, WorkingTree.write_chunks
+
+    def reading(self, path, coords, **more):
+        calls["read"].append(len(coords))
+        return read(self, path, coords, **more)
+
+    def writing(self, path, coords, segments):
+        calls["written"].append(len(coords))
+        return write(self, path, coords, segments)
+
+    monkeypatch.setattr(WorkingTree, "read_chunks", reading)
+    monkeypatch.setattr(WorkingTree, "write_chunks", writing)
+    return calls
+
+
+def pipeline_of(array):
+    return array._async_array.codec_pipeline
+
+
+class OtherPipeline(BatchedCodecPipeline):
+    """A pipeline that somebody configured."""
+
+
+register_pipeline(OtherPipeline)
+OTHER = f"{OtherPipeline.__module__}.{OtherPipeline.__qualname__}"
+
+
+class TestChoice:
+    def test_other_stores_have_the_pipeline_that_is_configured(self, session):
+        for store in (MemoryStore(),):
+            array = zarr.create_array(store, name="a", shape=4, chunks=2, dtype="i4")
+            assert type(pipeline_of(array)) is BatchedCodecPipeline
+            old = zarr.create_array(store, name="b", shape=4, chunks=2, dtype="i4", zarr_format=2)
+            assert type(pipeline_of(old)) is BatchedCodecPipeline
+        with zarr.config.set({"codec_pipeline.path": OTHER}):
+            array = zarr.create_array(MemoryStore(), name="a", shape=4, chunks=2, dtype="i4")
+            assert type(pipeline_of(array)) is OtherPipeline
+            ours = zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="i4")
+            assert type(pipeline_of(ours)) is StorePipeline
+            assert type(pipeline_of(ours).inner) is OtherPipeline
+        assert zarr.config.get("codec_pipeline.path").endswith("BatchedCodecPipeline")
+
+    def test_it_can_be_switched_off(self):
+        code = (
+            "import icefloe, zarr\n"
+            "s = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session('main')\n"
+            "a = zarr.create_array(s.store, name='a', shape=4, chunks=2, dtype='i4')\n"
+            "print(type(a._async_array.codec_pipeline).__name__)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"ICEFLOE_ZARR_PIPELINE": "0", "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == "BatchedCodecPipeline"
+
+    def test_it_looks_like_the_one_inside(self, session):
+        array = zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="i4")
+        again = zarr.open_array(session.store, path="a")
+        assert pipeline_of(array) == pipeline_of(again)
+        pipeline = pipeline_of(array)
+        assert list(pipeline) == list(pipeline.inner)
+        assert pipeline.batch_size == pipeline.inner.batch_size
+        assert pipeline.supports_partial_decode == pipeline.inner.supports_partial_decode
+        with pytest.raises(AttributeError):
+            _ = pipeline.no_such_thing
+
+    def test_arrays_are_pickled(self, repository, session):
+        array = zarr.create_array(session.store, name="a", shape=9, chunks=2, dtype="i4")
+        array[...] = np.arange(9)
+        session.commit("written")
+        array = zarr.open_array(repository.readonly_session("main").store, path="a", mode="r")
+        assert array[3] == 3
+        again = pickle.loads(pickle.dumps(array))
+        assert type(pipeline_of(again)) is StorePipeline
+        np.testing.assert_array_equal(again[...], np.arange(9))
+
+
+class TestBatches:
+    def test_a_box_is_read_and_written_at_once(self, session, bulk_calls):
+        data = np.arange(1.0, 401.0).reshape(20, 20)
+        array = zarr.create_array(
+            session.store, name="a", shape=(20, 20), chunks=(2, 2), dtype="f8"
+        )
+        array[...] = data
+        assert bulk_calls == {"read": [], "written": [100]}
+        np.testing.assert_array_equal(array[...], data)
+        np.testing.assert_array_equal(array[3:17:2, 4], data[3:17:2, 4])
+        assert bulk_calls["read"] == [100, 7]
+        array[1:5, 1:5] = 0
+        assert bulk_calls["written"] == [100, 8]  # one of the nine is empty now
+
+    def test_scattered_chunks_are_read_and_written_at_once(self, session, bulk_calls):
+        data = np.arange(1.0, 101.0)
+        array = zarr.create_array(session.store, name="a", shape=100, chunks=2, dtype="f8")
+        array[...] = data
+        np.testing.assert_array_equal(array.vindex[[1, 50, 99]], data[[1, 50, 99]])
+        np.testing.assert_array_equal(array[::9], data[::9])
+        assert bulk_calls["read"] == [3, 12]
+        array.oindex[[1, 50, 99]] = 7
+        data[[1, 50, 99]] = 7
+        assert bulk_calls["written"] == [50, 3]
+        np.testing.assert_array_equal(array[...], data)
+
+    def test_an_array_that_grew_keeps_what_was_there(self, session):
+        array = zarr.create_array(
+            session.store, name="a", shape=10, chunks=4, dtype="f8", compressors=ZstdCodec()
+        )
+        array[...] = np.arange(10.0)
+        other = zarr.open_array(session.store, path="a")
+        other.resize(12)
+        other[10:] = [10, 11]
+        array.resize(12)
+        array[8:10] = [80, 90]  # all of the last chunk once, but not now
+        expected = np.array([*range(8), 80, 90, 10, 11], dtype="f8")
+        np.testing.assert_array_equal(array[...], expected)
+
+    def test_a_read_only_store_refuses(self, repository, session):
+        zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="i4")
+        session.commit("empty")
+        store = repository.readonly_session("main").store
+        array = zarr.open_array(store, path="a", mode="r")
+        with pytest.raises(ReadOnlyStoreError):
+            array[...] = 1
+
+    @pytest.mark.parametrize(
+        "encoding",
+        [
+            {"name": "default", "separator": "."},
+            {"name": "v2", "separator": "."},
+            {"name": "v2", "separator": "/"},
+        ],
+    )
+    @pytest.mark.parametrize("path", ["a", "c/0/c", "12"])
+    def test_all_names_of_chunks(self, session, bulk_calls, encoding, path):
+        data = np.arange(1, 25, dtype="i4").reshape(4, 6)
+        array = zarr.create_array(
+            session.store,
+            name=path,
+            shape=(4, 6),
+            chunks=(1, 2),
+            dtype="i4",
+            chunk_key_encoding=encoding,
+        )
+        array[...] = data
+        np.testing.assert_array_equal(array[1:, 1:], data[1:, 1:])
+        assert bulk_calls == {"read": [9], "written": [12]}
+
+    def test_missing_chunks_are_reported_as_zarr_is_told(self, session):
+        array = zarr.create_array(session.store, name="a", shape=8, chunks=2, dtype="i4")
+        array[2:4] = 1
+        if "read_missing_chunks" not in zarr.config.get("array"):
+            assert array[...].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+            return
+        with zarr.config.set({"array.read_missing_chunks": False}):
+            strict = zarr.open_array(session.store, path="a")
+            assert strict[2:4].tolist() == [1, 1]
+            with pytest.raises(Exception, match="3 chunk"):
+                strict[...]

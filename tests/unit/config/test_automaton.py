@@ -1,0 +1,108 @@
+"""The engine for regular expressions agrees with Python's, and cannot be kept busy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from icefloe.config.automaton import MAX_STATES, Automaton, UnsupportedError
+from icefloe.config.patterns import found, matches_whole, pattern_error
+from icefloe.config.preloading import COORDINATE_NAMES
+from icefloe.errors import InvalidInputError
+
+atoms = st.sampled_from(
+    ["a", "b", "/", ".", r"\d", r"\w", r"\S", "[ab]", "[^a]", "[a-c1]", r"[^\W_]", "^", "$", r"\Z"]
+)
+expressions = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map("".join),
+        st.tuples(inner, inner).map("(?:{0[0]}|{0[1]})".format),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "*?", "{2,}"])).map(
+            "({0[0]}){0[1]}".format
+        ),
+    ),
+    max_leaves=6,
+)
+texts = st.text("abc1/_\n é", max_size=8)
+
+
+@given(expressions, texts, st.sampled_from(["", "(?i)", "(?s)"]))
+@example("(a|b)*$", "ab\n", "")
+@example("", "", "")
+def test_it_agrees_with_the_engine_of_python(regex: str, text: str, flags: str) -> None:
+    whole, part = Automaton(flags + regex), Automaton(flags + regex, anywhere=True)
+    theirs = re.compile(flags + regex)
+    for _ in range(2):  # once more from what is remembered
+        assert whole.matches(text) == (theirs.fullmatch(text) is not None)
+        assert part.matches(text) == (theirs.search(text) is not None)
+
+
+@pytest.mark.parametrize("regex", COORDINATE_NAMES)
+@pytest.mark.parametrize("name", ["time", "time_bnds", "lat", "latitude_bounds", "plev", "air", ""])
+def test_the_usual_names(regex: str, name: str) -> None:
+    assert found(regex, name) == (re.search(regex, name) is not None)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        "(a*)*b",
+        "(a|a)*b",
+        "(a|aa)+$b",
+        "a*a*a*a*a*a*a*a*b",
+        "(.*)*x",
+        "(?:(?:a?){50}a{50})",
+        "(a{1,9}){1,9}c",
+    ],
+)
+def test_hostile_expressions_end(regex: str) -> None:
+    # Python's own engine would take longer than anybody lives for most of these.
+    assert not matches_whole(regex, "a" * 2000)
+
+
+@pytest.mark.parametrize(
+    ("regex", "reason"),
+    [
+        (r"(a)\1", "groupref is not supported"),
+        ("(?=a)", "assert is not supported"),
+        ("(?<!a)b", "assert not is not supported"),
+        (r"\bword", "at boundary is not supported"),
+        ("(?>a)", "atomic group is not supported"),
+        ("(?m)^a", "flags"),
+        ("(?a)a", "flags"),
+        ("a{99999}", "repetitions are too many"),
+        ("((a{99}){99}){99}", "repetitions are too many"),
+        ("(", "unterminated"),
+        ("(" * 400 + ")" * 400, ""),
+    ],
+)
+def test_what_is_refused_says_why(regex: str, reason: str) -> None:
+    error = pattern_error(regex)
+    assert error is None if not reason else error is not None and reason in error
+    assert not (error and matches_whole(regex, "a"))
+
+
+def test_the_number_of_states_is_bounded() -> None:
+    Automaton("a" * (MAX_STATES - 2))
+    with pytest.raises(UnsupportedError):
+        Automaton("a" * MAX_STATES)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    automaton = Automaton("x.*")
+    text = "x" + "".join(map(chr, range(0x4E00, 0x4E00 + 15_000)))
+    assert automaton.matches(text)
+    assert sum(map(len, automaton._steps.values())) <= 10_000
+    assert automaton.matches(text)
+
+
+def test_a_rule_with_a_backreference_is_refused_by_name() -> None:
+    from icefloe.config import ManifestConfig, ManifestRule, ManifestSet
+
+    sets = [ManifestSet(name="a", max_manifest_size=9)]
+    with pytest.raises(InvalidInputError, match="path"):
+        ManifestConfig(sets=sets, rules=[ManifestRule(target="a", path=r"(a)\1")])
