@@ -91,7 +91,9 @@ class CollectionMachine(RuleBasedStateMachine):
         self.open: list[Writer] = []
         self.tags = 0
 
-    @initialize(packed=st.booleans(), generation=st.sampled_from(["repository", "store"]))
+    @initialize(
+        packed=st.booleans(), generation=st.sampled_from(["repository", "store", "dataset"])
+    )
     def create(self, packed: bool, generation: str) -> None:
         self.clock = ClockedStorage(icefloe.in_memory_storage())
         self.repo = Repository.create(
@@ -112,26 +114,30 @@ class CollectionMachine(RuleBasedStateMachine):
 
     # --- writers
 
-    @rule(target=writers, branch=st.sampled_from(BRANCHES))
-    def start(self, branch: str) -> Writer | None:
-        if f"branch {branch}" not in self.refs:
-            return None
-        writer = Writer(self.repo.writable_session(branch), branch)
+    @rule(
+        target=writers,
+        branch=st.sampled_from(BRANCHES),
+        chunk=st.integers(0, CHUNKS - 1),
+        value=st.integers(1, 9),
+    )
+    def start(self, branch: str, chunk: int, value: int) -> Writer:
+        name = branch if f"branch {branch}" in self.refs else "main"
+        writer = Writer(self.repo.writable_session(name), name)
         self.open.append(writer)
+        self.write(writer, chunk, value)
         return writer
 
     @rule(writer=writers, chunk=st.integers(0, CHUNKS - 1), value=st.integers(1, 9))
-    def write(self, writer: Writer | None, chunk: int, value: int) -> None:
+    def write(self, writer: Writer, chunk: int, value: int) -> None:
         if writer in self.open:
             zarr.open_array(writer.session.store, path="a")[chunk] = value
             writer.session._packs.write_all()
             writer.edits[chunk] = value
 
-    @rule(writer=writers)
-    def commit(self, writer: Writer | None) -> None:
-        if writer in self.open and writer.edits:
-            self.open.remove(writer)
-            self.finish(writer)
+    @rule(pick=st.integers(0, 1000))
+    def commit(self, pick: int) -> None:
+        if self.open:
+            self.finish(self.open.pop(pick % len(self.open)))
 
     def finish(self, writer: Writer) -> None:
         try:
@@ -241,10 +247,8 @@ class CollectionMachine(RuleBasedStateMachine):
                 self.repo.garbage_collect(cutoff)
             elif what == "delete":
                 self.delete(BRANCHES[1 + pick % 2])
-            elif ready := [writer for writer in self.open if writer.edits]:
-                writer = ready[pick % len(ready)]
-                self.open.remove(writer)
-                self.finish(writer)
+            else:
+                self.commit(pick)
 
         Repository.open(Interrupted(self.clock, nth, meanwhile)).garbage_collect(cutoff)
 
