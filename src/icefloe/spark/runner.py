@@ -62,6 +62,11 @@ class Results:
             if buffer is not None and buffer.size:
                 yield number, name, tasks.unpack(buffer)
 
+    def of(self, wanted: Callable[[str], bool]) -> Results:
+        """Only the outputs of some names."""
+        chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
+        return Results(self._rows.filter(chosen), self.items, self.seconds)
+
     def without(self, prefix: str) -> Results:
         """The same without the outputs whose names start so."""
         names = self._rows.column("name").to_pylist()
