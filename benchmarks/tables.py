@@ -109,8 +109,8 @@ def main() -> None:
                         seconds.setdefault((question, candidate), []).append(taken)
         cells = arguments.days * LATITUDES * LONGITUDES
         sys.stdout.write(f"{cells:,} cells\n")
-        for (question, candidate), taken in seconds.items():
-            best = statistics.median(taken)
+        for (question, candidate), measured in seconds.items():
+            best = statistics.median(measured)
             against = statistics.median(seconds[question, "parquet"])
             sys.stdout.write(
                 f"{question:22} {candidate:8} {best:7.2f} s  {best / against:6.2f} x Parquet\n"

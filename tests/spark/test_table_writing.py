@@ -82,6 +82,31 @@ def test_write_table_refuses_and_commits_nothing(spark, repo):
     assert commits(repo) == 2
 
 
+def test_times_with_a_zone_are_utc(spark, repo):
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        rows = spark.createDataFrame(
+            pa.table(
+                {
+                    "time": pa.array(sample().time.values.astype("M8[us]").repeat(50)).cast(
+                        pa.timestamp("us", "UTC")
+                    ),
+                    "x": np.tile(sample().x.values, 6),
+                    "t": sample().t.values.ravel(),
+                }
+            )
+        )
+        assert dict(rows.dtypes)["time"] == "timestamp"
+        write_table(rows, repo, dims=["time", "x"])
+        found = table(spark, repo, zoned_times=True, where="time >= '2020-01-02 00:00:00'")
+        # Five hours later in UTC: the second day is out.
+        assert found.select("time").distinct().count() == 4
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    np.testing.assert_array_equal(opened(repo).time, sample().time)
+    np.testing.assert_array_equal(opened(repo).t, sample().t)
+
+
 def test_a_transaction_is_done_once(spark, repo):
     rows = frame_of(spark, sample())
     first = write_table(rows, repo, dims=["time", "x"], txn_app_id="a", txn_version=1)

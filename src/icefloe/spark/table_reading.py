@@ -15,6 +15,7 @@ from icefloe.spark.tables.places import Place, Version
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import EXTENT, START, Scan, ScanTicket
 from icefloe.spark.tables.selection import choice_of
+from icefloe.spark.tables.where import columns_of, parse_condition
 from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.repository import Repository
 
@@ -119,9 +120,14 @@ def _with_condition(
 
     asked = msgspec.structs.replace(request, where=where)
     try:
-        Scan(session, asked)
+        scan = Scan(session, asked)
+        condition = parse_condition(where, scan.layout.names)
     except InvalidInputError:
         # Functions and arithmetic: Spark's business alone, which must find the columns.
+        return request, where
+    named = scan.layout.schema(columns_of(condition))
+    if request.reading.zoned_times and any(map(pa.types.is_timestamp, named.types)):
+        # Spark reads texts as times of the session's zone, which may not be UTC.
         return request, where
     return asked, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +51,9 @@ def _plain(condition: Condition, scan: Scan) -> Condition:
             literal = conditions.literal_for(kind, name, value)
             if pa.types.is_timestamp(kind):
                 literal = literal.cast(pa.int64())
-            return Compare(name, operator, literal.as_py())
+            plain = literal.as_py()
+            # Bounds are floats, and only such that float64 has exactly.
+            return Compare(name, operator, float(plain) if isinstance(plain, Decimal) else plain)
         case Both(parts):
             return Both(tuple(_plain(part, scan) for part in parts))
         case Either(parts):
