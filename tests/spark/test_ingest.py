@@ -270,7 +270,8 @@ def test_a_file_that_moved_leaves_no_references_to_what_it_was(
     ingest(spark, repo, f"{data}/")
     month_file(data / "x.nc", 3, days=2, seed=5)
     os.utime(moving, (1_900_000_000, 1_900_000_000))
-    ingest(spark, repo, f"{data}/")
+    done = ingest(spark, repo, f"{data}/")
+    assert "files that were ingested before lie elsewhere now" in str(done)
     found = found_in(repo)
     assert found.sizes["time"] == 9
     assert np.isnan(found.t2m.values[3:7]).all()

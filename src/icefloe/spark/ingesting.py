@@ -503,6 +503,25 @@ class _Ingest:
         names = tuple(sorted(header.variables))
         return msgspec.structs.replace(row, variables=names, region=region)
 
+    def _remarks(self, found: _Found, plan: IngestPlan) -> tuple[Difference, ...]:
+        """What users should know, and need not do anything about."""
+        remarks = [each for each in plan.differences if not each.is_error]
+        moved = []
+        for header in found.headers:
+            known = self._known.get(header.url)
+            new = self._ingested(header, plan).region
+            if known is not None and known.region and known.region != new:
+                moved.append((f"was {known.region}, is {new}", (header.url,)))
+        if moved:
+            what = "files that were ingested before lie elsewhere now"
+            hint = (
+                "what they were taken for before has missing values now"
+                if self._settings.mode == "virtual"
+                else "what was copied from them before is still there"
+            )
+            remarks.append(Difference("", what, tuple(moved), is_error=False, hint=hint))
+        return tuple(remarks)
+
     def _row(
         self,
         url: str,
@@ -535,7 +554,7 @@ class _Ingest:
             tuple(found.broken),
             tuple(sorted(v.name for v in variables if _is_taken(v))),
             tuple(sorted(v.name for v in variables if not _is_taken(v))),
-            () if plan is None else tuple(each for each in plan.differences if not each.is_error),
+            () if plan is None else self._remarks(found, plan),
             job,
             time.monotonic() - self._started,
         )
