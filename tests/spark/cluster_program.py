@@ -78,9 +78,7 @@ def main() -> None:
     spark.sparkContext.setLogLevel("OFF")
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{folder}/repo"))
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
-    flaky = write(
-        spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, task_bytes=1
-    )
+    flaky = write(spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, task_bytes=1)
     killed = write(
         spark, repo, {"killed": Fails(folder, 1, kill=True)}, create={"killed": new}, task_bytes=1
     )
