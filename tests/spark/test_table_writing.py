@@ -147,3 +147,13 @@ def test_the_writer_of_the_data_source(spark, repo):
     with pytest.raises(AnalysisException, match="unknown option"):
         save(rows, txnVersion=6, dimension="x")
     assert commits(repo) == 5
+
+
+def test_a_failed_write_commits_and_deletes_nothing(spark, repo, tmp_path):
+    rows = frame_of(spark, sample()).repartition(2)
+    broken = rows.selectExpr("time", "x", "if(x = 24, raise_error('boom'), t) t", "n")
+    before = {path for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    with pytest.raises(Exception, match="boom"):
+        broken.write.format("icefloe").mode("append").option("dims", "time,x").save(url_of(repo))
+    assert commits(repo) == 1
+    assert before <= {path for path in (tmp_path / "r").rglob("*") if path.is_file()}

@@ -11,7 +11,7 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.spark.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.places import Place, Version
+from icefloe.spark.tables.places import Version
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import EXTENT, START, Scan, ScanTicket
 from icefloe.spark.tables.selection import choice_of
@@ -140,8 +140,8 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
 
 
 def open_source(source: Source) -> Repository:
-    """The repository that is meant, which executors must be able to reach too."""
-    return source if isinstance(source, Repository) else Place(str(source)).open()
+    """The repository that is meant."""
+    return source if isinstance(source, Repository) else Repository.open(source)
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:

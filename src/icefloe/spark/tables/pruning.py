@@ -30,8 +30,12 @@ def needed_chunks(scan: Scan) -> Keep:
     """For each chunk of the scan's grid whether it is needed; None if all are."""
     keep: Keep = None
     if scan.condition is not None:
-        bounds = {dim: _coordinate_bounds(scan, dim) for dim in scan.layout.dims}
-        for name in conditions.columns_of(scan.condition) - set(bounds):
+        bounds = {
+            dim: known
+            for dim in scan.layout.dims
+            if (known := _coordinate_bounds(scan, dim)) is not None
+        }
+        for name in conditions.columns_of(scan.condition) - set(scan.layout.dims):
             known = _variable_bounds(scan, name) if scan.request.use_statistics else None
             if known is not None:
                 bounds[name] = known
@@ -61,8 +65,8 @@ def _plain(condition: Condition, scan: Scan) -> Condition:
     return condition
 
 
-def _coordinate_bounds(scan: Scan, dim: str) -> Bounds:
-    """Bounds of a coordinate in each run of chunks along its own dimension."""
+def _coordinate_bounds(scan: Scan, dim: str) -> Bounds | None:
+    """Bounds of a coordinate in each run of chunks along its own dimension; None for texts."""
     axis = scan.layout.dims.index(dim)
     edges = scan.grid.edges[axis]
     column = scan.coordinates[dim]
@@ -70,8 +74,7 @@ def _coordinate_bounds(scan: Scan, dim: str) -> Bounds:
     shape[axis] = len(edges) - 1
     values = _comparable(column)
     if values is None or not len(column):
-        unknown = np.zeros(shape, dtype=bool)
-        return Bounds(unknown, unknown, unknown, ~unknown, unknown)
+        return None
     starts = edges[:-1]
     low = np.minimum.reduceat(values, starts).reshape(shape)
     high = np.maximum.reduceat(values, starts).reshape(shape)
