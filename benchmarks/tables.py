@@ -19,7 +19,6 @@ LATITUDES, LONGITUDES, CHUNK = 180, 360, (8, 90, 180)
 def prepare(spark: Any, folder: Path, days: int) -> None:
     """A repository and a Parquet folder with the same cells."""
     import numpy as np
-    import pandas as pd
     import xarray as xr
 
     import icefloe
@@ -32,7 +31,7 @@ def prepare(spark: Any, folder: Path, days: int) -> None:
     dataset = xr.Dataset(
         {"t2m": (("time", "lat", "lon"), (285 + season - np.abs(north) + noise).astype("f4"))},
         coords={
-            "time": pd.date_range("2020-01-01", periods=days),
+            "time": np.datetime64("2020-01-01", "ns") + np.arange(days) * np.timedelta64(1, "D"),
             "lat": np.linspace(-89.5, 89.5, LATITUDES),
             "lon": np.arange(LONGITUDES, dtype="f8"),
         },
@@ -109,8 +108,8 @@ def main() -> None:
                         seconds.setdefault((question, candidate), []).append(taken)
         cells = arguments.days * LATITUDES * LONGITUDES
         sys.stdout.write(f"{cells:,} cells\n")
-        for (question, candidate), taken in seconds.items():
-            best = statistics.median(taken)
+        for (question, candidate), measured in seconds.items():
+            best = statistics.median(measured)
             against = statistics.median(seconds[question, "parquet"])
             sys.stdout.write(
                 f"{question:22} {candidate:8} {best:7.2f} s  {best / against:6.2f} x Parquet\n"

@@ -48,6 +48,9 @@ def main(kind: str, folder: str) -> None:
     write_table(doubled, repo, group="doubled", dims=["y", "x"], progress=False)
     found = xr.open_zarr(repo.readonly_session("main").store, group="doubled", consolidated=False)
     assert np.array_equal(found.v.values, values[10:] * 2)
+    if kind != "connect":
+        spark.stop()
+        return
     (
         doubled.write.format("icefloe").mode("append")
         .options(group="again", dims="y,x", message="by the writer").save(url)

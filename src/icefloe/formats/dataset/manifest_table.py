@@ -27,7 +27,7 @@ from icefloe.formats.dataset.parquet_files import (
     read_row_group,
     read_table,
 )
-from icefloe.formats.port import MAX_NODE_NUMBER, NeedsMore
+from icefloe.formats.port import NeedsMore, numbered_id, prefix_number
 from icefloe.model.chunk_index import MAX_BOX_POSITIONS
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
 from icefloe.model.ids import ChunkFileId, NodeId
@@ -94,12 +94,6 @@ def encode_manifest(index: ManifestIndex, blocks: Sequence[Block], level: int) -
     """The bytes of a manifest of at least one reference."""
     if not blocks:
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
-    arrays = index.arrays
-    if len(arrays) and int(arrays.numbers.max()) > MAX_NODE_NUMBER:
-        raise InvalidInputError(
-            "arrays are numbered up to 2**32 - 1 in this generation; give the nodes of a change "
-            "set their numbers before it is written"
-        )
     longest = max(int(block.refs.lengths.max()) for block in blocks)
     bits = 32 if longest < 2**32 else 64
     schema = manifest_schema(bits)
@@ -150,7 +144,7 @@ def _identities(
             assert block.positions is not None
             positions = block.positions[low - start : high - start]
         data, edges = coordinates.encode(array.extents.delinearize(positions))
-        numbers.append(np.full(high - low, int.from_bytes(node_id, "big"), dtype=np.uint64))
+        numbers.append(np.full(high - low, prefix_number(node_id), dtype=np.uint64))
         pieces.append(data)
         bounds.append(edges[1:] + end)
         end += len(data)
@@ -456,8 +450,9 @@ def _foreign_index(data: bytes, key: str) -> ManifestIndex:
             edges = bounds[rows[0] : rows[-1] + 2]
             rank = _rank(octets, edges)
             coords = coordinates.decode(octets, edges, rank)
-            node_id = NodeId(int(number).to_bytes(NodeId.SIZE, "big"))
-            parts.append((node_id, ArrayChunks.from_columns(coords, refs.take(rows))))
+            parts.append(
+                (numbered_id(int(number)), ArrayChunks.from_columns(coords, refs.take(rows)))
+            )
     except (ValueError, KeyError, pa.ArrowException, InvalidInputError) as error:
         raise bad_file(key, str(error)) from None
     index, blocks = lay_out(parts)
