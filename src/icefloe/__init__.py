@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from icefloe.diagnostics import spec_version as spec_version
     from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
+    from icefloe.errors import BrokenFilesError as BrokenFilesError
     from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
     from icefloe.errors import ConflictError as ConflictError
     from icefloe.errors import DamagedChunkError as DamagedChunkError
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from icefloe.storage.settings import StorageRetriesSettings as StorageRetriesSettings
     from icefloe.storage.settings import StorageSettings as StorageSettings
     from icefloe.storage.settings import StorageTimeoutSettings as StorageTimeoutSettings
+    from icefloe.storage.split import split_storage as split_storage
     from icefloe.storage.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
     from icefloe.storage.stores import ObjectStoreConfig as ObjectStoreConfig
     from icefloe.storage.stores import S3Options as S3Options
@@ -202,6 +204,7 @@ _HOMES = {
     ),
     "icefloe.errors": (
         "AlreadyExistsError",
+        "BrokenFilesError",
         "CommitStateUnknownError",
         "ConflictError",
         "DamagedChunkError",
@@ -285,6 +288,7 @@ _HOMES = {
         "StorageSettings",
         "StorageTimeoutSettings",
     ),
+    "icefloe.storage.split": ("split_storage",),
     "icefloe.storage.stores": (
         "AnyObjectStoreConfig",
         "ObjectStoreConfig",

@@ -19,10 +19,12 @@ from icefloe import (
     SnapshotInfo,
     SnapshotNotFoundError,
 )
+from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.testing.faults import FaultyStorage
 from icefloe.versioning.history import parse_moment
 from tests.documents import array, commit_attribute, group, make_tree, set_chunks
+from tests.formats import FORMATS
 
 if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=[1, 2], ids=["rows", "columns"])
+@pytest.fixture(params=FORMATS)
 def repository(request: pytest.FixtureRequest) -> Repository:
-    return Repository.create(icefloe.in_memory_storage(), spec_version=request.param)
+    return Repository.create(icefloe.in_memory_storage(), **FORMATS[request.param])
 
 
 def ancestry(repository: Repository, **version: Any) -> list[SnapshotInfo]:
@@ -149,7 +151,9 @@ def test_a_history_that_runs_in_circles_is_found(repository: Repository) -> None
 
 def test_a_hole_in_the_history_is_found(repository: Repository) -> None:
     ids = [commit_attribute(repository, value) for value in range(5)]
-    repository.storage.delete_many([f"snapshots/{ids[1]}"])
+    fmt = detect(repository.storage)
+    assert fmt is not None
+    repository.storage.delete_many([fmt.layout.snapshot(SnapshotId.parse(ids[1]))])
     opened = Repository.open(repository.storage)
     with pytest.raises(SnapshotNotFoundError, match=ids[1]):
         ancestry(opened, branch="main")
@@ -337,14 +341,14 @@ def test_diff_joins_commits(repository: Repository) -> None:  # api-facts 13
     session.set_document("/n", array())
     set_chunks(session, "/n", [0])
     set_chunks(session, "/b", [5])
-    set_chunks(session, "/g/a", [1, 2])
+    set_chunks(session, "/g/a", [1, 2], b"new")
     session.commit("one")
     session = edit(repository)
     session.delete_node("/passing")
     session.delete_node("/b")
     session.set_document("/n", array((20,)))
     session.delete_chunk("/n", (0,))
-    set_chunks(session, "/g/a", [2, 3])
+    set_chunks(session, "/g/a", [2, 3], b"newer")
     session.set_document("/g", group(label="x"))
     session.commit("two")
     diff = repository.diff(from_snapshot_id=base, to_branch="main")
@@ -361,7 +365,7 @@ def test_diff_of_moves_names_nodes_as_they_were_and_are(repository: Repository) 
     base = make_tree(repository)
     session = edit(repository)
     session.move("/g", "/h")
-    set_chunks(session, "/h/a", [4])
+    set_chunks(session, "/h/a", [4], b"new")
     session.commit("one")
     session = edit(repository)
     session.move("/h/a", "/a")

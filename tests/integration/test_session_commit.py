@@ -30,6 +30,7 @@ from tests.documents import (
     node_paths,
     set_chunks,
 )
+from tests.formats import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from icefloe.versioning.session import Session
 
 
-@pytest.fixture(params=[1, 2], ids=["rows", "columns"])
+@pytest.fixture(params=FORMATS)
 def repository(request: pytest.FixtureRequest) -> Repository:
-    made = Repository.create(icefloe.in_memory_storage(), spec_version=request.param)
+    made = Repository.create(icefloe.in_memory_storage(), **FORMATS[request.param])
     make_tree(made)
     return made
 

@@ -40,6 +40,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from tests.formats import FORMATS
 from tests.property import hierarchy
 from tests.property.hierarchy import (
     Coords,
@@ -213,12 +214,13 @@ def pick(options: Sequence[Any], number: int) -> Any:
 
 class RepositoryMachine(RuleBasedStateMachine):
     make_storage: ClassVar[Callable[[], Storage]]
-    spec_version: ClassVar[int] = 2
+    how: ClassVar[dict[str, Any]] = {}
+    """The format: arguments of `Repository.create`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.storage = type(self).make_storage()
-        self.repo = Repository.create(self.storage, CONFIG, spec_version=self.spec_version)
+        self.repo = Repository.create(self.storage, CONFIG, **self.how)
         self.identities = 0
         self.rivals = 0
         self.messages = 0
@@ -794,7 +796,8 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.repo = Repository.open(self.storage)
-        assert self.repo.spec_version == self.spec_version
+        assert self.repo.generation == self.how.get("generation", "repository")
+        assert self.repo.spec_version == self.how.get("spec_version", self.repo.spec_version)
         assert self.repo.config.inline_attributes_threshold_bytes == 200
 
     @rule()
@@ -836,20 +839,23 @@ class RepositoryMachine(RuleBasedStateMachine):
             assert repo.lookup_tag(name) == target
 
 
-def run(make_storage: Callable[[], Storage], *, spec_version: int = 2, share: float = 1.0) -> None:
+def run(
+    make_storage: Callable[[], Storage], *, how: dict[str, Any] | None = None, share: float = 1.0
+) -> None:
     """Run the machine with a share of the profile's examples."""
     machine = type(
         "Machine",
         (RepositoryMachine,),
-        {"make_storage": staticmethod(make_storage), "spec_version": spec_version},
+        {"make_storage": staticmethod(make_storage), "how": how or {}},
     )
     examples = max(2, int(settings().max_examples * share))
     run_state_machine_as_test(machine, settings=settings(max_examples=examples))
 
 
-@pytest.mark.parametrize("spec_version", [2, 1])
-def test_in_memory(spec_version: int) -> None:
-    run(icefloe.in_memory_storage, spec_version=spec_version, share=0.6)
+@pytest.mark.parametrize("name", FORMATS)
+def test_in_memory(name: str) -> None:
+    share = 0.6 if "spec_version" in FORMATS[name] else 0.2
+    run(icefloe.in_memory_storage, how=FORMATS[name], share=share)
 
 
 def test_on_local_files(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from icefloe.model.ids import Identifier, SnapshotId
+from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
+    from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
@@ -71,7 +71,10 @@ class EncodedFile(Record, frozen=True):
 
 
 class NeedsMore(Record, frozen=True):
-    """Answer of a decoder that must see the first `length` bytes of the file."""
+    """Answer of a decoder that must see the first `length` bytes of the file.
+
+    The last ones, in a generation whose index is at the end.
+    """
 
     length: int
 
@@ -109,7 +112,10 @@ class Codec(Protocol):
     def decode_manifest_index(
         self, prefix: bytes, size: int, key: str
     ) -> ManifestIndex | NeedsMore:
-        """Read the index from the first bytes of a manifest file of `size` bytes."""
+        """Read the index from the first bytes of a manifest file of `size` bytes.
+
+        From the last ones, in a generation whose index is at the end.
+        """
 
     def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
         """Read one block from the bytes that the index's span names."""
@@ -166,6 +172,20 @@ class Refs(Protocol):
     def tags(self) -> set[str]:
         """Names of all tags."""
 
+    def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
+        """Raise InvalidInputError unless all of these names could be given, side by side."""
+
+    def create_all(
+        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+    ) -> None:
+        """Publish a repository with its branches and tags; nobody sees it before it has all.
+
+        Those that are there already, as an earlier try left them, are no obstacle.
+        """
+
+    def forget(self, snapshots: Collection[SnapshotId]) -> None:
+        """Take snapshots that are about to be deleted from what lists them, if something does."""
+
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""
 
@@ -196,11 +216,23 @@ class NodeNumbering(StrEnum):
     """How a new node gets its number, which it keeps for life."""
 
     RANDOM = "random"
+    """4 random bytes, behind 4 zeros."""
     SEQUENTIAL = "sequential"
-    """The next one that no node of the history had: small numbers, fit for narrow columns."""
+    """The next number that no node of the history had, and 4 random bytes behind it: the number
+    fits narrow columns, and nodes of different branches that have one number are still two."""
 
 
 MAX_NODE_NUMBER = 2**32 - 1
+
+
+def numbered_id(number: int, rest: bytes = bytes(4)) -> NodeId:
+    """The id of a node with a number in front; ids sort as their numbers do."""
+    return NodeId(number.to_bytes(4, "big") + rest)
+
+
+def prefix_number(node_id: NodeId) -> int:
+    """The number in front of a node id."""
+    return int.from_bytes(node_id[:4], "big")
 
 
 class Generation(Protocol):
@@ -223,6 +255,10 @@ class Generation(Protocol):
         """How nodes get the numbers of 4 bytes that are their ids; None if ids have 8 bytes."""
 
     @property
+    def index_at_end(self) -> bool:
+        """Whether the index of a manifest is at the end of its file, not at its beginning."""
+
+    @property
     def layout(self) -> Layout:
         """Where each object lies."""
 
@@ -231,3 +267,6 @@ class Generation(Protocol):
 
     def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
         """Branches and tags in a storage; `seen` says where to look for a branch first."""
+
+    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
+        """Add what the file of a snapshot does not say, but another one does."""

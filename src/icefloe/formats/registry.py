@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.formats.config_files import ConfigFiles
 from icefloe.formats.container import WIDE_HEADER_SIZE
+from icefloe.formats.dataset.generation import DatasetGeneration
 from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, Refs
 from icefloe.formats.repository.generation import RepositoryGeneration
 from icefloe.formats.sequence_refs import MAIN
@@ -24,6 +25,7 @@ GENERATIONS: Mapping[str, Generation] = {
     for generation in (
         RepositoryGeneration(),
         StoreGeneration(),
+        DatasetGeneration(),
     )
 }
 """By name, in the order in which a storage is searched for them."""

@@ -22,7 +22,7 @@ from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
@@ -250,6 +250,28 @@ class SequenceRefs:
         return self._names.list_tags(self._storage)
 
     # --- both
+
+    def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
+        """Raise InvalidInputError unless all of these names could be given, side by side."""
+        for branch in branches:
+            self._names.check(branch, "branch")
+        for tag in tags:
+            self._names.check(tag, "tag")
+
+    def create_all(
+        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+    ) -> None:
+        """Publish a repository with its branches and tags, `main` last."""
+        for tag, target in tags.items():
+            if self.tag(tag) != target:
+                self.create_tag(tag, target)
+        for branch in sorted(branches, key=lambda name: name == MAIN):
+            tip = self.tip(branch)
+            if tip is None or tip.snapshot_id != branches[branch]:
+                self.create_branch(branch, branches[branch])
+
+    def forget(self, snapshots: Collection[SnapshotId]) -> None:
+        """Nothing lists snapshots here."""
 
     def _exists(self, key: str) -> bool:
         try:

@@ -181,6 +181,8 @@ class _Collection:
                 doomed = self._spare(doomed, marks, lease)
                 notes = self._notes(doomed)
                 fence = _Fence(lease)
+                gone = doomed.objects[ObjectKind.SNAPSHOT]
+                self._context.refs.forget({SnapshotId(each) for each in gone.each_id()})
                 for kind in _ORDER:  # G5
                     self._delete(kind, doomed.objects[kind], fence)
                 self._delete_notes(notes)

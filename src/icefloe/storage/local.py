@@ -36,6 +36,7 @@ from icefloe.errors import (
     StoragePermissionError,
     UnsafeStorageError,
 )
+from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
 from icefloe.storage.keys import (
     RESERVED_SEGMENT,
@@ -69,6 +70,17 @@ _IMMEDIATE_BYTES = 256 * 1024
 _DEEPEST_FOLDER = 64
 
 _CAPABILITIES = Capabilities(lists_in_pages=False, reads_are_immediate=True)
+
+
+_NOT_LINKABLE = {
+    errno.EXDEV,
+    errno.EPERM,
+    errno.EACCES,
+    errno.EMLINK,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+}
+"""Another disk, or a file system or user that may not link: then the bytes are copied."""
 
 
 class LocalStorage:
@@ -207,6 +219,32 @@ class LocalStorage:
         if self._durability == "fsync":
             self._unsynced.add_file(key)
             self._unsynced.add_folder(parent, got_entry=True)
+
+    def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
+        """Link an object of another folder here; None if the two cannot share it.
+
+        Objects are never altered, so that two names may stand for one.
+        """
+        if not isinstance(source, LocalStorage):
+            return None
+        with (
+            source._translated(source_key),  # noqa: SLF001
+            source._parent(source_key) as (old_folder, old_name),  # noqa: SLF001
+            self._translated(key, writing=True),
+            self._parent(key, make=True) as (folder, name),
+        ):
+            try:
+                os.link(
+                    old_name, name, src_dir_fd=old_folder, dst_dir_fd=folder, follow_symlinks=False
+                )
+            except OSError as error:
+                if error.errno in _NOT_LINKABLE:
+                    return None
+                raise
+        if self._durability == "fsync":
+            self._unsynced.add_file(key)
+            self._unsynced.add_folder(key.rpartition("/")[0], got_entry=True)
+        return CopyMethod.LINKED
 
     def _put(self, folder: int, name: str, data: BytesLike) -> None:
         shelf = self._descend(RESERVED_SEGMENT, make=True)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, StorageError
+from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
 from icefloe.storage.settings import StorageSettings
@@ -212,6 +213,13 @@ class MemoryStorage:
                 contents.store(key, data)
             elif current.data != data:
                 raise AlreadyExistsError(f"{key!r} exists already in {self._location}")
+
+    def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
+        """Let another key hold the same bytes; None if they are not in memory."""
+        if not isinstance(source, MemoryStorage):
+            return None
+        self.put(key, source.get(source_key))
+        return CopyMethod.LINKED
 
     def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         """Replace an object if it is still at `expected` (None: if it is absent)."""

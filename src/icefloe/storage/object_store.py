@@ -21,6 +21,7 @@ from icefloe.errors import (
     StorageError,
     StoragePermissionError,
 )
+from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
 from icefloe.storage.ranges import coalesce, divide, pick
@@ -275,6 +276,18 @@ class ObjectStorage:
         path = self._path(key, write=True)
         with self._translated(key, writing=True) as store:
             await store.put_async(path, data, **self._put_options(data, attributes))
+
+    def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
+        """Let the store copy an object of the same bucket; None if it is in another one."""
+        if not isinstance(source, ObjectStorage):
+            return None
+        ours, theirs = self._place, source._place  # noqa: SLF001
+        if (ours.kind, ours.bucket, ours.config) != (theirs.kind, theirs.bucket, theirs.config):
+            return None
+        path, source_path = self._path(key, write=True), source._path(source_key)  # noqa: SLF001
+        with self._translated(source_key) as store:
+            store.copy(source_path, path)
+        return CopyMethod.SERVER_SIDE
 
     def create(self, key: str, data: BytesLike) -> None:
         """Create an object that must not exist, or hold these very bytes already."""

@@ -7,10 +7,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.plain_form import to_plain
-from icefloe.errors import InvalidInputError, RefNotFoundError
+from icefloe.errors import AlreadyExistsError, InvalidInputError, RefNotFoundError
 from icefloe.model.ids import ManifestId
 from icefloe.model.paths import canonical
 from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import pinned
@@ -25,16 +26,19 @@ from icefloe.versioning.operations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
+    from os import PathLike
 
     from icefloe.formats.port import BranchTip
     from icefloe.maintenance.collection import GCSummary
     from icefloe.maintenance.compaction import CompactionSummary
     from icefloe.maintenance.expiry import ExpirationPolicy
     from icefloe.maintenance.findings import Problem, VerificationReport
+    from icefloe.maintenance.migration import MigrationReport
     from icefloe.maintenance.statistics import ChunkFiles, ChunkStorageStats, SnapshotSize
     from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
     from icefloe.versioning.context import Context
 
 _MANIFEST_BYTES = 512 * 1024 * 1024
@@ -202,7 +206,8 @@ class MaintainedRepository:
         Args:
             message: Message of the commit.
             branch: Whose chunk files are looked at.
-            to_branch: A new branch for the commit, to look at it first; `branch` if not given.
+            to_branch: A new branch that starts with the commit, to look at it first; the commit
+                goes to `branch` if not given.
             arrays: Paths of the arrays to look at; all if not given.
             pack_bytes: Size of the new chunk files; as configured if not given.
             small_file_bytes: Files of at most so many bytes are joined; a quarter of a pack if not
@@ -228,17 +233,18 @@ class MaintainedRepository:
             min_live_share,
         )
         said = message_of(check_message(message), plain_metadata(metadata or {}))
-        tip = self._tip_to_compact(branch, None if dry_run else to_branch)
+        tip = self._tip_to_compact(branch, to_branch)
         summary = compact_branch(
             context,
             tip,
             options,
             said,
             paths=None if arrays is None else [canonical(path) for path in arrays],
+            to_branch=to_branch,
             dry_run=dry_run,
         )
         if not dry_run:
-            self._note("compact", {"branch": tip.branch, **_plain(summary)}, job)
+            self._note("compact", {"branch": to_branch or branch, **_plain(summary)}, job)
         return summary
 
     def _tip_to_compact(self, branch: str, to_branch: str | None) -> BranchTip:
@@ -246,11 +252,12 @@ class MaintainedRepository:
         tip = refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
-        if to_branch is None:
-            return tip
+        if to_branch is not None:
+            taken = refs.tip(to_branch)
+            if taken is not None and taken.snapshot_id is not None:
+                raise AlreadyExistsError(f"branch {to_branch!r} exists already")
         ensure_conditional_writes(self._context.storage)
-        with self._pinned(str(tip.snapshot_id)) as target:
-            return refs.create_branch(to_branch, target)
+        return tip
 
     # --- verification
 
@@ -287,6 +294,39 @@ class MaintainedRepository:
         if repaired:
             self._note("repair", {"problems": [str(problem) for problem in repaired]}, job)
         return repaired
+
+    # --- migration
+
+    def migrate(
+        self,
+        target: Storage | str | PathLike[str],
+        *,
+        generation: str,
+        spec_version: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> MigrationReport:
+        """Copy this repository, with all of its history, to another generation of the format.
+
+        Branches, tags, properties and the configuration come along, and every zarr.json stays as it
+        is, byte for byte. Chunk files are linked or copied by the store itself where source and
+        target share a disk or a bucket. One that was interrupted is started again and goes on.
+        At the end every snapshot is compared with its original, and the target is verified.
+
+        Args:
+            target: An empty place: a storage, a URL or a path.
+            generation: `repository`, `store` or `dataset`.
+            spec_version: Version of that generation; the newest if not given.
+            progress: Called with the name of a stage, and how much of how much of it is done.
+        """
+        from icefloe.maintenance.migration import migrate_repository
+
+        return migrate_repository(
+            self._context,
+            storage_from_url(target),
+            generation=generation,
+            spec_version=spec_version,
+            progress=progress,
+        )
 
     # --- statistics
 
@@ -429,6 +469,7 @@ class MaintainedRepository:
     compact_async = async_twin(compact)
     verify_async = async_twin(verify)
     repair_async = async_twin(repair)
+    migrate_async = async_twin(migrate)
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
     total_chunks_storage_async = async_twin(total_chunks_storage)
     branch_storage_stats_async = async_twin(branch_storage_stats)

@@ -277,13 +277,15 @@ class ManifestWriter:
             for tile in tiles:
                 ref = ManifestRef(tile.info.id, tile.extents, tile.info.num_chunk_refs)
                 added.setdefault(node_id, []).append(ref)
-        refs = {}
+        refs: dict[NodeId, tuple[ManifestRef, ...]] = {}
         for node_id, dropped in self._dropped.items():
             kept = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in dropped]
+            new = added.get(node_id, ())
+            if len(kept) + len(new) <= 1:
+                refs[node_id] = (*kept, *new)
+                continue
             # In the order of the grid, so that readers of a region find neighbours together.
-            refs[node_id] = tuple(
-                sorted([*kept, *added.get(node_id, ())], key=lambda ref: ref.extents.lower)
-            )
+            refs[node_id] = tuple(sorted([*kept, *new], key=lambda ref: ref.extents.lower))
         return refs
 
     # --- the arrays
@@ -300,6 +302,8 @@ def tiling_of(node: Node, settings: Settings) -> Tiling:
     """How an array is cut under a configuration."""
     array = node.array
     assert array is not None
+    if not settings.splitting.split_sizes:
+        return Tiling.for_array(array.grid_shape, (None,) * array.rank)
     names = array.dimension_names or (None,) * array.rank
     sizes = settings.splitting.sizes_for(node.path, names)
     return Tiling.for_array(array.grid_shape, sizes)

@@ -121,7 +121,10 @@ def test_where_files_lie(tmp_path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-
     keys = {info.key for info in storage.list()}
     snapshot = f"s/{file_name(SnapshotId.parse(repo_id))}.json"
     assert {"r/main/ZZZZZZZZ.json", "r/main/ZZZZZZZY.json", "r/v1.json", snapshot} <= keys
-    assert {key.partition("/")[0] for key in keys} == {"r", "s", "a", "m", "c", "config"}
+    assert {key.partition("/")[0] for key in keys} == {
+        *("r", "s", "a", "m", "c"),  # R3-01
+        *("config", "maintenance"),  # ours: settings, and the log of operations
+    }
     for key in keys:
         name = FORMAT.layout.parse(key)
         if name is not None:
@@ -349,13 +352,13 @@ def test_payloads(tmp_path) -> None:  # R3-85 R3-86 R3-87 R3-88 R3-89
     ]
 
 
-def test_what_others_may_write_is_read() -> None:
-    # R3-58 R3-67 R3-68 R3-71: every 16 bytes are an id, and 1.0 is an integer in JSON Schema
+def foreign_store(parents: int = 1) -> Storage:
+    """What another program may write: every 16 bytes are an id, and 1.0 is an integer."""
     manifest_id, chunk_id = ManifestId(WIDE), ChunkFileId(WIDE[::-1])
     manifest = {
         "chunks": {
             "7/0": {"Ref": {"id": list(chunk_id), "length": 3.0, "offset": 0, "x": 1}},
-            "7/1": {"Virtual": {"length": 1, "location": "s3://b/x", "offset": 2**63}},
+            "7/1": {"Virtual": {"length": 1, "location": "s3://b/x", "offset": 2**62}},
             "8": {"Inline": [0, 255, 7.0]},
         },
         "other": None,
@@ -387,10 +390,10 @@ def test_what_others_may_write_is_read() -> None:
             },
         },
         "properties": {"p": 1},
-        "short_term_history": [stub],
-        "short_term_parents": 1,
+        "short_term_history": [stub] * parents,
+        "short_term_parents": parents,
         "started_at": NOW,
-        "total_parents": 5,
+        "total_parents": 5 * parents,
     }
     check(snapshot, seed_schema("snapshot"))
     check(manifest, seed_schema("manifest"))
@@ -403,6 +406,12 @@ def test_what_others_may_write_is_read() -> None:
     ref_data = {"properties": {"x": 1}, "snapshot": list(WIDE), "timestamp": NOW}
     check(ref_data, seed_schema("ref"))
     storage.put("r/main/ZZZZZZZZ.json", json.dumps(ref_data).encode())
+    return storage
+
+
+def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71
+    storage = foreign_store()
+    snapshot_id = SnapshotId(WIDE)
     repo = Repository.open(storage)
     reader = repo.readonly_session("main")
     assert reader.snapshot_id == repo.lookup_branch("main") == str(snapshot_id)

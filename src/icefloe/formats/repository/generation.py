@@ -11,6 +11,7 @@ from icefloe.formats.repository.refs import repository_refs
 
 if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip, Codec, Layout, NodeNumbering, Refs
+    from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
 
 
@@ -21,6 +22,7 @@ class RepositoryGeneration:
     spec_versions: tuple[int, ...] = (ROWS_VERSION, COLUMNS_VERSION)
     keeps_logs: bool = True
     node_numbering: NodeNumbering | None = None
+    index_at_end: bool = False
     layout: Layout = RepositoryLayout()
 
     def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
@@ -33,3 +35,8 @@ class RepositoryGeneration:
     def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
         """Branches and tags in a storage."""
         return repository_refs(storage, seen)
+
+    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
+        """The snapshot as it is: its file says all."""
+        del storage
+        return snapshot

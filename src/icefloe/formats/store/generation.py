@@ -9,6 +9,7 @@ from icefloe.formats.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip, Codec, Layout, Refs
+    from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
 
 
@@ -19,6 +20,7 @@ class StoreGeneration:
     spec_versions: tuple[int, ...] = (1,)
     keeps_logs: bool = False
     node_numbering: NodeNumbering | None = NodeNumbering.RANDOM
+    index_at_end: bool = False
     layout: Layout = StoreLayout()
 
     def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
@@ -33,3 +35,8 @@ class StoreGeneration:
         from icefloe.formats.store.refs import store_refs
 
         return store_refs(storage, seen)
+
+    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
+        """The snapshot as it is: its file says all."""
+        del storage
+        return snapshot

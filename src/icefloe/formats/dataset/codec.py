@@ -1,0 +1,100 @@
+"""The codec of the `dataset` generation: Parquet tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from icefloe.errors import InvalidInputError
+from icefloe.formats.container import DEFAULT_LEVEL, bad_file
+from icefloe.formats.dataset import manifest_table, structure_table
+from icefloe.formats.dataset.arrow_schemas import attributes_schema
+from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table
+from icefloe.formats.port import EncodedFile, NeedsMore
+from icefloe.model.manifest import lay_out
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.model.ids import NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+
+_NO_LOGS = (
+    "a dataset has no transaction logs: what a commit changed is found by comparing snapshots"
+)
+
+
+class DatasetCodec(Record, frozen=True):
+    """Values to bytes and back."""
+
+    level: int = DEFAULT_LEVEL
+    """Of the compression by zstd."""
+    spec_version: int = 1
+
+    def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
+        """Bytes of a structure file."""
+        return _file(structure_table.encode_snapshot(snapshot, self.level))
+
+    def decode_snapshot(self, data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+        """Read a structure file that was found under the name of `snapshot_id`."""
+        return structure_table.decode_snapshot(data, snapshot_id, key)
+
+    def spec_version_of(self, data: bytes, key: str) -> int:
+        """Version of the layout of a structure file."""
+        if data[:4] != b"PAR1":
+            raise bad_file(key, f"expected a Parquet file, found {data[:12]!r}")
+        return self.spec_version
+
+    def encode_manifest(
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+    ) -> EncodedFile:
+        """Bytes of a manifest file of at least one reference."""
+        return _file(manifest_table.encode_manifest(*(arranged or lay_out(parts)), self.level))
+
+    def decode_manifest_index(
+        self, prefix: bytes, size: int, key: str
+    ) -> ManifestIndex | NeedsMore:
+        """Read the index, here from the last bytes of a file of `size` bytes."""
+        return manifest_table.decode_index(prefix, size, key)
+
+    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+        """Read one block, which is a row group, from the bytes that the index's span names."""
+        return manifest_table.decode_block(index, number, data, key)
+
+    def encode_attributes(self, rows: Sequence[bytes]) -> EncodedFile:
+        """Bytes of an attribute file: one JSON object per row, verbatim."""
+        schema = attributes_schema()
+        writer = ParquetWriter(schema, self.level, is_wide=False)
+        columns = [pa.array(range(len(rows)), pa.uint32()), pa.array(rows, pa.binary())]
+        writer.write(pa.Table.from_arrays(columns, schema=schema))
+        return _file(writer.close({"rows": len(rows)}))
+
+    def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
+        """Read an attribute file."""
+        table = read_table(data, key)
+        if not {"row", "attrs"} <= set(table.schema.names):
+            raise bad_file(key, "an attribute file has the columns 'row' and 'attrs'")
+        rows = dict(zip(table["row"].to_pylist(), table["attrs"].to_pylist(), strict=True))
+        if sorted(rows) != list(range(table.num_rows)):
+            raise bad_file(key, "the rows of an attribute file are not numbered from 0")
+        return [rows[number] for number in range(len(rows))]
+
+    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
+        """Refuse: there are none."""
+        del log
+        raise InvalidInputError(_NO_LOGS)
+
+    def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
+        """Refuse: there are none."""
+        del data
+        raise bad_file(key, _NO_LOGS)
+
+
+def _file(data: bytes) -> EncodedFile:
+    return EncodedFile(data, {"content_format": "parquet"})

@@ -1,0 +1,261 @@
+"""Branches and tags of a dataset: they move by swapping the state file for its successor.
+
+The four algorithms that spec 000 leaves empty are here and in `versioning`:
+
+- *Initialize* (H-09): write the first structure file, then create the state file if it is absent.
+- *Write snapshot* (H-10): write chunks, manifests, attributes and the structure file; then read the
+  state, add the snapshot, move the branch, count the generation up, and swap it in if nobody else
+  did meanwhile. If somebody did but the branch stands where it stood, try again.
+- *Read snapshot* (H-11): by id, by reference, by `main`; without references, the one listed last.
+- *Expire* (H-12): drop snapshots from the list that no reference reaches; collecting garbage then
+  deletes what nothing refers to.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    ObjectNotFoundError,
+)
+from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
+from icefloe.formats.dataset.state import State
+from icefloe.formats.port import BranchTip
+from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from icefloe.formats.dataset.state import RefType
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.storage.port import Storage, Version
+
+_MAX_TRIES = 1000
+_LONGEST_PAUSE = 0.1
+
+
+class StateRefs:
+    """Branches and tags of a dataset in a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take where the state file is."""
+        self._storage = storage
+
+    # --- reading
+
+    def tip(self, branch: str) -> BranchTip | None:
+        """Newest state of a branch; None if it never existed."""
+        state = self.read()
+        if state is None:
+            return None
+        return state.tip(branch) or (state.latest() if branch == MAIN else None)
+
+    def branches(self) -> set[str]:
+        """Names of the branches that exist."""
+        state = self.read()
+        if state is None:
+            return set()
+        return state.names("branch") or ({MAIN} if state.latest() else set())
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What a tag points to."""
+        state = self.read()
+        return None if state is None else state.tag(name)
+
+    def tags(self) -> set[str]:
+        """Names of all tags."""
+        state = self.read()
+        return set() if state is None else state.names("tag")
+
+    def reflog(self, branch: str) -> Iterator[BranchTip]:
+        """All states of a branch, newest first."""
+        state = self.read()
+        return iter(()) if state is None else iter(state.log(branch))
+
+    def read(self) -> State | None:
+        """The state of the dataset; None if there is none."""
+        try:
+            state = State.parse(self._storage.get(STATE_KEY))
+        except ObjectNotFoundError:
+            return None
+        self._check_root(state)
+        return state
+
+    def _check_root(self, state: State) -> None:
+        if state.store_root and self._data_root() is None:
+            raise InvalidInputError(
+                f"the data of the dataset at {self._storage.location} are at {state.store_root}: "
+                "open it with icefloe.split_storage(state=..., data=...)"
+            )
+
+    def _data_root(self) -> str | None:
+        """Where the data are, if they are elsewhere than the state file."""
+        storage: object = self._storage
+        while storage is not None:
+            root = getattr(storage, "data_root", None)
+            if root is not None:
+                return str(root)
+            storage = getattr(storage, "inner", None)
+        return None
+
+    # --- moving
+
+    def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
+        """Publish the next state of a branch: atomic, durable, settled.
+
+        Raises ConflictError if the branch has moved past `tip`.
+        """
+        if snapshot_id is None and tip.branch == MAIN:
+            raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
+        moved = BranchTip(tip.branch, tip.sequence + 1, snapshot_id)
+
+        def change(state: State) -> State:
+            found = state.tip(tip.branch) or (state.latest() if tip.branch == MAIN else None)
+            if found != tip:
+                actual = None if found is None else found.snapshot_id
+                raise ConflictError(
+                    f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (move "
+                    f"{tip.sequence}), found {actual or 'deleted'}; rebase and try again",
+                    None if tip.snapshot_id is None else str(tip.snapshot_id),
+                    None if actual is None else str(actual),
+                )
+            return self._moved(state, tip.branch, "branch", snapshot_id)
+
+        self._swap(change)
+        return moved
+
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+        """Create a branch, or continue the log of a deleted one; `main` creates the dataset.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        """
+        check_ref_name(branch, "branch", MAX_NAME_BYTES)
+        taken = f"branch {branch!r} exists already"
+        created = [BranchTip(branch, 0, snapshot_id)]
+
+        def change(state: State) -> State:
+            tip = state.tip(branch)
+            if tip is not None and tip.snapshot_id is not None:
+                raise AlreadyExistsError(taken)
+            self._refuse_taken(state, branch, "branch")
+            created[0] = BranchTip(branch, 0 if tip is None else tip.sequence + 1, snapshot_id)
+            return self._moved(state, branch, "branch", snapshot_id)
+
+        self._swap(change, may_create=branch == MAIN)
+        return created[0]
+
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+        check_ref_name(name, "tag", MAX_NAME_BYTES)
+
+        def change(state: State) -> State:
+            if state.tag(name) is not None:
+                raise AlreadyExistsError(f"tag {name!r} exists already; tags never change")
+            self._refuse_taken(state, name, "tag")
+            return self._moved(state, name, "tag", snapshot_id)
+
+        self._swap(change)
+
+    def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
+        """Raise InvalidInputError unless all of these names could be given, side by side."""
+        for name in (*branches, *tags):
+            check_ref_name(name, "branch or tag", MAX_NAME_BYTES)
+        shared = sorted(set(branches) & set(tags))
+        if shared:
+            raise InvalidInputError(
+                f"branches and tags of a dataset share their names, and {shared[0]!r} is both"
+            )
+
+    def create_all(
+        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+    ) -> None:
+        """Publish a dataset with its branches and tags, in one swap."""
+
+        def change(state: State) -> State:
+            for branch in sorted(branches, key=lambda name: name != MAIN):
+                tip = state.tip(branch)
+                if tip is None or tip.snapshot_id != branches[branch]:
+                    state = self._moved(state, branch, "branch", branches[branch])
+            for tag, target in tags.items():
+                if state.tag(tag) != target:
+                    self._refuse_taken(state, tag, "tag")
+                    state = self._moved(state, tag, "tag", target)
+            return state
+
+        self._swap(change, may_create=True)
+
+    def forget(self, snapshots: Collection[SnapshotId]) -> None:
+        """Take snapshots from the list that nothing refers to any more (H-12)."""
+        state = self.read()
+        if state is not None and any(state.lists(each) for each in snapshots):
+            self._swap(lambda state: state.without_snapshots(set(snapshots)))
+
+    def _moved(self, state: State, name: str, kind: RefType, target: SnapshotId | None) -> State:
+        added = [] if target is None else self._unlisted(state, target)
+        return state.with_ref(name, kind, target, added)
+
+    def _unlisted(self, state: State, snapshot_id: SnapshotId) -> list[Snapshot]:
+        """A snapshot and its ancestors, oldest first, as far as they are not listed."""
+        from icefloe.formats.dataset.codec import DatasetCodec
+
+        codec, layout = DatasetCodec(), DatasetLayout()
+        found: list[Snapshot] = []
+        wanted: SnapshotId | None = snapshot_id
+        while wanted is not None and not state.lists(wanted):
+            key = layout.snapshot(wanted)
+            try:
+                snapshot = codec.decode_snapshot(self._storage.get(key), wanted, key)
+            except ObjectNotFoundError:
+                break  # expired
+            found.append(snapshot)
+            wanted = snapshot.parent_id
+        return found[::-1]
+
+    @staticmethod
+    def _refuse_taken(state: State, name: str, what: str) -> None:
+        """Refuse a name that a reference has, or one that is hard to tell from it (R0-42, H-25)."""
+        for other in state.all_names():
+            if other == name:
+                raise AlreadyExistsError(
+                    f"{name!r} is taken: branches and tags of a dataset share their names"
+                )
+            if folded(other) == folded(name):
+                raise AlreadyExistsError(
+                    f"{what} {name!r} differs from {other!r} only in case or accents"
+                )
+
+    def _swap(self, change: Callable[[State], State], *, may_create: bool = False) -> None:
+        """Replace the state file by its successor, again and again until nobody comes between.
+
+        `change` raises if it must not be done; it is asked anew for each state.
+        """
+        for attempt in range(_MAX_TRIES):
+            state, version = self._read_version()
+            if state is None:
+                if not may_create:
+                    raise FormatError(f"{STATE_KEY} is missing", STATE_KEY)
+                state = State.first(self._data_root() or "")
+            successor = change(state).encode()
+            try:
+                self._storage.replace(STATE_KEY, successor, version)
+            except ConflictError:
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
+            else:
+                return
+        raise ConflictError(f"{STATE_KEY} was swapped by others {_MAX_TRIES} times in a row")
+
+    def _read_version(self) -> tuple[State | None, Version | None]:
+        try:
+            data, version = self._storage.get_with_version(STATE_KEY)
+        except ObjectNotFoundError:
+            return None, None
+        state = State.parse(data)
+        self._check_root(state)
+        return state, version

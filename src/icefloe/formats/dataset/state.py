@@ -1,0 +1,275 @@
+"""The state file of a dataset as a value: what it says, and what it says after a change.
+
+No I/O here. Members that we do not know are kept.
+"""
+
+from __future__ import annotations
+
+import uuid
+from importlib import resources
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats.dataset.layout import STATE_KEY
+from icefloe.formats.port import BranchTip
+from icefloe.model.ids import SnapshotId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icefloe.model.snapshot import Snapshot
+
+RefType = Literal["branch", "tag"]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _SnapshotEntry(msgspec.Struct):
+    id: _Text = msgspec.field(name="snapshot-id")
+    timestamp: int = msgspec.field(name="timestamp-ms")
+    file: _Text = msgspec.field(name="structure-file")
+    parent: str | None = msgspec.field(name="parent-snapshot-id", default=None)
+    properties: dict[str, Any] | None = None
+    message: str = ""
+
+
+class _Reference(msgspec.Struct):
+    name: str
+    id: _Text = msgspec.field(name="snapshot-id")
+    type: RefType
+
+
+class _Extension(msgspec.Struct):
+    branches: dict[str, list[tuple[int, str | None]]] = {}
+
+
+class _StateFile(msgspec.Struct):
+    """What the JSON Schema of the state file says (H-01)."""
+
+    id: _Text
+    generation: Annotated[int, msgspec.Meta(ge=0)]
+    snapshots: list[_SnapshotEntry]
+    store_root: str | None = None
+    refs: dict[str, _Reference] | None = None
+    icefloe: _Extension = msgspec.field(default_factory=_Extension)
+
+
+class SnapshotFacts(msgspec.Struct, frozen=True):
+    """A snapshot as the state file lists it."""
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    timestamp_ms: int
+    properties: dict[str, Any]
+    message: str
+
+
+def state_schema() -> dict[str, Any]:
+    """The JSON Schema of the state file."""
+    folder = resources.files("icefloe.formats.dataset") / "schemas"
+    text = (folder / "state.schema.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def _bad(reason: str) -> FormatError:
+    return FormatError(f"{STATE_KEY}: {reason}", STATE_KEY)
+
+
+class State:
+    """One state of a dataset; immutable."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        """Check a document; raises FormatError if it is no state file."""
+        try:
+            checked = msgspec.convert(document, _StateFile)
+        except msgspec.ValidationError as error:
+            raise _bad(f"not what its JSON Schema says: {error}") from None
+        self._document = document
+        self.dataset_id = checked.id
+        self.generation = checked.generation
+        self.store_root = (checked.store_root or "").strip()
+        """Where the data are; empty if they are beside the state file."""
+        self._refs = checked.refs or {}
+        self._logs = checked.icefloe.branches
+        self._listed = {entry.id: entry for entry in checked.snapshots}
+        self._check(checked)
+
+    def _check(self, checked: _StateFile) -> None:
+        if len(self._listed) != len(checked.snapshots):
+            raise _bad("two snapshots have one id")
+        for name, ref in self._refs.items():
+            if ref.name != name:
+                raise _bad(f"the reference under {name!r} says that it is {ref.name!r}")
+        for entry in checked.snapshots:
+            if entry.file != f"{entry.id}.parquet":
+                raise _bad(
+                    f"the structure file of snapshot {entry.id} is {entry.id}.parquet, found "
+                    f"{entry.file!r}: icefloe finds files by the ids of their snapshots"
+                )
+
+    @classmethod
+    def parse(cls, data: bytes) -> State:
+        """Read a state file; raises FormatError."""
+        try:
+            document = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _bad(f"not JSON, or torn: {error}") from None
+        return cls(document)
+
+    @classmethod
+    def first(cls, store_root: str = "") -> State:
+        """The state of a dataset before its first snapshot is listed (H-09)."""
+        document: dict[str, Any] = {"id": str(uuid.uuid4()), "generation": 0}
+        if store_root:
+            document["store_root"] = store_root
+        return cls({**document, "snapshots": [], "refs": {}, "icefloe": {"branches": {}}})
+
+    def encode(self) -> bytes:
+        """The bytes of the state file, a line for each snapshot and reference."""
+        parts = []
+        for name, value in self._document.items():
+            text = msgspec.json.encode(value)
+            if name in {"snapshots", "refs"} and value:
+                text = _one_per_line(value)
+            parts.append(msgspec.json.encode(name) + b": " + text)
+        return b"{\n" + b",\n".join(parts) + b"\n}\n"
+
+    # --- what it says
+
+    def tip(self, branch: str) -> BranchTip | None:
+        """Where a branch stands, and how often it moved."""
+        ref = self._refs.get(branch)
+        log = self._logs.get(branch, [])
+        if ref is None or ref.type != "branch":
+            return BranchTip(branch, len(log) - 1, None) if log else None
+        known = log[-1][1] if log else None
+        # A writer that keeps no log moved the branch: that counts as one move.
+        sequence = len(log) - 1 if known == ref.id else len(log)
+        return BranchTip(branch, sequence, snapshot_id_of(ref.id))
+
+    def latest(self) -> BranchTip | None:
+        """What a dataset without references shows: the snapshot that was listed last (H-11)."""
+        if self._refs or not self._listed:
+            return None
+        return BranchTip("main", 0, snapshot_id_of(next(reversed(self._listed))))
+
+    def names(self, kind: RefType) -> set[str]:
+        """Names of all branches or tags."""
+        return {name for name, ref in self._refs.items() if ref.type == kind}
+
+    def all_names(self) -> set[str]:
+        """Names of all references: branches and tags share them (R0-42)."""
+        return set(self._refs)
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What a tag points to."""
+        ref = self._refs.get(name)
+        return None if ref is None or ref.type != "tag" else snapshot_id_of(ref.id)
+
+    def log(self, branch: str) -> list[BranchTip]:
+        """All states of a branch, newest first."""
+        tips = [
+            BranchTip(branch, place, None if target is None else snapshot_id_of(target))
+            for place, (_, target) in enumerate(self._logs.get(branch, []))
+        ]
+        tip = self.tip(branch)
+        if tip is not None and (not tips or tips[-1] != tip):
+            tips.append(tip)
+        return tips[::-1]
+
+    def lists(self, snapshot_id: SnapshotId) -> bool:
+        """Whether a snapshot is listed."""
+        return str(snapshot_id) in self._listed
+
+    def snapshot_ids(self) -> list[SnapshotId]:
+        """All listed snapshots, in the order in which they came."""
+        return [snapshot_id_of(each) for each in self._listed]
+
+    def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts | None:
+        """What is said of a snapshot."""
+        entry = self._listed.get(str(snapshot_id))
+        if entry is None:
+            return None
+        parent = None if entry.parent is None else snapshot_id_of(entry.parent)
+        return SnapshotFacts(
+            snapshot_id, parent, entry.timestamp, entry.properties or {}, entry.message
+        )
+
+    # --- what it says next
+
+    def with_ref(
+        self,
+        name: str,
+        kind: RefType,
+        target: SnapshotId | None,
+        snapshots: Sequence[Snapshot] = (),
+    ) -> State:
+        """The next state, with a reference set or removed and snapshots listed (R0-32)."""
+        generation = self.generation + 1 if self._listed else self.generation
+        refs = dict(self._document.get("refs") or {})
+        if target is None:
+            refs.pop(name, None)
+        else:
+            refs[name] = {"name": name, "snapshot-id": str(target), "type": kind}
+        document = self._next(generation, snapshots)
+        document["refs"] = refs
+        if kind == "branch":
+            extension = dict(document.get("icefloe") or {})
+            logs = dict(extension.get("branches") or {})
+            past = self.log(name)[::-1]
+            known = logs.get(name, [])
+            missing = [[self.generation, str(tip.snapshot_id)] for tip in past[len(known) :]]
+            entry = [generation, None if target is None else str(target)]
+            logs[name] = [*known, *missing, entry]
+            extension["branches"] = logs
+            document["icefloe"] = extension
+        return State(document)
+
+    def without_snapshots(self, gone: set[SnapshotId]) -> State:
+        """The next state, in which some snapshots are not listed any more (H-12)."""
+        # What a branch or tag points to stays listed.
+        names = {str(each) for each in gone} - {ref.id for ref in self._refs.values()}
+        document = self._next(self.generation + 1, ())
+        kept = [entry for entry in document["snapshots"] if entry["snapshot-id"] not in names]
+        for place, entry in enumerate(kept):
+            if entry.get("parent-snapshot-id") in names:
+                kept[place] = {**entry, "parent-snapshot-id": None}
+        document["snapshots"] = kept
+        return State(document)
+
+    def _next(self, generation: int, snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+        new = [_entry(snapshot) for snapshot in snapshots if not self.lists(snapshot.id)]
+        return {
+            **self._document,
+            "generation": generation,
+            "snapshots": [*self._document["snapshots"], *new],
+        }
+
+
+def _entry(snapshot: Snapshot) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "snapshot-id": str(snapshot.id),
+        "parent-snapshot-id": None if snapshot.parent_id is None else str(snapshot.parent_id),
+        "timestamp-ms": int(snapshot.written_at.timestamp() * 1000),
+        "structure-file": f"{snapshot.id}.parquet",
+        "message": snapshot.message,
+    }
+    properties = snapshot.public_metadata()
+    properties.pop("__root", None)
+    return {**entry, "properties": properties} if properties else entry
+
+
+def _one_per_line(value: Any) -> bytes:
+    if isinstance(value, list):
+        return b"[\n " + b",\n ".join(map(msgspec.json.encode, value)) + b"\n]"
+    lines = [msgspec.json.encode(k) + b": " + msgspec.json.encode(v) for k, v in value.items()]
+    return b"{\n " + b",\n ".join(lines) + b"\n}"
+
+
+def snapshot_id_of(text: str) -> SnapshotId:
+    """The id of a snapshot; raises FormatError for ids that icefloe would not give."""
+    try:
+        return SnapshotId.parse(text)
+    except InvalidInputError as error:
+        raise _bad(str(error)) from None

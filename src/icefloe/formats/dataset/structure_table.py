@@ -1,0 +1,249 @@
+"""Structure files: a Parquet table with one row per node, for any engine (R0-46 to R0-50).
+
+The rows hold all that spec 000 gives them room for. The footer's notes hold the snapshot itself, in
+the columns of the `repository` generation; icefloe reads those, and the rows where there are none.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icefloe.formats.container import bad_file
+from icefloe.formats.dataset import fill_values
+from icefloe.formats.dataset.arrow_schemas import StructureWidths, bits_for, structure_schema
+from icefloe.formats.dataset.parquet_files import (
+    ParquetWriter,
+    footer_length,
+    read_footer,
+    read_notes,
+    read_table,
+)
+from icefloe.formats.port import numbered_id, prefix_number
+from icefloe.formats.repository import snapshot_columns
+from icefloe.formats.repository.snapshot_columns import check_paths, load_node
+from icefloe.model.chunk_index import Box
+from icefloe.model.ids import AttributesId, Identifier, ManifestId, SnapshotId
+from icefloe.model.manifest import ManifestFileInfo
+from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
+from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FOREIGN = f"{INTERNAL_PREFIX}foreign"
+"""The property of a snapshot of which only the rows are known; the state file knows the rest."""
+_JSON = "json:"
+
+
+# --- writing
+
+
+def encode_snapshot(snapshot: Snapshot, level: int) -> bytes:
+    """The bytes of a structure file."""
+    rows = [_row(node) for node in snapshot.nodes]
+    widths = _widths(rows)
+    schema = structure_schema(widths)
+    writer = ParquetWriter(schema, level, is_wide=not widths.is_strict)
+    if rows:
+        writer.write(pa.Table.from_pylist(rows, schema=schema))
+    return writer.close(None, packed=snapshot_columns.encode_snapshot(snapshot))
+
+
+def _row(node: Node) -> dict[str, Any]:
+    ref = node.attributes
+    whole = node.document
+    if ref is not None:
+        whole = whole[: ref.position] + b"{}" + whole[ref.position :]
+    document = fill_values.parse_json(whole)
+    attributes = document.get("attributes") if ref is None else None
+    return {
+        "id": prefix_number(node.id),
+        "type": "array" if node.is_array else "group",
+        "path": node.path,
+        "array_metadata": _array_metadata(document, node) if node.is_array else None,
+        "inline_attrs": None if attributes is None else _json(attributes),
+        "attrs_reference": None
+        if ref is None
+        else {"attrs_file": f"{ref.file}.parquet", "row": ref.row, "flags": None},
+        "inventories": [_inventory(item) for item in node.manifests] if node.is_array else None,
+    }
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _array_metadata(document: dict[str, Any], node: Node) -> dict[str, Any]:
+    """The struct of an array; what has no place in it is null there (H-08)."""
+    array = node.array
+    assert array is not None
+    data_type = document["data_type"]
+    encoding = document["chunk_key_encoding"]
+    says = encoding.get("configuration") if isinstance(encoding, dict) else None
+    return {
+        "shape": array.shape,
+        "data_type": data_type if isinstance(data_type, str) else _JSON + _json(data_type).decode(),
+        "fill_value": fill_values.encode(data_type, document["fill_value"]),
+        "dimension_names": array.dimension_names,
+        "chunk_grid": None
+        if array.chunk_shape is None
+        else {"name": "regular", "configuration": {"chunk_shape": array.chunk_shape}},
+        "chunk_key_encoding": {
+            "name": array.key_encoding,
+            "configuration": {"separator": array.key_separator},
+        }
+        if says
+        else None,
+        "codecs": [_codec(codec) for codec in document["codecs"]],
+    }
+
+
+def _codec(codec: Any) -> dict[str, Any]:
+    if not isinstance(codec, dict):
+        return {"name": str(codec), "configuration": None}
+    configuration = codec.get("configuration")
+    return {
+        "name": str(codec.get("name", "")),
+        "configuration": None if configuration is None else _json(configuration),
+    }
+
+
+def _inventory(ref: ManifestRef) -> dict[str, Any]:
+    """A manifest; `row` is where to begin to look, which sorted tables need not say."""
+    pairs = [list(pair) for pair in zip(ref.extents.lower, ref.extents.upper, strict=True)]
+    return {
+        "inventory_file": f"{ref.manifest_id}.parquet",
+        "row": 0,
+        "extent": pairs,
+        "flags": None,
+    }
+
+
+def _widths(rows: Sequence[dict[str, Any]]) -> StructureWidths:
+    """H-02: the widths that these rows need."""
+    arrays = [row["array_metadata"] for row in rows if row["array_metadata"] is not None]
+    grids = [array["chunk_grid"] for array in arrays if array["chunk_grid"] is not None]
+    refs = [row["attrs_reference"] for row in rows if row["attrs_reference"] is not None]
+    inventories = [item for row in rows for item in row["inventories"] or ()]
+    return StructureWidths(
+        bits_for(row["id"] for row in rows),
+        bits_for(extent for array in arrays for extent in array["shape"]),
+        bits_for(size for grid in grids for size in grid["configuration"]["chunk_shape"]),
+        bits_for(ref["row"] for ref in refs),
+        bits_for(corner for item in inventories for pair in item["extent"] for corner in pair),
+    )
+
+
+# --- reading
+
+
+def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+    """Read a structure file that was found under the name of `snapshot_id`."""
+    needed = footer_length(data[-8:], key)
+    if needed > len(data):
+        raise bad_file(key, f"the footer would have {needed} of {len(data)} bytes")
+    packed = read_notes(read_footer(data[-needed:], key), key)
+    if packed is not None:
+        return snapshot_columns.decode_snapshot(packed, snapshot_id, key)
+    return _foreign_snapshot(data, snapshot_id, key)
+
+
+def _foreign_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
+    """A snapshot of the rows alone, as another program may have written them."""
+    table = read_table(data, key)
+    missing = [name for name in structure_schema().names if name not in table.schema.names]
+    if missing:
+        raise bad_file(key, f"a structure file has a column {missing[0]!r}")
+    rows = sorted(table.to_pylist(), key=lambda row: str(row["path"]))
+    check_paths([row["path"] for row in rows], key)
+    try:
+        nodes = [_node(row, key) for row in rows]
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise bad_file(key, f"a row is not that of a node: {error}") from None
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    manifests = {ref.manifest_id for node in nodes for ref in node.manifests}
+    files = {node.attributes.file for node in nodes if node.attributes is not None}
+    return Snapshot(
+        id=snapshot_id,
+        parent_id=None,
+        written_at=epoch,
+        started_at=epoch,
+        message="",
+        metadata={FOREIGN: True},
+        total_parents=0,
+        history=(),
+        manifests=tuple(ManifestFileInfo(each, 0, 0) for each in sorted(manifests)),
+        attribute_files=tuple(AttributesFileInfo(each) for each in sorted(files)),
+        nodes=NodeTable.of(nodes),
+    )
+
+
+def _node(row: dict[str, Any], key: str) -> Node:
+    attributes = row["inline_attrs"]
+    outside = row["attrs_reference"]
+    if attributes is not None and outside is not None:  # R0-49
+        raise ValueError(f"{row['path']} has attributes both here and in a file")
+    given = None if attributes is None else json.loads(attributes)
+    document = document_of(row["array_metadata"], {} if outside is not None else given)
+    ref = None
+    if outside is not None:
+        mark = b'"attributes": '
+        position = document.index(mark + b"{}") + len(mark)
+        document = document[:position] + document[position + 2 :]
+        ref = AttributesRef(_id(AttributesId, outside["attrs_file"]), outside["row"], position)
+    node = load_node(numbered_id(row["id"]), row["path"], document, (), ref, key=key)
+    if (node.array is not None) != (row["type"] == "array"):
+        raise ValueError(f"{row['path']} is of type {row['type']!r}, but its metadata is not")
+    if node.array is None:
+        return node
+    grid = node.array.grid_shape or (0,) * node.array.rank
+    return node.evolve(
+        manifests=tuple(_manifest_ref(item, grid) for item in row["inventories"] or ())
+    )
+
+
+def _manifest_ref(item: dict[str, Any], grid: tuple[int, ...]) -> ManifestRef:
+    pairs = item["extent"]
+    box = Box((0,) * len(grid), grid)
+    if len(pairs) == len(grid) and all(low < high for low, high in pairs):
+        box = Box(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
+    return ManifestRef(_id(ManifestId, item["inventory_file"]), box, max(1, box.size))
+
+
+def _id(kind: type[Any], name: str) -> Any:
+    identifier: Identifier = kind.parse(name.removesuffix(".parquet"))
+    return identifier
+
+
+def document_of(array: dict[str, Any] | None, attributes: dict[str, Any] | None) -> bytes:
+    """The zarr.json of a node, in zarr-python's style, from what its row says (R0-48)."""
+    document: dict[str, Any] = {}
+    if array is not None:
+        text = array["data_type"]
+        data_type = json.loads(text[len(_JSON) :]) if text.startswith(_JSON) else text
+        encoding = array["chunk_key_encoding"]
+        document = {
+            "shape": array["shape"],
+            "data_type": data_type,
+            "chunk_grid": array["chunk_grid"],
+            "chunk_key_encoding": {"name": "default"} if encoding is None else encoding,
+            "fill_value": fill_values.decode(data_type, array["fill_value"]),
+            "codecs": [_document_codec(codec) for codec in array["codecs"] or ()],
+        }
+    if attributes is not None:
+        document["attributes"] = attributes
+    if array is not None and array["dimension_names"] is not None:
+        document["dimension_names"] = array["dimension_names"]
+    document["zarr_format"] = 3
+    document["node_type"] = "group" if array is None else "array"
+    return json.dumps(document, indent=2).encode("ascii")
+
+
+def _document_codec(codec: dict[str, Any]) -> dict[str, Any]:
+    configuration = codec["configuration"]
+    named = {"name": codec["name"]}
+    return named if configuration is None else {**named, "configuration": json.loads(configuration)}

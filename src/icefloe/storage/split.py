@@ -1,0 +1,117 @@
+"""A storage in two places: the state file of a dataset in one, all other files in another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from icefloe.storage.forwarding import ForwardingStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from icefloe.storage.port import BytesLike, ObjectInfo, Storage, Version
+    from icefloe.storage.settings import StorageSettings
+
+_Result = TypeVar("_Result")
+
+STATE_KEY = "state.json"
+
+
+class SplitStorage(ForwardingStorage):
+    """The state file from one storage, everything else from another (spec 000: `store_root`)."""
+
+    def __init__(self, state: Storage, data: Storage) -> None:
+        """Take where the state file is and where the data are."""
+        super().__init__(data)
+        self._state = state
+
+    def __getstate__(self) -> tuple[Storage, Storage]:  # type: ignore[override]
+        return self._state, self._inner
+
+    def __setstate__(self, state: tuple[Storage, Storage]) -> None:  # type: ignore[override]
+        self._state, self._inner = state
+
+    def __repr__(self) -> str:
+        return f"SplitStorage(state={self._state!r}, data={self._inner!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SplitStorage)
+            and self._state == other._state
+            and self._inner == other._inner
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._state, self._inner))
+
+    @property
+    def location(self) -> str:
+        """URL of the folder of the state file: that is where the dataset is found."""
+        return self._state.location
+
+    @property
+    def data_root(self) -> str:
+        """URL of the folder of all other files."""
+        return self._inner.location
+
+    def with_settings(self, settings: StorageSettings) -> SplitStorage:
+        """Use these settings in both places."""
+        return SplitStorage(
+            self._state.with_settings(settings), self._inner.with_settings(settings)
+        )
+
+    def _of(self, key: str) -> Storage:
+        return self._state if key == STATE_KEY else self._inner
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read an object, or a part of it."""
+        return self._of(key).get(key, start, length)
+
+    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+        """Read a replaceable object with its version."""
+        return self._of(key).get_with_version(key)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and last-modified time."""
+        return self._of(key).head(key)
+
+    def put(self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None) -> None:
+        """Write an object under a fresh name."""
+        self._of(key).put(key, data, attributes)
+
+    def create(self, key: str, data: BytesLike) -> None:
+        """Create an object that must not exist."""
+        self._of(key).create(key, data)
+
+    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+        """Replace an object if it is still at `expected`.
+
+        The data must be durable before the state file that refers to them appears.
+        """
+        self._inner.sync()
+        return self._of(key).replace(key, data, expected)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects."""
+        names = [*keys]
+        self._inner.delete_many(key for key in names if key != STATE_KEY)
+        if STATE_KEY in names:
+            self._state.delete_many([STATE_KEY])
+
+    def list(
+        self, prefix: str = "", *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects of the data whose key starts with `prefix`; the state file is not listed."""
+        return self._inner.list(prefix, start_after=start_after, limit=limit)
+
+
+def split_storage(*, state: Storage | str, data: Storage | str) -> SplitStorage:
+    """Make a storage for a dataset whose state file is elsewhere than its data.
+
+    Args:
+        state: Where `state.json` is: a storage, a URL or a path.
+        data: Where all other files are; a new dataset notes its URL as `store_root`.
+    """
+    from icefloe.storage.url import storage_from_url
+
+    return SplitStorage(storage_from_url(state), storage_from_url(data))

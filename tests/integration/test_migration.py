@@ -1,0 +1,269 @@
+"""Copying a repository to another generation of the format, with all of its history."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import icefloe
+from icefloe import Repository, RepositoryConfig
+from icefloe.errors import AlreadyExistsError, InvalidInputError, SnapshotNotFoundError
+from icefloe.formats.registry import detect, format_for
+from icefloe.storage.copying import copy_object
+from icefloe.testing.faults import CrashError, Fault, FaultyStorage
+from icefloe.testing.generations import (
+    ODD_ARRAYS,
+    ODD_DOCUMENTS,
+    array_document,
+    make,
+    picture,
+    split_every,
+)
+from tests.formats import FORMATS, GENERATIONS
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import Storage
+
+DIRECTIONS = list(itertools.permutations(FORMATS, 2))
+
+
+def prepare(storage: Storage, how: dict[str, Any]) -> Repository:
+    """A repository with branches, tags, moves, deletions, odd documents, tiles and an amend."""
+    config = RepositoryConfig(
+        inline_chunk_threshold_bytes=4,
+        inline_attributes_threshold_bytes=200,
+        manifest=split_every(4),
+    )
+    repo = make(storage, how, config)
+    session = repo.writable_session("main")
+    session.set_document("/odd", b'{"zarr_format":3,"node_type":"group"}')
+    for number, document in enumerate((*ODD_DOCUMENTS, *ODD_ARRAYS)):
+        session.set_document(f"/odd/{number}", document)
+    session.move("/g", "/h")
+    session.set_chunk("/b", (4,), b"long enough for a pack")
+    session.commit("two", {"nan": None, "n": 2**64 - 1})
+    repo.create_branch("dev", "main~1")
+    session = repo.writable_session("dev")
+    session.delete_node("/b")
+    session.set_document("/b", array_document((4,), (1,)))
+    session.set_chunk("/b", (3,), b"dev")
+    session.commit("on dev")
+    session = repo.writable_session("main")
+    session.store.set_virtual_ref(
+        "b/c/9", "s3://bucket/key.nc", offset=5, length=6, validate_container=False
+    )
+    session.amend("two, amended")
+    repo.create_branch("gone", "main")
+    repo.delete_branch("gone")
+    repo.create_tag("v1", "dev")
+    return repo
+
+
+def shown(storage: Storage) -> dict[str, Any]:
+    """All of a repository but for what its virtual chunks hold."""
+    repo = Repository.open(storage)
+    found: dict[str, Any] = {"config": repo.config, "tags": {}, "branches": {}}
+    for name in repo.list_tags():
+        found["tags"][name] = repo.lookup_tag(name)
+    for name in repo.list_branches():
+        commits = []
+        for info in repo.ancestry(branch=name):
+            nodes: dict[str, Any] = {}
+            commits.append((info.id, info.message, info.metadata, info.written_at, nodes))
+            try:
+                session = repo.readonly_session(snapshot_id=info.id)
+            except SnapshotNotFoundError:
+                continue  # the first snapshot of old repositories is only remembered
+            for path in ("/", *session.node_paths("/")):
+                node = session.get_node(path)
+                if node is None:
+                    continue
+                nodes[path] = session.document(path)
+                if node.is_array:
+                    for place in session.chunk_coords(path).tolist():
+                        ref = session.locate(path, tuple(place))
+                        is_virtual = type(ref).__name__ == "VirtualRef"
+                        nodes[f"{path} {place}"] = (
+                            ref if is_virtual else session.get_chunk(path, tuple(place))
+                        )
+        found["branches"][name] = commits
+    return found
+
+
+@pytest.mark.parametrize(("old", "new"), DIRECTIONS)
+def test_every_direction(old: str, new: str) -> None:
+    source, target = icefloe.in_memory_storage(), icefloe.in_memory_storage()
+    repo = prepare(source, FORMATS[old])
+    how = {"generation": "repository"} | FORMATS[new]
+    stages: list[tuple[str, int, int]] = []
+    report = repo.migrate(target, progress=lambda *step: stages.append(step), **how)
+    assert report.problems == ()
+    assert report.snapshots == 4
+    assert (report.branches, report.tags) == (2, 2)
+    assert set(report.copied) == {"linked"}
+    assert detect(target) == format_for(how["generation"], how.get("spec_version"))
+    assert shown(target) == shown(source)
+    assert {"survey", "manifests", "attribute files", "snapshots", "compare"} <= {
+        stage for stage, _, _ in stages
+    }
+    assert all(done <= total for _, done, total in stages)
+    diffs = [
+        each.diff(from_branch="main~1", to_branch="main")
+        for each in (repo, Repository.open(target))
+    ]
+    assert str(diffs[0]) == str(diffs[1])
+    copy = Repository.open(target)
+    session = copy.writable_session("main")
+    session.set_document("/new", array_document((4,), (1,)))
+    session.set_chunk("/new", (0,), b"0")
+    session.commit("goes on")
+    ids = [session.get_node_id(path) for path in session.node_paths("/")]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_round_trip_gives_everything_back(tmp_path: Path) -> None:
+    places = [icefloe.local_filesystem_storage(tmp_path / str(n)) for n in range(5)]
+    prepare(places[0], FORMATS["columns"])
+    route = [
+        {"generation": "store"},
+        {"generation": "dataset"},
+        {"generation": "repository", "spec_version": 1},
+        {"generation": "repository", "spec_version": 2},
+    ]
+    for (source, target), how in zip(itertools.pairwise(places), route, strict=True):
+        report = Repository.open(source).migrate(target, **how)
+        assert set(report.copied) == {"linked"}
+        assert report.problems == ()
+        assert shown(target) == shown(places[0])
+    inodes = {
+        path.stat().st_ino
+        for number, folder in enumerate(("chunks", "c", "c", "chunks", "chunks"))
+        for path in (tmp_path / str(number) / folder).iterdir()
+    }
+    assert len(inodes) == len(list((tmp_path / "0" / "chunks").iterdir()))
+
+
+@pytest.mark.parametrize("name", ["columns", "store", "dataset"])
+def test_a_migration_that_died_goes_on(name: str) -> None:
+    source = icefloe.in_memory_storage()
+    repo = prepare(source, FORMATS["rows"])
+    how = {"generation": "repository"} | FORMATS[name]
+    counted = FaultyStorage(icefloe.in_memory_storage())
+    repo.migrate(counted, **how)
+    writes = counted.writes()
+    expected = shown(source)
+    for nth in range(1, len(writes) + 1, 3):
+        inner = icefloe.in_memory_storage()
+        faulty = FaultyStorage(inner)
+        verb, key = writes[nth - 1]
+        faulty.inject(Fault.CRASH_AFTER, verb=verb, key=key)
+        with pytest.raises(CrashError):
+            repo.migrate(faulty, **how)
+        if not Repository.exists(inner):
+            again = FaultyStorage(inner)
+            repo.migrate(again, **how)
+            written = [key for _, key in again.writes()]
+            assert not {key for _, key in faulty.writes()} & {
+                key for key in written if "state" not in key
+            }
+        assert shown(inner) == expected
+
+
+def test_what_cannot_be_done_is_told_before_anything_is_copied() -> None:
+    source = icefloe.in_memory_storage()
+    repo = prepare(source, FORMATS["columns"])
+    with pytest.raises(InvalidInputError, match="itself"):
+        repo.migrate(source, generation="store")
+    taken = icefloe.in_memory_storage()
+    Repository.create(taken)
+    with pytest.raises(AlreadyExistsError):
+        repo.migrate(taken, generation="store")
+    with pytest.raises(InvalidInputError, match="generations"):
+        repo.migrate(icefloe.in_memory_storage(), generation="other")
+    repo.create_tag("dev", "main")
+    target = icefloe.in_memory_storage()
+    with pytest.raises(InvalidInputError, match="share"):
+        repo.migrate(target, generation="dataset")
+    repo.create_tag("x.json", "main")
+    with pytest.raises(InvalidInputError, match=r"\.json"):
+        repo.migrate(target, generation="store")
+    assert list(target.list()) == []
+
+
+def test_expired_history_stays_expired() -> None:
+    source, target = icefloe.in_memory_storage(), icefloe.in_memory_storage()
+    repo = make(source, {})
+    for value in range(5):
+        session = repo.writable_session("main")
+        session.set_chunk("/b", (value,), b"%d!" % value)
+        session.commit(f"{value}")
+    repo.expire_snapshots(keep_last=2)
+    report = repo.migrate(target, generation="dataset")
+    assert report.problems == ()
+    messages = [info.message for info in Repository.open(target).ancestry(branch="main")]
+    assert messages == [info.message for info in repo.ancestry(branch="main")]
+    assert len(messages) < 6
+    listed = json.loads(target.get("state.json"))["snapshots"]
+    assert {each["snapshot-id"] for each in listed} == {
+        info.id for branch in ("main",) for info in repo.ancestry(branch=branch)
+    } | {repo.lookup_tag("first")} | {info.id for info in repo.ancestry(tag="first")}
+
+
+def test_ids_of_sixteen_bytes_become_ids_of_twelve() -> None:
+    from tests.unit.formats.test_store_files import foreign_store
+
+    source, target = foreign_store(parents=0), icefloe.in_memory_storage()
+    report = Repository.open(source).migrate(target, generation="repository")
+    assert report.problems == ()
+    reader = Repository.open(target).readonly_session("main")
+    assert reader.get_chunk("/a", (0,)) == b"abc"
+    assert len(reader.snapshot_id) == 20
+
+
+GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the reference repositories are not at {GOLDEN}")
+@pytest.mark.parametrize("name", ["gen3-bare-msgpack", "gen3-header39"])
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_reference_repositories(name: str, generation: str) -> None:
+    source = icefloe.local_filesystem_storage(str(GOLDEN / name))
+    target = icefloe.in_memory_storage()
+    report = Repository.open(source).migrate(target, generation=generation)
+    assert report.problems == ()
+    assert report.snapshots >= 6
+    assert set(report.copied) == {"transferred"}
+    old, new = shown(source), shown(target)
+    assert new["branches"].keys() == old["branches"].keys()
+    for branch in old["branches"]:
+        assert new["branches"][branch] == old["branches"][branch]
+    assert new["tags"] == old["tags"]
+
+
+@pytest.mark.endpoint
+def test_a_store_copies_by_itself(s3_endpoint: Any) -> None:
+    source = s3_endpoint.storage()
+    make(source, {})
+    target = s3_endpoint.storage()
+    report = Repository.open(source).migrate(target, generation="dataset")
+    assert set(report.copied) == {"server-side"}
+    assert picture(target)["main"] == picture(source)["main"]
+
+
+def test_links_and_copies(tmp_path: Path) -> None:
+    one = icefloe.local_filesystem_storage(tmp_path / "one")
+    two = icefloe.local_filesystem_storage(tmp_path / "two")
+    memory = icefloe.in_memory_storage()
+    one.put("a/b", b"bytes")
+    assert copy_object(one, "a/b", two, "c") == "linked"
+    assert copy_object(one, "a/b", FaultyStorage(two), "d") == "linked"
+    assert copy_object(one, "a/b", memory, "e") == "transferred"
+    assert copy_object(memory, "e", memory, "f") == "linked"
+    one.delete_many(["a/b"])
+    assert two.get("c") == two.get("d") == memory.get("f") == b"bytes"
+    with pytest.raises(icefloe.StorageError):
+        copy_object(one, "a/b", two, "g")
