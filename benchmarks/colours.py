@@ -6,4 +6,6 @@ COLOURS = {
     "icechunk": "#444444",
     "zarr-local": "#d98c21",
     "zarr-obstore": "#c44e52",
+    "zarrs": "#5b8c5a",
+    "tensorstore": "#8064a2",
 }

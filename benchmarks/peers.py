@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 VERSIONED = ("icefloe", "icefloe-nosync", "icechunk")
 """Peers that have commits."""
 ALL = (*VERSIONED, "zarr-local", "zarr-obstore")
+WITH_RUST = (*ALL, "zarrs")
+"""All that zarr can use as a store, and the codec pipeline in Rust."""
 OFFICIAL = "icechunk"
 """Ratios are relative to this one."""
 
@@ -167,6 +169,39 @@ class ZarrPeer:
         raise NotImplementedError("plain zarr has no commits")
 
 
+class ZarrsPeer(ZarrPeer):
+    """Plain zarr on local files, with the codec pipeline in Rust."""
+
+    def __init__(self) -> None:
+        super().__init__(through_obstore=False)
+        self.label = "zarrs pipeline on local files"
+        self.distribution = "zarrs"
+        self.modules = ("zarr", "zarr.storage", "zarrs")
+
+    def store_for_reading(self, repository: Path) -> Any:
+        self._configure()
+        return super().store_for_reading(repository)
+
+    def begin(self, repository: Path) -> tuple[Any, Callable[[], object]]:
+        self._configure()
+        return super().begin(repository)
+
+    def _configure(self) -> None:
+        import zarr
+
+        zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
+
+
+class TensorstorePeer(ZarrPeer):
+    """Tensorstore, which reads and writes the files of zarr by itself; it has no store for zarr."""
+
+    def __init__(self) -> None:
+        super().__init__(through_obstore=False)
+        self.label = "tensorstore on local files"
+        self.distribution = "tensorstore"
+        self.modules = ("tensorstore",)
+
+
 def _nothing() -> None:
     pass
 
@@ -177,6 +212,8 @@ PEERS: dict[str, Peer] = {
     "icechunk": OfficialPeer(),
     "zarr-local": ZarrPeer(through_obstore=False),
     "zarr-obstore": ZarrPeer(through_obstore=True),
+    "zarrs": ZarrsPeer(),
+    "tensorstore": TensorstorePeer(),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.case import Case, Setting
-from benchmarks.peers import ALL, import_everything
+from benchmarks.peers import WITH_RUST, import_everything
 
 CHUNK_LENGTH = 16384
 """float32 values: 64 KiB."""
@@ -70,7 +70,7 @@ CASES = [
         Case(
             name=f"write-64k-{codec}",
             title="write {chunks:,} × 64 KiB, codec {codec}",
-            peers=ALL,
+            peers=WITH_RUST,
             run=write,
             start=with_values,
             parameters={"chunks": 4096, "codec": codec},
@@ -79,7 +79,7 @@ CASES = [
         Case(
             name=f"read-64k-{codec}",
             title="read {chunks:,} × 64 KiB, codec {codec}",
-            peers=ALL,
+            peers=WITH_RUST,
             run=read,
             start=only_imports,
             prepare=written,

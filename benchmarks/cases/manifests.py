@@ -278,6 +278,22 @@ def open_and_read_small_array(setting: Setting, _: int) -> None:
         raise AssertionError("read something else")
 
 
+def small_arrays_reopened(setting: Setting) -> tuple[Setting, Any]:
+    import_everything(setting.peer)
+    return setting, setting.peer.open(setting.folder)
+
+
+def commit_to_small_array(state: tuple[Setting, Any], _: int) -> None:
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+
+    setting, repository = state
+    session = repository.writable_session("main")
+    data = default_buffer_prototype().buffer.from_bytes(b"\x09")
+    sync(session.store.set(f"station-{setting['arrays'] // 2:05}/c/1", data))
+    session.commit("one chunk")
+
+
 # --- the cases
 
 
@@ -359,6 +375,16 @@ CASES = [
         peers=VERSIONED,
         run=commit,
         start=with_small_arrays,
+        parameters={"arrays": 5760},
+        quick={"arrays": 50},
+    ),
+    Case(
+        name="small-arrays-change",
+        title="change and commit one chunk of {arrays:,} arrays of 4 chunks",
+        peers=VERSIONED,
+        run=commit_to_small_array,
+        start=small_arrays_reopened,
+        prepare=small_arrays_committed,
         parameters={"arrays": 5760},
         quick={"arrays": 50},
     ),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from icefloe.diagnostics import spec_version as spec_version
     from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
+    from icefloe.errors import BrokenFilesError as BrokenFilesError
     from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
     from icefloe.errors import ConflictError as ConflictError
     from icefloe.errors import DamagedChunkError as DamagedChunkError
@@ -203,6 +204,7 @@ _HOMES = {
     ),
     "icefloe.errors": (
         "AlreadyExistsError",
+        "BrokenFilesError",
         "CommitStateUnknownError",
         "ConflictError",
         "DamagedChunkError",

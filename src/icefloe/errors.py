@@ -14,7 +14,8 @@ IcefloeError                     .kind: a stable, append-only code; .message
 ├── ReadOnlyError                open a writable session
 │   └── ReadOnlyStoreError (ValueError)  the same, as Zarr expects it of a store
 ├── InvalidInputError (ValueError)  correct the argument
-│   └── InconsistentFilesError   .differences: files do not fit together
+│   ├── InconsistentFilesError   .differences: files do not fit together
+│   └── BrokenFilesError         .files: files cannot be read
 ├── SessionStateError            the session cannot do that now
 ├── FormatError                  bytes in storage are not what they should be: .key
 │   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
@@ -64,6 +65,7 @@ class ErrorKind(StrEnum):
     DAMAGED_CHUNK = "damaged-chunk"
     INCONSISTENT_FILES = "inconsistent-files"
     TASK_FAILED = "task-failed"
+    BROKEN_FILES = "broken-files"
 
 
 class IcefloeError(Exception):
@@ -210,6 +212,16 @@ class InconsistentFilesError(InvalidInputError):
     def __init__(self, message: str, differences: Sequence[Any] = ()) -> None:
         super().__init__(message, differences)
         self.differences = list(differences)
+
+
+class BrokenFilesError(InvalidInputError):
+    """Files that were to be ingested cannot be read; nothing was committed."""
+
+    kind = ErrorKind.BROKEN_FILES
+
+    def __init__(self, message: str, files: Sequence[Any] = ()) -> None:
+        super().__init__(message, files)
+        self.files = list(files)
 
 
 class SessionStateError(IcefloeError):

@@ -55,6 +55,9 @@ def with_python(pages: list[Path]) -> list[Path]:
     return [p for p in pages if any(b.language == "python" for b in blocks_of(p.read_text()))]
 
 
+# What pyspark warns about is not ours to mend.
+@pytest.mark.filterwarnings("ignore::FutureWarning:pyspark.*")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("page", with_python(PAGES), ids=page_id)
 def test_python_blocks_of_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -207,3 +207,33 @@ def test_chunks_without_a_checksum_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     refs = [session.locate("/a", (place,)) for place in range(5)]
     assert [ref.checksum for ref in refs if isinstance(ref, NativeRef)] == [0] * 5
     assert read_all(session) == {place: data_of(place) for place in range(6)}
+
+
+def read_history(storage: Storage) -> list[bytes | None]:
+    """A chunk in all versions that have it."""
+    found = []
+    for info in icefloe.Repository.open(storage).ancestry(branch="main"):
+        session = icefloe.Repository.open(storage).readonly_session(snapshot_id=info.id)
+        if session.get_node("/a") is not None:
+            found.append(session.get_chunk("/a", (0,)))
+    return found
+
+
+def test_swapped_metadata_files_are_found() -> None:
+    """Two files of a kind, both sound, and each under the name of the other."""
+    storage = written()
+    repo = icefloe.Repository.open(storage)
+    session = repo.writable_session("main")
+    session.set_chunk("/a", (0,), bytes([99]) * SIZES[0])
+    session.commit("another manifest of the same shape")
+    assert read_history(storage) == [bytes([99]) * SIZES[0], data_of(0)]
+    for folder in ("snapshots/", "manifests/"):
+        one, other = [info.key for info in storage.list(folder)][:2]
+        first, second = storage.get(one), storage.get(other)
+        storage.put(one, second)
+        storage.put(other, first)
+        with pytest.raises(FormatError) as caught:
+            read_history(storage)
+        assert caught.value.key in (one, other)
+        storage.put(one, first)
+        storage.put(other, second)

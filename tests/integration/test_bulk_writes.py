@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,17 @@ def test_the_buffer_may_be_used_again() -> None:
     assert values(session, GRID[:4]) == expected
     session.commit("kept")
     assert values(repo.readonly_session("main"), GRID[:4]) == expected
+
+
+def test_a_buffer_may_hold_numbers() -> None:
+    repo, _ = repository()
+    session = repo.writable_session("main")
+    numbers = np.arange(600, dtype=np.float64).reshape(2, 300)
+    offsets, lengths = np.array([0, 2400]), np.array([2400, 2400])
+    session.write_chunks("/a", GRID[:2], Segments(numbers.data, offsets, lengths))
+    assert values(session, GRID[:2]) == [numbers[0].tobytes(), numbers[1].tobytes()]
+    with pytest.raises(InvalidInputError, match="contiguous"):
+        session.write_chunks("/a", GRID[:2], Segments(numbers.T.data, offsets, lengths))
 
 
 def test_later_writes_win_however_they_are_made() -> None:
@@ -359,6 +371,36 @@ def test_many_threads_write_batches_while_others_read() -> None:
     expected = [bytes([n % 251]) * 1000 for n in range(400)]
     assert values(icefloe.Repository.open(storage).readonly_session("main"), GRID) == expected
     assert len(chunk_files(storage)) < 60
+
+
+def test_writers_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
+    repo, storage = repository(pack_bytes=20_000)
+    session = repo.writable_session("main")
+    original = storage.inner.put
+    waiting: list[int] = []
+
+    class Slow(FaultyStorage):
+        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+            if key.startswith("chunks/"):
+                time.sleep(0.02)
+                with session._lock:
+                    edits = session._changes.chunks.values()
+                    waiting.append(sum(each.pending_bytes() for each in edits))
+            original(key, data)  # type: ignore[arg-type]
+
+    session._context.chunk_files.storage = Slow(storage)
+
+    def write(first: int) -> None:
+        session.write_chunks("/a", GRID[first : first + 5], equal(5, first=first))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(0, 400, 5)))
+    assert len(waiting) >= 10
+    # One pack on its way, one that fills, and a batch of each writer.
+    assert max(waiting) <= 20_000 + 20_000 + 4 * 5_000
+    session.commit("all")
+    expected = [bytes([n % 251]) * 1000 for n in range(400)]
+    assert values(icefloe.Repository.open(storage).readonly_session("main"), GRID) == expected
 
 
 def test_a_fork_writes_what_waits_before_it_travels() -> None:

@@ -82,6 +82,31 @@ def test_write_table_refuses_and_commits_nothing(spark, repo):
     assert commits(repo) == 2
 
 
+def test_times_with_a_zone_are_utc(spark, repo):
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        rows = spark.createDataFrame(
+            pa.table(
+                {
+                    "time": pa.array(sample().time.values.astype("M8[us]").repeat(50)).cast(
+                        pa.timestamp("us", "UTC")
+                    ),
+                    "x": np.tile(sample().x.values, 6),
+                    "t": sample().t.values.ravel(),
+                }
+            )
+        )
+        assert dict(rows.dtypes)["time"] == "timestamp"
+        write_table(rows, repo, dims=["time", "x"])
+        found = table(spark, repo, zoned_times=True, where="time >= '2020-01-02 00:00:00'")
+        # Five hours later in UTC: the second day is out.
+        assert found.select("time").distinct().count() == 4
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    np.testing.assert_array_equal(opened(repo).time, sample().time)
+    np.testing.assert_array_equal(opened(repo).t, sample().t)
+
+
 def test_a_transaction_is_done_once(spark, repo):
     rows = frame_of(spark, sample())
     first = write_table(rows, repo, dims=["time", "x"], txn_app_id="a", txn_version=1)
@@ -122,3 +147,13 @@ def test_the_writer_of_the_data_source(spark, repo):
     with pytest.raises(AnalysisException, match="unknown option"):
         save(rows, txnVersion=6, dimension="x")
     assert commits(repo) == 5
+
+
+def test_a_failed_write_commits_and_deletes_nothing(spark, repo, tmp_path):
+    rows = frame_of(spark, sample()).repartition(2)
+    broken = rows.selectExpr("time", "x", "if(x = 24, raise_error('boom'), t) t", "n")
+    before = {path for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    with pytest.raises(Exception, match="boom"):
+        broken.write.format("icefloe").mode("append").option("dims", "time,x").save(url_of(repo))
+    assert commits(repo) == 1
+    assert before <= {path for path in (tmp_path / "r").rglob("*") if path.is_file()}

@@ -17,6 +17,7 @@ from icefloe.model.transaction_log import Move, TransactionLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 
+    from icefloe.changes.linked import LinkedTile
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.manifest import ArrayChunks
 
@@ -28,7 +29,7 @@ _NOT_EDITED: Any = object()
 class ChangeSet:
     """Edits of nodes and chunks over a base; not thread-safe by itself."""
 
-    __slots__ = ("_overlay", "base", "chunks", "deleted", "documents", "new", "places")
+    __slots__ = ("_overlay", "base", "chunks", "deleted", "documents", "linked", "new", "places")
 
     def __init__(self, base: NodeTable) -> None:
         """No changes over the nodes of a snapshot."""
@@ -42,15 +43,17 @@ class ChangeSet:
         self.places: dict[NodeId, str] = {}
         """Present paths of nodes of the base that were moved."""
         self.chunks: dict[NodeId, ChunkEdits] = {}
+        self.linked: dict[NodeId, list[LinkedTile]] = {}
+        """Tiles of arrays whose references are in manifests already; edits come on top."""
         self._overlay: dict[str, Node | None] = {}
 
     def __getstate__(self) -> tuple[object, ...]:
         # The base travels by the id of its snapshot; whoever unpickles gives it back by `rebase`.
         edits = {node_id: e for node_id, e in self.chunks.items() if not e.is_empty}
-        return (self.new, self.documents, self.deleted, self.places, edits)
+        return (self.new, self.documents, self.deleted, self.places, edits, self.linked)
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        (self.new, self.documents, self.deleted, self.places, self.chunks) = state  # type: ignore[assignment]
+        (self.new, self.documents, self.deleted, self.places, self.chunks, self.linked) = state  # type: ignore[assignment]
         self._overlay = {}
         self.base = NodeTable.of([])
 
@@ -62,6 +65,7 @@ class ChangeSet:
             or self.documents
             or self.deleted
             or self.places
+            or self.linked
             or any(not edits.is_empty for edits in self.chunks.values())
         )
 
@@ -73,6 +77,7 @@ class ChangeSet:
         twin.deleted = dict(self.deleted)
         twin.places = dict(self.places)
         twin.chunks = {node_id: edits.copy() for node_id, edits in self.chunks.items()}
+        twin.linked = {node_id: list(tiles) for node_id, tiles in self.linked.items()}
         twin._overlay = dict(self._overlay)
         return twin
 
@@ -149,6 +154,7 @@ class ChangeSet:
         for node in list(self.within(path)):
             self._overlay[node.path] = None
             self.chunks.pop(node.id, None)
+            self.linked.pop(node.id, None)
             self.documents.pop(node.id, None)
             if self.new.pop(node.id, None) is None:
                 original = self.base.by_id(node.id)
@@ -197,6 +203,7 @@ class ChangeSet:
 
     def clear_chunks(self, node: Node) -> None:
         """Delete all chunks of an array."""
+        self.linked.pop(node.id, None)
         if node.id in self.new:
             self.chunks.pop(node.id, None)
         elif node.manifests or node.id in self.chunks:
@@ -226,6 +233,9 @@ class ChangeSet:
             mine = self.chunks.setdefault(known_as.get(node_id, node_id), ChunkEdits(edits.rank))
             mine.absorb(edits)
         self.chunks = _without(gone, self.chunks)
+        for node_id, tiles in other.linked.items():
+            self.linked.setdefault(known_as.get(node_id, node_id), []).extend(tiles)
+        self.linked = _without(gone, self.linked)
 
     def _adopt(self, node: Node) -> NodeId:
         """Take over a node that another session created; returns the id that it has here."""

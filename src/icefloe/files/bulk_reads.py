@@ -110,10 +110,11 @@ class BulkReader:
             held = np.flatnonzero(group.refs.kinds == ChunkKind.INLINE)
             if len(held):
                 yield _held(group, held)
-        jobs = [*self._native_jobs(located), *self._virtual_jobs(located)]
+        virtual = list(self._virtual_jobs(located))
+        jobs = [*virtual, *self._native_jobs(located)]
         limits = self._limits
         at_a_time = min(limits.concurrency, len(jobs))
-        if self._is_immediate:
+        if self._is_immediate and not virtual:
             at_a_time = min(at_a_time, _IMMEDIATE_THREADS)
         for fetched in in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.buffered_bytes):
             if self._verify:

@@ -10,6 +10,7 @@ import msgspec
 
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
+from icefloe.files.checksums import checksum, new_checksum
 from icefloe.files.shared_caches import CacheBudget, caches_for
 from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.port import NeedsMore
@@ -134,14 +135,17 @@ class MetadataFiles:
 
     # --- manifests
 
-    def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
+    def manifest(
+        self, manifest_id: ManifestId, size_bytes: int, file_checksum: int = 0
+    ) -> Manifest:
         """Open a manifest: its index now, its blocks when they are needed.
 
-        `size_bytes` is the size of the file; 0 where an old layout does not say.
+        `size_bytes` is the size of the file and `file_checksum` its CRC-32C; 0 where an old layout
+        does not say. The latter is compared if the file is read whole.
         """
         index = self._caches.indexes.get((self._scope, manifest_id))
         if index is None:
-            index = self._read_index(manifest_id, size_bytes)
+            index = self._read_index(manifest_id, size_bytes, file_checksum)
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
@@ -191,13 +195,20 @@ class MetadataFiles:
             index = msgspec.structs.replace(index, resident=tuple(blocks))
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         count = int(index.block_rows[-1])
-        return ManifestFileInfo(manifest_id, len(file.data), count, set_name)
+        info = ManifestFileInfo(manifest_id, len(file.data), count, set_name)
+        return msgspec.structs.replace(info, checksum=new_checksum(file.data))
 
-    def _read_index(self, manifest_id: ManifestId, size: int) -> ManifestIndex:
+    def _read_index(self, manifest_id: ManifestId, size: int, file_checksum: int) -> ManifestIndex:
         key = self.format.layout.manifest(manifest_id)
         if size <= WHOLE_FILE_BYTES:
             data = self._get(key)
             size = len(data)
+            if file_checksum and checksum(data) != file_checksum:
+                raise FormatError(
+                    f"{key} is not the file that its snapshot refers to: expected the checksum "
+                    f"{file_checksum:08x}, found {checksum(data):08x}; restore it from a copy",
+                    key,
+                )
         else:
             data = self._index_bytes(key, INDEX_PREFIX_BYTES, size)
         answer = self.format.codec.decode_manifest_index(data, size, key)

@@ -31,7 +31,7 @@ class SnapshotChunks:
         """Take the snapshot and where its manifests are."""
         self._files = files
         self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
-        self._sizes = {info.id: info.size_bytes for info in snapshot.manifests}
+        self._infos = {info.id: info for info in snapshot.manifests}
 
     def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
         """The reference of one chunk; opens only manifests whose extents have it (R4-08)."""
@@ -107,4 +107,7 @@ class SnapshotChunks:
 
     def manifest(self, manifest_id: ManifestId) -> Manifest:
         """A manifest that the snapshot lists."""
-        return self._files.manifest(manifest_id, self._sizes.get(manifest_id, 0))
+        info = self._infos.get(manifest_id)
+        if info is None:
+            return self._files.manifest(manifest_id, 0)
+        return self._files.manifest(manifest_id, info.size_bytes, info.checksum)

@@ -30,6 +30,7 @@ from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import INTERNAL_PREFIX
 from icefloe.versioning.chunk_batches import ArrayReader
 from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.doomed import pinned
 from icefloe.versioning.leases import Lease
 from icefloe.versioning.manifest_writer import ManifestWriter
 
@@ -109,9 +110,13 @@ def compact_branch(
     said: CommitMessage,
     *,
     paths: list[str] | None,
+    to_branch: str | None,
     dry_run: bool,
 ) -> CompactionSummary:
-    """Compact the chunk files of a branch, or only those that some arrays use."""
+    """Compact the chunk files of a branch, or only those that some arrays use.
+
+    The commit goes to the branch, or starts another one.
+    """
     options.check()
     assert tip.snapshot_id is not None
     base = context.files.read_snapshot(tip.snapshot_id)
@@ -132,7 +137,10 @@ def compact_branch(
         for node in nodes:
             mover.add(node, base, chosen.files)
         moves = mover.finish()
-        snapshot_id = _publish(context, tip, moves, said)
+        if to_branch is None:
+            snapshot_id = _publish(context, tip, moves, said)
+        else:
+            snapshot_id = _start_branch(context, to_branch, base, moves, said)
     return CompactionSummary(
         snapshot_id,
         len(chosen.files),
@@ -353,6 +361,24 @@ def _publish(
         f"branch {tip.branch!r} moved {context.settings.publish_max_tries} times while the "
         "compaction was to be published; try again when fewer writers are at work"
     )
+
+
+def _start_branch(
+    context: Context,
+    branch: str,
+    base: Snapshot,
+    moves: dict[NodeId, list[_Move]],
+    said: CommitMessage,
+) -> str:
+    """Commit the moves as the beginning of a new branch; the other one may move meanwhile."""
+    rewritten = _rewrite(context, base, moves)
+    assert rewritten is not None
+    snapshot = write_commit(
+        context.files, rewritten, ChangeSet(rewritten.nodes), said, context.settings
+    )
+    with pinned(context.storage, context.format.layout, base.id):
+        context.refs.create_branch(branch, snapshot.id)
+    return str(snapshot.id)
 
 
 def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[_Move]]) -> Snapshot | None:

@@ -40,6 +40,8 @@ class ManifestFileInfo(Record, frozen=True, gc=False):
     num_chunk_refs: int
     set_name: str = ""
     """The manifest set that it was packed for (H-38); empty for tiles, which stand alone."""
+    checksum: int = 0
+    """CRC-32C of the file; 0 when none was recorded."""
 
 
 class ArrayChunks(Record, frozen=True, eq=False):

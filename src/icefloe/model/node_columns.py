@@ -92,7 +92,8 @@ class RefColumns(NamedTuple):
 
     def used_manifests(self) -> set[ManifestId]:
         """The manifests that some node refers to."""
-        return {self.manifests[number] for number in np.unique(_int64(self.numbers)).tolist()}
+        is_used = _flags(_int64(self.numbers), len(self.manifests))
+        return {self.manifests[number] for number in np.flatnonzero(is_used).tolist()}
 
     def users_of(self, manifest_id: ManifestId) -> list[int]:
         """Rows of the nodes that refer to a manifest."""
@@ -127,11 +128,12 @@ class RefColumns(NamedTuple):
         corners = _ragged(ranks, chosen)
         numbers = np.append(_int64(self.numbers), new_numbers)[chosen]
         # Only what is still used, or the list would grow from commit to commit.
-        used, numbers = np.unique(numbers, return_inverse=True)
+        is_used = _flags(numbers, len(places))
+        numbers = (np.cumsum(is_used) - 1)[numbers]
         manifests = tuple(places)
         return RefColumns(
             np.cumsum(lengths[order]),
-            tuple([manifests[number] for number in used.tolist()]),
+            tuple([manifests[number] for number in np.flatnonzero(is_used).tolist()]),
             numbers,
             np.append(_int64(self.counts), _int64(added.counts))[chosen],
             np.cumsum(ranks[chosen]),
@@ -146,7 +148,7 @@ class NodeColumns(NamedTuple):
     paths: Sequence[str]
     ids: bytes
     """End to end."""
-    documents: bytes
+    documents: bytes | memoryview
     """End to end."""
     document_ends: Column
     refs: RefColumns
@@ -171,7 +173,7 @@ class NodeColumns(NamedTuple):
 
     def document_at(self, row: int) -> bytes:
         """The document of the node of a row."""
-        return self.documents[self._document_start(row) : self._document_start(row + 1)]
+        return bytes(self.documents[self._document_start(row) : self._document_start(row + 1)])
 
     def _document_start(self, row: int) -> int:
         return int(self.document_ends[row - 1]) if row else 0
@@ -190,7 +192,7 @@ class NodeColumns(NamedTuple):
         """
         paths: list[str] = []
         ids: list[bytes] = []
-        documents: list[bytes] = []
+        documents: list[bytes | memoryview] = []
         rows: list[int] = []
         new: list[Node] = []
         for start, stop, node in _runs(self.paths, edits):
@@ -247,6 +249,13 @@ def _runs(paths: Sequence[str], edits: Mapping[str, Node | None]) -> list[_Run]:
 
 def _int64(column: Column) -> npt.NDArray[np.int64]:
     return np.asarray(column, dtype=np.int64)
+
+
+def _flags(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
+    """Which of `count` things are among some numbers (np.unique loads much at its first use)."""
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[numbers] = True
+    return flags
 
 
 def _lengths(ends: Column) -> npt.NDArray[np.int64]:

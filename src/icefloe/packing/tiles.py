@@ -44,7 +44,7 @@ class Tiling:
         Trailing dimensions stay whole as long as they fit, so that appending along the first
         dimension touches the last tile only, and tiles do not shift as the array grows.
         """
-        if grid_shape is None or any(size is not None for size in sizes):
+        if grid_shape is None or len(sizes) != sizes.count(None):
             return cls(tuple(sizes))
         max_refs = MAX_TILE_REFS if max_refs is None else max_refs
         if prod(grid_shape) <= max_refs:

@@ -77,26 +77,21 @@ class ChunkArrays:
         return self._session.read_chunks(self._path, coords)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
-        """Read one chunk, with as little ado as possible."""
+        """Read one chunk, with the axes of the array and as little ado as possible."""
         data = self._session.get_chunk(self._path, coords)
-        if data is None:
-            return None
-        if self._plan.is_batched:
-            return self.decode_one(data, coords)[np.newaxis]
-        length = np.array([len(data)], dtype=np.int64)
-        segments = Segments(data, np.zeros(1, dtype=np.int64), length)
-        return self._decode_segments(segments, np.array([coords], dtype=np.int64), shape, 1)
+        return None if data is None else self.decode_one(data, coords, shape)
 
-    def decode_one(self, data: bytes | memoryview, coords: Any) -> Chunks:
-        """Decode a chunk that has a batch form, in the order in which it is stored."""
+    def decode_one(self, data: bytes | memoryview, coords: Any, shape: tuple[int, ...]) -> Chunks:
+        """Decode one chunk, with the axes of the array."""
         plan = self._plan
-        if not plan.steps and len(data) == plan.chunk_bytes:
-            return np.frombuffer(data, plan.stored_dtype).reshape(plan.stored_shape)
+        if plan.is_batched and not plan.steps and len(data) == plan.chunk_bytes:
+            plain = np.frombuffer(data, plan.stored_dtype).reshape(plan.stored_shape)
+            return plain.transpose(plan.inverse_order) if plan.is_transposed else plain
         length = np.array([len(data)], dtype=np.int64)
         segments = Segments(data, np.zeros(1, dtype=np.int64), length)
         place = np.array([coords], dtype=np.int64)
-        chunk: Chunks = self._decode_segments(segments, place, plan.chunk_shape, 1)[0, ...]
-        return chunk
+        chunk: Chunks = self._decode_segments(segments, place, shape, 1)[0, ...]
+        return chunk.transpose(plan.inverse_order)
 
     def empty(self, count: int, shape: tuple[int, ...]) -> Chunks:
         """An array for so many chunks, whose values are not set."""
@@ -170,7 +165,7 @@ class ChunkArrays:
 
     def _logical(self, chunks: Chunks) -> list[Chunks]:
         """Each chunk with the axes of the array; one without axes is an array all the same."""
-        inverse = np.argsort(self._plan.order)
+        inverse = self._plan.inverse_order
         return [chunks[row, ...].transpose(inverse) for row in range(len(chunks))]
 
     def _encode_batch(self, chunks: Chunks, threads: int) -> Segments | None:

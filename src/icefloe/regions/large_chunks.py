@@ -43,9 +43,7 @@ class LargeChunks:
         self._plan = plan
         self._spans = spans
         self._target = target
-        self._inverse = np.argsort(plan.order).tolist()
-        is_plain = plan.order == tuple(range(len(plan.order)))
-        self._may_decode_there = is_plain and target.dtype == plan.stored_dtype
+        self._may_decode_there = not plan.is_transposed and target.dtype == plan.stored_dtype
 
     def read(self, slab: Slab) -> npt.NDArray[np.bool_]:
         """Read the chunks of a slab; says which of them there are."""
@@ -78,8 +76,8 @@ class LargeChunks:
         part = self._target[there]
         if self._decodes_there(piece, part):
             return
-        stored = self._chunks.decode_one(piece, coords[row])
-        part[...] = stored.transpose(self._inverse)[inner]
+        chunk = self._chunks.decode_one(piece, coords[row], self._plan.chunk_shape)
+        part[...] = chunk[inner]
 
     def _decodes_there(self, piece: memoryview, part: Values) -> bool:
         """Decompress a chunk right into the result, if it is all wanted and stands in one piece."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ class ArrayPlan:
         self.fill_value: Any = self.metadata.fill_value
         self.edges: tuple[int | npt.NDArray[np.int64], ...] = _edges(self.metadata)
         self.codecs: tuple[Any, ...] = tuple(self.metadata.codecs)
+        self.is_regular = all(isinstance(edge, int) for edge in self.edges)
+        """Whether all chunks have one shape."""
+        self.chunk_shape = tuple(edge for edge in self.edges if isinstance(edge, int))
+        self.chunk_bytes = max(1, self.dtype.itemsize) * math.prod(self.chunk_shape)
+        """Number of bytes of a decoded chunk of a regular grid; a guess for objects."""
         chain = _chain(self.codecs, self.dtype) if self.is_regular else None
         self.is_batched = chain is not None
         """Whether the batch codecs can decode it; else Zarr's own do, chunk by chunk."""
@@ -44,30 +50,11 @@ class ArrayPlan:
         self.stored_dtype: np.dtype[Any] = _in_order(self.dtype, endian)
         self.order: tuple[int, ...] = tuple(range(len(self.shape))) if order is None else order
         """Which axis of a chunk each axis of its stored form is."""
-
-    @property
-    def is_regular(self) -> bool:
-        """Whether all chunks have one shape."""
-        return all(isinstance(edge, int) for edge in self.edges)
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        """Shape of all chunks of a regular grid."""
-        return tuple(edge for edge in self.edges if isinstance(edge, int))
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of a chunk as it is stored."""
-        shape = self.chunk_shape
-        return tuple(shape[axis] for axis in self.order)
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Number of bytes of a decoded chunk of a regular grid; a guess for objects."""
-        size = max(1, self.dtype.itemsize)
-        for extent in self.chunk_shape:
-            size *= extent
-        return size
+        self.is_transposed = self.order != tuple(range(len(self.shape)))
+        self.inverse_order: tuple[int, ...] = tuple(np.argsort(self.order).tolist())
+        self.stored_shape = self.chunk_shape
+        if self.is_transposed and self.is_regular:
+            self.stored_shape = tuple(self.chunk_shape[axis] for axis in self.order)
 
     @cached_property
     def zarr_pipeline(self) -> BatchedCodecPipeline:
@@ -82,11 +69,10 @@ class ArrayPlan:
     def logical(self, stored: npt.NDArray[Any], grid: tuple[int, ...]) -> npt.NDArray[Any]:
         """Chunks as they are stored, (n, …), as a view with the axes of the grid and the array."""
         chunks = stored.reshape((*grid, *stored.shape[1:]))
-        if self.order == tuple(range(len(self.order))):
+        if not self.is_transposed:
             return chunks
         before = len(grid)
-        inverse = np.argsort(self.order).tolist()
-        return chunks.transpose(*range(before), *(before + axis for axis in inverse))
+        return chunks.transpose(*range(before), *(before + axis for axis in self.inverse_order))
 
 
 def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:

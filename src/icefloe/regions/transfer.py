@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _SLAB_BYTES = 8 << 20
 """Decoded bytes that are handled together: they should fit into a processor's cache."""
+_WRITTEN_SLAB_BYTES = 32 << 20
+"""The same for writing: a full pack, which then need not wait for others."""
 _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
 
@@ -42,9 +44,14 @@ def read_region(session: Session, path: str, selection: Any, out: Values | None)
         out = np.empty(region.shape, dtype=plan.dtype)
     else:
         _check_out(out, region.shape, plan.dtype, path)
-    if region.size:
+    if not region.size:
+        return out
+    place = one_chunk(region, plan)
+    if place is None:
         box = Box(session, path, plan, region_spans(region, plan))
         box.read(region.on_all_axes(out))
+    else:
+        _read_from_one(ChunkArrays(session, path, plan), place, region, plan, out)
     return out
 
 
@@ -86,6 +93,41 @@ def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     if given.dtype == dtype or (kind in "iufcmM" and given.dtype.newbyteorder() == dtype):
         return given
     return given.astype(dtype)
+
+
+def one_chunk(region: Region, plan: ArrayPlan) -> tuple[int, ...] | None:
+    """The chunk that has all elements of a region, if there is one of a known shape."""
+    if not plan.is_regular:
+        return None
+    place = []
+    for axis, size in zip(region.axes, plan.chunk_shape, strict=True):
+        number = axis.start // size
+        if (axis.start + (axis.length - 1) * axis.step) // size != number:
+            return None
+        place.append(number)
+    return tuple(place)
+
+
+def _read_from_one(
+    chunks: ChunkArrays, place: tuple[int, ...], region: Region, plan: ArrayPlan, out: Values
+) -> None:
+    """Read a region that lies in one chunk, without any of the machinery for many."""
+    chunk = chunks.load_one(place, plan.chunk_shape)
+    if chunk is None:
+        out[...] = plan.fill_value
+        return
+    index: list[Any] = []
+    for axis, number, size in zip(region.axes, place, plan.chunk_shape, strict=True):
+        first = axis.start - number * size
+        if axis.dropped:
+            index.append(first)
+            continue
+        last = first + (axis.length - 1) * axis.step
+        below = first - axis.step if first >= axis.step else None
+        index.append(
+            slice(last, below, -axis.step) if axis.flipped else slice(first, last + 1, axis.step)
+        )
+    out[...] = chunk[(*index, ...)]
 
 
 def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
@@ -130,10 +172,7 @@ class Box:
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
         """Read all elements into an array that has all axes; says which chunks there are."""
         present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
-        if present.size == 1:
-            present[...] = self._read_one(target)
-            return present
-        slabs = self._slabs()
+        slabs = self._slabs(self._slab_bytes)
         threads = 1 if len(slabs) >= self._threads else self._threads
 
         large = None
@@ -153,27 +192,20 @@ class Box:
 
     def write(self, values: Values) -> None:
         """Set all elements from an array that has all axes."""
-        slabs = self._slabs()
+        slabs = self._slabs(max(self._slab_bytes, _WRITTEN_SLAB_BYTES))
         threads = 1 if len(slabs) >= self._threads else self._threads
         for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
 
-    def _slabs(self) -> list[Slab]:
+    def _slabs(self, slab_bytes: int) -> list[Slab]:
         if not self._plan.is_regular:
             # Chunks of different shapes do not fit into one array.
             return list(slabs_of(self._spans, 1))
-        return list(slabs_of(self._spans, self._slab_bytes // self._plan.chunk_bytes))
+        return list(slabs_of(self._spans, slab_bytes // self._plan.chunk_bytes))
 
     def _shape(self, slab: Slab) -> tuple[int, ...]:
         """Shape of the chunks of a slab, with the axes of the array."""
         pairs = zip(self._spans, slab.lows, strict=True)
         return tuple(int(span.sizes[low]) for span, low in pairs)
-
-    def _read_one(self, target: Values) -> bool:
-        (slab,) = slabs_of(self._spans, 1)
-        place = tuple(int(span.ids[0]) for span in self._spans)
-        chunks = self._chunks.load_one(place, self._shape(slab))
-        self._place(slab, chunks, target)
-        return chunks is not None
 
     def _place(self, slab: Slab, chunks: Values | None, target: Values) -> None:
         logical = None if chunks is None else self._plan.logical(chunks, slab.grid)
@@ -187,8 +219,12 @@ class Box:
     def _write_slab(self, slab: Slab, values: Values, threads: int) -> None:
         coords = slab.coords(self._spans)
         shape = self._shape(slab)
-        chunks = self._chunks.empty(len(coords), shape)
         tiles = list(slab.tiles(self._spans))
+        given = self._as_they_are(tiles, values, shape)
+        if given is not None:
+            self._chunks.store(coords, given, threads)
+            return
+        chunks = self._chunks.empty(len(coords), shape)
         if not all(self._fills_chunks(tile, shape) for tile in tiles):
             chunks[...] = self._plan.fill_value
             partial = ~self._covered_by(slab)
@@ -200,6 +236,18 @@ class Box:
         for tile in tiles:
             self._in_chunks(logical, tile, slab)[...] = _in_target(values, tile)
         self._chunks.store(coords, chunks, threads)
+
+    def _as_they_are(
+        self, tiles: Sequence[tuple[Run, ...]], values: Values, shape: tuple[int, ...]
+    ) -> Values | None:
+        """Values that are chunks already, one after the other: they need not be copied."""
+        plan = self._plan
+        if len(tiles) != 1 or plan.is_transposed or values.dtype != plan.stored_dtype:
+            return None
+        if not plan.is_batched or not self._fills_chunks(tiles[0], shape):
+            return None
+        part = _in_target(values, tiles[0])
+        return part.reshape((-1, *shape)) if part.flags.c_contiguous else None
 
     def _covered_by(self, slab: Slab) -> npt.NDArray[np.bool_]:
         if self._covered is None:

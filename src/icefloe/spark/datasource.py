@@ -65,6 +65,18 @@ class IcefloeDataSource(DataSource):
 
         return TableWriter(dict(self.options), schema, overwrite=overwrite)
 
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
+        """A reader of the cells that each new commit changes."""
+        from icefloe.spark.table_stream import TableStreamReader
+
+        return TableStreamReader(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
+        """A writer of one commit for each micro-batch."""
+        from icefloe.spark.table_stream import TableStreamWriter
+
+        return TableStreamWriter(dict(self.options), schema, overwrite=overwrite)
+
     def _options(self) -> Any:
         from icefloe.spark.tables.options import Options
 

@@ -24,11 +24,12 @@ from icefloe.changes.conflicts import ConflictDetector
 from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
-from icefloe.model.manifest import ArrayChunks
 from icefloe.model.record import Record
+from icefloe.spark import linking
 from icefloe.spark.grid import Grid, suitable_task_bytes
-from icefloe.spark.references import WrittenChunks, from_table
+from icefloe.spark.references import WrittenChunks, from_table, joined
 from icefloe.spark.runner import Results, parallelism, run_tasks
+from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.manifest_writer import tiling_of
 from icefloe.versioning.repository import Repository
 
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 TXN_APP_ID = "txnAppId"
 TXN_VERSION = "txnVersion"
+LINK_ABOVE_CHUNKS = 500_000
+"""With more chunks than this, executors write the manifests."""
 _MAX_COMMIT_TRIES = 100
 
 
@@ -209,6 +212,8 @@ class Job:
         items: Sequence[Any],
         shared: Any,
         expected: Sequence[Sequence[Piece]] | None = None,
+        *,
+        linked: bool | None = None,
     ) -> Results:
         """Run tasks whose outputs are references of chunks, and take these over.
 
@@ -217,17 +222,65 @@ class Job:
             items: What each task does.
             shared: What all tasks get.
             expected: The chunks that each task must return (J2); None if that is not known.
+            linked: Whether executors write the manifests too; by default for many chunks.
         """
-        results = run_tasks(
+        if expected is not None and _num_chunks(expected) > LINK_ABOVE_CHUNKS:
+            linked = True if linked is None else linked
+        if linked:
+            return self._run_linked(work, items, shared, expected)
+        results = self._tasks(work, items, shared)
+        self.take_over(results, expected)
+        return results
+
+    def _run_linked(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        shared: Any,
+        expected: Sequence[Sequence[Piece]] | None,
+    ) -> Results:
+        """Like `run`, but executors write the manifests of arrays that have several."""
+        spec = SessionSpec.of(self.session)
+        tilings = self._tilings()
+        results = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
+        others = results.of(lambda path: path not in tilings)
+        absorb(self.session, others, None)
+        if expected is not None and results.totals.chunks != _num_chunks(expected):
+            raise TaskFailedError(
+                f"tasks were to write {_num_chunks(expected)} chunks and wrote "
+                f"{results.totals.chunks}; nothing was committed"
+            )
+        self.count(results)
+        todo = linking.tile_tasks(results, tilings)
+        # A manifest takes a fraction of a second: some of them share a task.
+        each = max(1, len(todo) // (4 * parallelism(self.spark)))
+        groups = [todo[start : start + each] for start in range(0, len(todo), each)]
+        written = self._tasks(linking.write_tile_manifests, groups, spec, ": manifests")
+        found = linking.absorb_tiles(self.session, written)
+        linking.check_counts(results, tilings, found)
+        return results
+
+    def _tilings(self) -> dict[str, tuple[int | None, ...]]:
+        """How arrays that are cut into several manifests are cut."""
+        settings = Settings.from_config(self.session.config)
+        found = {}
+        for path in self.session.node_paths(paths.ROOT):
+            node = self.session.get_node(path)
+            if node is not None and node.is_array:
+                tiling = tiling_of(node, settings)
+                if not tiling.is_whole:
+                    found[path] = tiling.shape
+        return found
+
+    def _tasks(self, work: Work, items: Sequence[Any], shared: Any, more: str = "") -> Results:
+        return run_tasks(
             self.spark,
             work,
             items,
             shared=shared,
-            label=self.label,
+            label=f"{self.label}{more}",
             progress_bar=self.options.progress,
         )
-        self.take_over(results, expected)
-        return results
 
     def take_over(
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
@@ -324,27 +377,6 @@ def absorb(
         session.set_chunk_refs(path, written.chunks, written.deleted)
 
 
-def joined(path: str, parts: Sequence[WrittenChunks]) -> WrittenChunks:
-    """What several tasks wrote; raises TaskFailedError if two wrote one chunk."""
-    tables = [part.chunks for part in parts if part.chunks is not None]
-    chunks = None if not tables else tables[0] if len(tables) == 1 else ArrayChunks.merge(tables)
-    gone = [part.deleted for part in parts if part.deleted is not None]
-    deleted = None
-    for index in gone:
-        deleted = index if deleted is None else deleted.union(index)
-    together = WrittenChunks(chunks, deleted)
-    counted = sum(part.num_chunks for part in parts)
-    both = 0
-    if chunks is not None and deleted is not None:
-        both = int((deleted.find_many(chunks.index.coords()) >= 0).sum())
-    if together.num_chunks != counted or both:
-        raise TaskFailedError(
-            f"two tasks wrote the same chunks of {path} ({counted} references for "
-            f"{together.num_chunks - both} chunks); nothing was committed"
-        )
-    return together
-
-
 def _check_expected(
     found: Mapping[str, Sequence[tuple[int, WrittenChunks]]],
     expected: Sequence[Sequence[Piece]],
@@ -367,6 +399,10 @@ def _check_expected(
                 f"task {key[0]} was to write {planned} chunks of {key[1]} and returned {got} "
                 "references, or references of other chunks; nothing was committed"
             )
+
+
+def _num_chunks(expected: Sequence[Sequence[Piece]]) -> int:
+    return sum(piece.box.size for pieces in expected for piece in pieces)
 
 
 def _same_chunks(boxes: Sequence[Box], parts: Sequence[WrittenChunks]) -> bool:

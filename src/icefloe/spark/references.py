@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from icefloe.errors import FormatError
+from icefloe.errors import FormatError, TaskFailedError
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
@@ -220,3 +222,24 @@ def _string_column(column: pa.Array) -> StringColumn:
     first = int(ends[0])
     text = b"" if data is None else data.to_pybytes()[first : int(ends[-1])]
     return StringColumn(text, (ends[1:] - first).astype(np.uint64))
+
+
+def joined(path: str, parts: Sequence[WrittenChunks]) -> WrittenChunks:
+    """What several tasks wrote; raises TaskFailedError if two wrote one chunk."""
+    tables = [part.chunks for part in parts if part.chunks is not None]
+    chunks = None if not tables else tables[0] if len(tables) == 1 else ArrayChunks.merge(tables)
+    gone = [part.deleted for part in parts if part.deleted is not None]
+    deleted = None
+    for index in gone:
+        deleted = index if deleted is None else deleted.union(index)
+    together = WrittenChunks(chunks, deleted)
+    counted = sum(part.num_chunks for part in parts)
+    both = 0
+    if chunks is not None and deleted is not None:
+        both = int((deleted.find_many(chunks.index.coords()) >= 0).sum())
+    if together.num_chunks != counted or both:
+        raise TaskFailedError(
+            f"two tasks wrote the same chunks of {path} ({counted} references for "
+            f"{together.num_chunks - both} chunks); nothing was committed"
+        )
+    return together

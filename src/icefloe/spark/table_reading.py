@@ -11,10 +11,11 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.spark.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.places import Place, Version
+from icefloe.spark.tables.places import Version
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import EXTENT, START, Scan, ScanTicket
 from icefloe.spark.tables.selection import choice_of
+from icefloe.spark.tables.where import columns_of, parse_condition
 from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.repository import Repository
 
@@ -119,9 +120,14 @@ def _with_condition(
 
     asked = msgspec.structs.replace(request, where=where)
     try:
-        Scan(session, asked)
+        scan = Scan(session, asked)
+        condition = parse_condition(where, scan.layout.names)
     except InvalidInputError:
         # Functions and arithmetic: Spark's business alone, which must find the columns.
+        return request, where
+    named = scan.layout.schema(columns_of(condition))
+    if request.reading.zoned_times and any(map(pa.types.is_timestamp, named.types)):
+        # Spark reads texts as times of the session's zone, which may not be UTC.
         return request, where
     return asked, None
 
@@ -134,8 +140,8 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
 
 
 def open_source(source: Source) -> Repository:
-    """The repository that is meant, which executors must be able to reach too."""
-    return source if isinstance(source, Repository) else Place(str(source)).open()
+    """The repository that is meant."""
+    return source if isinstance(source, Repository) else Repository.open(source)
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -34,7 +34,7 @@ class StagedMessage(WriterCommitMessage):
     query_id: str | None = None
 
 
-class _Rows:
+class RowWriter:
     """What batch and stream writers share; made where the query is planned."""
 
     def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -86,7 +86,7 @@ class TableWriter(DataSourceArrowWriter):
     def __init__(self, options: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
         """Check the options; nothing is written yet."""
         transaction_of(Options(options))
-        self._rows = _Rows(options, schema, overwrite=overwrite)
+        self._rows = RowWriter(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Put the rows of a task aside."""

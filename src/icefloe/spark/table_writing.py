@@ -216,9 +216,11 @@ def _placed(spark: Any, frame: DataFrame, plan: WritePlan) -> DataFrame:
         if allowed is not None:
             kept, numbers = kept.take(pa.array(allowed)), allowed
         place, value = f"{_PLACE}{axis}", f"{_PLACE}value_{axis}"
+        if frame.schema[dim].dataType.typeName() == "timestamp":
+            # Spark would cast such times to local ones; stored times are UTC.
+            kept = kept.cast(pa.timestamp("us", "UTC"))
         index = spark.createDataFrame(pa.table({value: kept, place: pa.array(numbers)}))
-        kind = spark_type(kept.type)
-        wanted = _col(dim).cast(kind)
+        wanted = _col(dim).cast(spark_type(kept.type))
         frame = frame.join(sql.broadcast(index), wanted == _col(value), "left").drop(value)
         places.append(_col(place))
     number: Any = sql.lit(0).cast("bigint")

@@ -21,7 +21,7 @@ from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import AttributesFileInfo, Snapshot
-from icefloe.versioning.manifest_writer import ManifestWriter
+from icefloe.versioning.manifest_writer import ManifestWriter, touched_together
 from icefloe.versioning.node_numbers import number_nodes
 
 if TYPE_CHECKING:
@@ -95,9 +95,11 @@ def write_commit(
 def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:
     """Which chunks were set or deleted in each array."""
     touched = {}
-    for node_id, edits in changes.chunks.items():
-        node = changes.base.by_id(node_id) if edits.cleared else None
-        index = edits.touched(None if node is None else chunks.table(node))
+    for node_id in changes.chunks.keys() | changes.linked.keys():
+        edits = changes.chunks.get(node_id)
+        node = changes.base.by_id(node_id) if edits is not None and edits.cleared else None
+        old = None if node is None else chunks.table(node)
+        index = touched_together(edits, changes.linked.get(node_id, ()), old)
         if index is not None:
             touched[node_id] = index
     return touched

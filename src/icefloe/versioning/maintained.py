@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.plain_form import to_plain
-from icefloe.errors import InvalidInputError, RefNotFoundError
+from icefloe.errors import AlreadyExistsError, InvalidInputError, RefNotFoundError
 from icefloe.model.ids import ManifestId
 from icefloe.model.paths import canonical
 from icefloe.storage.probe import ensure_conditional_writes
@@ -206,7 +206,8 @@ class MaintainedRepository:
         Args:
             message: Message of the commit.
             branch: Whose chunk files are looked at.
-            to_branch: A new branch for the commit, to look at it first; `branch` if not given.
+            to_branch: A new branch that starts with the commit, to look at it first; the commit
+                goes to `branch` if not given.
             arrays: Paths of the arrays to look at; all if not given.
             pack_bytes: Size of the new chunk files; as configured if not given.
             small_file_bytes: Files of at most so many bytes are joined; a quarter of a pack if not
@@ -232,17 +233,18 @@ class MaintainedRepository:
             min_live_share,
         )
         said = message_of(check_message(message), plain_metadata(metadata or {}))
-        tip = self._tip_to_compact(branch, None if dry_run else to_branch)
+        tip = self._tip_to_compact(branch, to_branch)
         summary = compact_branch(
             context,
             tip,
             options,
             said,
             paths=None if arrays is None else [canonical(path) for path in arrays],
+            to_branch=to_branch,
             dry_run=dry_run,
         )
         if not dry_run:
-            self._note("compact", {"branch": tip.branch, **_plain(summary)}, job)
+            self._note("compact", {"branch": to_branch or branch, **_plain(summary)}, job)
         return summary
 
     def _tip_to_compact(self, branch: str, to_branch: str | None) -> BranchTip:
@@ -250,11 +252,12 @@ class MaintainedRepository:
         tip = refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
-        if to_branch is None:
-            return tip
+        if to_branch is not None:
+            taken = refs.tip(to_branch)
+            if taken is not None and taken.snapshot_id is not None:
+                raise AlreadyExistsError(f"branch {to_branch!r} exists already")
         ensure_conditional_writes(self._context.storage)
-        with self._pinned(str(tip.snapshot_id)) as target:
-            return refs.create_branch(to_branch, target)
+        return tip
 
     # --- verification
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from icefloe.changes.chunk_edits import prepare_tables
+from icefloe.changes.chunk_edits import ChunkEdits, prepare_tables
+from icefloe.changes.linked import LinkedTile, touched_in
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.files.snapshot_chunks import SnapshotChunks
+    from icefloe.model.chunk_index import Box
     from icefloe.model.snapshot import Snapshot
 
 
@@ -76,6 +77,8 @@ class ManifestWriter:
         """New references of arrays that are packed as a whole."""
         self._tiles: list[Part] = []
         """New references of tiles, each of which gets a manifest of its own."""
+        self._linked: dict[NodeId, list[LinkedTile]] = {}
+        """Tiles whose manifests are written already."""
 
     def write(self) -> WrittenManifests:
         """Write every manifest that the changes make necessary."""
@@ -99,13 +102,15 @@ class ManifestWriter:
             *(("", [part]) for part in self._tiles),
         ]
         infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
-        return WrittenManifests(infos, self._new_refs(todo, infos), self._touched)
+        refs = self._new_refs(todo, infos)
+        linked = [tile.info for tiles in self._linked.values() for tile in tiles]
+        return WrittenManifests([*infos, *linked], refs, self._touched)
 
     def _write_in_place(self) -> WrittenManifests | None:
         """Write one manifest for another, if that is all that there is to do."""
         dropped = set().union(*self._dropped.values())
         edited = {part.node_id: part.chunks for part in self._whole}
-        if self._tiles or len(dropped) != 1 or len(edited) != len(self._whole):
+        if self._tiles or self._linked or len(dropped) != 1 or len(edited) != len(self._whole):
             return None
         if any(each != dropped for each in self._dropped.values()) or len(edited) != len(
             self._dropped
@@ -124,11 +129,17 @@ class ManifestWriter:
     def _add_edited(self) -> None:
         """Take the new references of edited arrays."""
         prepare_tables(self._changes.chunks.values())
+        for node_id, tiles in self._changes.linked.items():
+            node = self._changes.by_id(node_id)
+            if node is not None:
+                self._link(node, tiles)
         for node_id, edits in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
             if node is None or edits.is_empty:
                 continue
-            refs = self._base_refs(node_id)
+            edits = self._with_tiles_below(node, edits)  # noqa: PLW2901
+            replaced = self._dropped.get(node_id, set())
+            refs = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in replaced]
             tiling = self._tiling(node)
             affected = _affected(edits, tiling, refs)
             while True:
@@ -140,13 +151,41 @@ class ManifestWriter:
                 if not more:
                     break
                 affected += more
-            index = edits.touched(old)
+            index = touched_together(edits, self._linked.get(node_id, ()), old)
             if index is not None:
                 self._touched[node_id] = index
-            self._dropped[node_id] = dropped
+            self._dropped[node_id] = dropped | replaced
             (self._whole if tiling.is_whole else self._tiles).extend(
                 Part(node_id, piece) for piece in pieces
             )
+
+    def _link(self, node: Node, tiles: Sequence[LinkedTile]) -> None:
+        self._linked[node.id] = list(tiles)
+        self._dropped[node.id] = {each for tile in tiles for each in tile.replaced}
+        index = touched_in(tiles)
+        if index is not None:
+            self._touched[node.id] = index
+
+    def _with_tiles_below(self, node: Node, edits: ChunkEdits) -> ChunkEdits:
+        """Edits over linked tiles that they reach into: those are taken apart and written anew."""
+        tiles = self._linked.get(node.id)
+        touched = edits.touched(None)
+        if not tiles or touched is None:
+            return edits
+        tiling = self._tiling(node)
+        lower, upper = _corners([tile.extents for tile in tiles])
+        hit = tiling.touched(lower, upper, tiling.distinct(touched.coords()))
+        if not hit.any():
+            return edits
+        below = ChunkEdits(edits.rank)
+        for row in np.flatnonzero(hit).tolist():
+            below.set_many(linked_chunks(self._files, node, tiles[row]))
+        self._link(node, [tile for row, tile in enumerate(tiles) if not hit[row]])
+        taken = [tiles[row] for row in np.flatnonzero(hit).tolist()]
+        # What they replaced is in them, so that it is not read again.
+        self._dropped[node.id] |= {each for tile in taken for each in tile.replaced}
+        below.absorb(edits)
+        return below
 
     def _add_neighbours(self) -> set[ManifestId]:
         """Take what shares a manifest with edited or deleted arrays; returns those manifests.
@@ -234,13 +273,19 @@ class ManifestWriter:
             for part in parts:
                 ref = ManifestRef(info.id, part.chunks.index.box, len(part.chunks))
                 added.setdefault(part.node_id, []).append(ref)
-        refs = {}
+        for node_id, tiles in self._linked.items():
+            for tile in tiles:
+                ref = ManifestRef(tile.info.id, tile.extents, tile.info.num_chunk_refs)
+                added.setdefault(node_id, []).append(ref)
+        refs: dict[NodeId, tuple[ManifestRef, ...]] = {}
         for node_id, dropped in self._dropped.items():
             kept = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in dropped]
+            new = added.get(node_id, ())
+            if len(kept) + len(new) <= 1:
+                refs[node_id] = (*kept, *new)
+                continue
             # In the order of the grid, so that readers of a region find neighbours together.
-            refs[node_id] = tuple(
-                sorted([*kept, *added.get(node_id, ())], key=lambda ref: ref.extents.lower)
-            )
+            refs[node_id] = tuple(sorted([*kept, *new], key=lambda ref: ref.extents.lower))
         return refs
 
     # --- the arrays
@@ -257,6 +302,8 @@ def tiling_of(node: Node, settings: Settings) -> Tiling:
     """How an array is cut under a configuration."""
     array = node.array
     assert array is not None
+    if not settings.splitting.split_sizes:
+        return Tiling.for_array(array.grid_shape, (None,) * array.rank)
     names = array.dimension_names or (None,) * array.rank
     sizes = settings.splitting.sizes_for(node.path, names)
     return Tiling.for_array(array.grid_shape, sizes)
@@ -269,7 +316,7 @@ def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) ->
     index = edits.touched(None)
     if index is None:
         return []
-    lower, upper = _corners(refs)
+    lower, upper = _corners([ref.extents for ref in refs])
     hit = tiling.touched(lower, upper, tiling.distinct(index.coords()))
     return [refs[row] for row in np.flatnonzero(hit).tolist()]
 
@@ -278,7 +325,7 @@ def _in_the_way(pieces: Sequence[ArrayChunks], refs: Sequence[ManifestRef]) -> l
     """Parts whose extents would overlap new ones, as happens where an older cut was another."""
     if not pieces or not refs:
         return []
-    lower, upper = _corners(refs)
+    lower, upper = _corners([ref.extents for ref in refs])
     hit = np.zeros(len(refs), dtype=np.bool_)
     for piece in pieces:
         low, high = np.array([piece.index.box.lower, piece.index.box.upper], dtype=np.int64)
@@ -286,7 +333,65 @@ def _in_the_way(pieces: Sequence[ArrayChunks], refs: Sequence[ManifestRef]) -> l
     return [refs[row] for row in np.flatnonzero(hit).tolist()]
 
 
-def _corners(refs: Sequence[ManifestRef]) -> npt.NDArray[np.int64]:
-    """Lower and upper corners of the extents: shape (2, n, rank)."""
-    boxes = [ref.extents for ref in refs]
+def _corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
+    """Lower and upper corners of boxes: shape (2, n, rank)."""
     return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)
+
+
+def touched_together(
+    edits: ChunkEdits | None, tiles: Sequence[LinkedTile], old: ArrayChunks | None
+) -> ChunkIndex | None:
+    """The chunks of an array that edits or linked tiles touch."""
+    index = None if edits is None else edits.touched(old)
+    linked = touched_in(tiles)
+    if index is None or linked is None:
+        return linked if index is None else index
+    return index.union(linked)
+
+
+def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayChunks:
+    """The references in the manifest of a linked tile."""
+    assert node.array is not None
+    manifest = files.manifest(tile.info.id, tile.info.size_bytes)
+    chunks = manifest.array(node.id, node.array.rank)
+    assert chunks is not None, "a tile that is linked has references"
+    return chunks
+
+
+def write_tiles(
+    files: MetadataFiles, chunks: SnapshotChunks, node: Node, edits: ChunkEdits, settings: Settings
+) -> list[LinkedTile] | None:
+    """Write the manifests of the tiles that edits touch; `node` is as in the base, or new.
+
+    None if that cannot be done apart from the rest of the array: it is not cut, was cut in
+    another way, or a tile would be left without references.
+    """
+    tiling = tiling_of(node, settings)
+    touched = edits.touched(None)
+    if tiling.is_whole or edits.cleared or touched is None:
+        return None
+    affected = _affected(edits, tiling, node.manifests)
+    if affected:
+        lower, upper = _corners([ref.extents for ref in affected])
+        if (tiling.tiles_of(lower) != tiling.tiles_of(upper - 1)).any():
+            return None
+    new = edits.apply(chunks.merged(node, affected))
+    pieces = [] if new is None else tiling.cut(new)
+    places = touched.coords()
+    if len(tiling.distinct(places)) != len(pieces):
+        return None
+    # Without a base and deletions, what is in a tile is what was touched, and mostly a box.
+    is_plain = not affected and new is not None and len(new) == len(touched)
+    found = []
+    for piece in pieces:
+        tile = tiling.tiles_of(np.array([piece.index.box.lower]))
+        index = piece.index
+        if not is_plain:
+            index = ChunkIndex.from_coords(places[(tiling.tiles_of(places) == tile).all(axis=1)])[0]
+        replaced: tuple[ManifestId, ...] = ()
+        if affected:
+            inside = (tiling.tiles_of(lower) == tile).all(axis=1)
+            replaced = tuple(affected[row].manifest_id for row in np.flatnonzero(inside).tolist())
+        info = files.write_manifest([(node.id, piece)], "")
+        found.append(LinkedTile(info, piece.index.box, index, replaced))
+    return found

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.compare import disputed
+from icefloe.changes.conflicts import ConflictDetector
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidInputError,
     SessionStateError,
 )
+from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.info import Diff
+from icefloe.versioning.manifest_writer import write_tiles
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
+from icefloe.versioning.unlinking import unlink
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import BranchTip
     from icefloe.model.chunk_index import ChunkIndex
@@ -343,6 +351,8 @@ class Session(WorkingTree):
             )
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
+        every = not isinstance(solver, ConflictDetector)
+        unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
         view = MeetingView(self._context, self._snapshot, head, looking_at)
         rebase_changes(view, ours, theirs, self._view.chunks, solver)
         self._tip = tip
@@ -386,6 +396,7 @@ class Session(WorkingTree):
             self._check_writable()
             part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
             nodes = self._changes.copy()
+            nodes.linked = {}
             nodes.chunks = {
                 node_id: _only_cleared(edits)
                 for node_id, edits in nodes.chunks.items()
@@ -393,6 +404,21 @@ class Session(WorkingTree):
             }
             part._show(self._snapshot, nodes)  # noqa: SLF001
             return part
+
+    def link_tiles(self, path: str, tiles: Sequence[LinkedTile]) -> None:
+        """Take over tiles of an array whose manifests parts of this session have written.
+
+        Until the commit, reads do not show them.
+        """
+        with self._lock:
+            self._check_writable()
+            node = self._view.array(path)
+            known = self._changes.linked.setdefault(node.id, [])
+            together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
+            for one, other in pairwise(together):
+                if one.extents.intersects(other.extents):
+                    raise InvalidInputError(f"two manifests were written for one tile of {path}")
+            self._changes.linked[node.id] = together
 
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks.
@@ -467,6 +493,31 @@ class ForkSession(Session):
                 if node is not None and not edits.is_empty:
                     found[node.path] = edits.own()
             return found
+
+    def put_object(self, data: bytes) -> ChunkFileId:
+        """Put bytes into an object that nothing refers to, for tasks that come after this one."""
+        place = ChunkFileId.random()
+        self._context.storage.put(self._context.format.layout.chunk_file(place), data)
+        return place
+
+    def get_object(self, place: ChunkFileId) -> bytes:
+        """What another part gave to `put_object`."""
+        return self._context.storage.get(self._context.format.layout.chunk_file(place))
+
+    def written_tiles(self, path: str) -> list[LinkedTile] | None:
+        """Write the manifests of the tiles of an array that were edited, for `link_tiles`.
+
+        None if they must be written with the rest of the array; see `write_tiles`.
+        """
+        with self._lock:
+            self._packs.write_all()
+            node = self._view.array(path)
+            edits = self._changes.edits(node)
+            tiles = write_tiles(
+                self._context.files, self._view.chunks, node, edits, self._context.settings
+            )
+            self._context.storage.sync()
+            return tiles
 
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""

@@ -683,6 +683,17 @@ def _check_all_in_grid(node: Node, coords: npt.NDArray[np.integer]) -> npt.NDArr
     return wanted
 
 
+def _in_octets(segments: Segments) -> Segments:
+    """Segments whose buffer counts bytes, also if it was given as numbers of another size."""
+    if isinstance(segments.data, bytes | bytearray):
+        return segments
+    try:
+        octets = memoryview(segments.data).cast("B")
+    except TypeError as error:
+        raise InvalidInputError(f"the buffer of segments must be contiguous: {error}") from None
+    return Segments(octets, segments.offsets, segments.lengths)
+
+
 def _checked(
     node: Node, coords: npt.NDArray[np.integer], segments: Segments
 ) -> tuple[npt.NDArray[np.uint64], Segments]:
@@ -695,7 +706,8 @@ def _checked(
         )
     if len(wanted) == 0:
         return wanted, segments
-    size = memoryview(segments.data).nbytes
+    segments = _in_octets(segments)
+    size = len(segments.data)
     lowest = min(int(segments.offsets.min()), int(segments.lengths.min()))
     if lowest < 0 or int((segments.offsets + segments.lengths).max()) > size:
         raise InvalidInputError(f"segments of chunks of {node.path} lie outside of their buffer")

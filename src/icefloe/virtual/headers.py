@@ -6,6 +6,7 @@ A header is small and can be pickled: executors of a cluster read headers, and o
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from math import prod
@@ -194,6 +195,9 @@ def load_region(
         return array.values[region]
     if array.reader is not None:
         return array.reader(region)
+    plain = _plain_values(array, sources)
+    if plain is not None:
+        return plain[region]
     import zarr
     from zarr.core.buffer import cpu
     from zarr.storage import MemoryStore
@@ -207,6 +211,25 @@ def load_region(
         return np.asarray(opened[region])
 
 
+def _plain_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDArray[Any] | None:
+    """The values of an array whose only chunk is its elements; None for any other."""
+    kind, codecs, refs = array.document["data_type"], array.document["codecs"], array.references
+    if [codec["name"] for codec in codecs] != ["bytes"] or not isinstance(kind, str):
+        return None
+    is_whole = all(c >= s for c, s in zip(array.chunk_shape, array.shape, strict=True))
+    if not is_whole or len(refs) != 1 or array.inline or not _NUMBER.fullmatch(kind):
+        return None
+    order = (codecs[0].get("configuration") or {}).get("endian", "little")
+    dtype = np.dtype(kind).newbyteorder(">" if order == "big" else "<")
+    ref = VirtualRef(refs.urls[0], int(refs.offsets[0]), int(refs.lengths[0]))
+    if ref.length != prod(array.chunk_shape) * dtype.itemsize:
+        return None
+    values = np.frombuffer(sources.read(ref, 0, ref.length), dtype).reshape(array.chunk_shape)
+    inside = tuple(map(slice, array.shape))
+    return values[inside].astype(dtype.newbyteorder("="))
+
+
+_NUMBER = re.compile(r"u?int(?:8|16|32|64)|float(?:32|64)")
 _KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from zarr.abc.codec import CodecPipeline
 from zarr.registry import get_pipeline_class
 
+from icefloe.regions.chunk_arrays import ChunkArrays
 from icefloe.regions.plan import ArrayPlan
 from icefloe.regions.scattered import Parts, ScatteredChunks
 from icefloe.regions.transfer import Box
@@ -67,6 +68,8 @@ class StorePipeline(CodecPipeline):
         batch = batch_of(requests, plan)
         if batch is None:
             return await self.inner.read(requests, out, drop_axes)
+        if len(requests) == 1 and plan.chunk_bytes <= _INLINE_BYTES:
+            return await _read_one(batch, plan, target, drop_axes)
         present = await _run(batch, plan, _reading(batch, plan, target, drop_axes))
         if present.all():
             return (_PRESENT,) * len(requests)
@@ -160,6 +163,26 @@ async def _run(batch: Batch, plan: ArrayPlan, work: Callable[[], Flags]) -> Flag
     if small and storage.capabilities.reads_are_immediate:
         return work()
     return await asyncio.to_thread(work)
+
+
+async def _read_one(
+    batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
+) -> Any:
+    """Read one small chunk, as Zarr would and with as little ado as possible."""
+    session, (place,) = batch.store.session, batch.coords.tolist()
+    coords = tuple(place)
+    if session._context.storage.capabilities.reads_are_immediate:  # noqa: SLF001
+        data = session.get_chunk(batch.path, coords)
+    else:
+        data = await session.get_chunk_async(batch.path, coords)
+    _, _, in_chunk, in_values, _ = batch.requests[0]
+    if data is None:
+        target[in_values] = plan.fill_value
+        return (_MISSING,)
+    chunk = ChunkArrays(session, batch.path, plan).decode_one(data, coords, plan.chunk_shape)
+    part = chunk[in_chunk]
+    target[in_values] = part.squeeze(axis=drop_axes) if drop_axes else part
+    return (_PRESENT,)
 
 
 def _reading(

@@ -265,6 +265,14 @@ def test_auxiliary_coordinates_and_numbered_dimensions() -> None:
     assert found.y.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+def test_conditions_on_texts() -> None:
+    names = np.array(["a", "b", "c"], dtype=object)
+    dataset = xr.Dataset({"v": ("name", [1, 2, 3])}, coords={"name": names})
+    session = stored(dataset)
+    assert frame(session, where="name = 'b' or v = 3").v.tolist() == [2, 3]
+    assert frame(session, where="name >= 'b' and v < 3").v.tolist() == [2]
+
+
 def test_bounds_are_no_data_of_their_own() -> None:
     dataset = xr.Dataset(
         {"v": ("time", [1.0, 2.0]), "time_bnds": (("time", "nv"), [[0, 1], [1, 2]])},

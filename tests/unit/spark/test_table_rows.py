@@ -219,6 +219,21 @@ def test_numbered_dimensions(repo):
     np.testing.assert_array_equal(opened(repo).v, [[2, 0], [0, 0], [np.nan, np.nan], [np.nan, 1]])
 
 
+def test_a_new_variable_joins_the_grid(repo):
+    write(repo, rows_of(sample()), dims=("time", "x"))
+    more = rows_of(sample()[["t"]] * 2).rename_columns(["time", "x", "twice"]).slice(0, 7)
+    write(repo, more, dims=("time", "x"))
+    found = opened(repo)
+    assert int(found.twice.notnull().sum()) == 7
+    np.testing.assert_array_equal(found.t, sample().t)
+    # Its own coordinates would tear the group apart: those that others use stay.
+    write(repo, more.slice(0, 2), dims=("time", "x"), operation="replace")
+    assert int(opened(repo).twice.notnull().sum()) == 2
+    outside = more.set_column(1, "x", pa.array([1] * 7)).rename_columns(["time", "x", "thrice"])
+    with pytest.raises(InvalidInputError, match="7 rows are outside"):
+        write(repo, outside, dims=("time", "x"))
+
+
 def test_other_arrays_along_the_dimension_grow_too(repo):
     session = repo.writable_session("main")
     dataset = sample().assign(co2=("time", np.arange(4.0)))

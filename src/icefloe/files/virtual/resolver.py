@@ -113,9 +113,9 @@ class VirtualChunkResolver:
         return source.status(location)
 
     def list(self, url: str) -> Iterator[ListedSource]:
-        """All objects below a folder, in no promised order."""
-        source, location = self._authorised_source(url)
-        return source.list(location)
+        """All objects below a folder, in no promised order; also of a container itself."""
+        source, inside = self._authorised_source(f"{url.rstrip('/')}/x")
+        return source.list(Location(inside.scheme, inside.host, inside.segments[:-1]))
 
     def absolute(self, url: str) -> str:
         """The canonical form of a URL, no longer relative to a container.

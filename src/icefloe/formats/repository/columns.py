@@ -205,6 +205,11 @@ def unpack_column(packed: Any, count: int, key: str, *, limit: int = MAX_VALUE) 
         if count and not 0 <= packed <= limit:
             raise _out_of_range(key, packed, limit)
         return [packed] * count
+    if type(packed) is int and count <= MAX_FREE_VALUES:
+        # One value that is seen many times: thousands of nodes are often alike.
+        if not 0 <= packed <= limit:
+            raise _out_of_range(key, packed, limit)
+        return np.broadcast_to(np.uint64(packed), count)
     if type(packed) is list and packed and type(packed[-1]) is int:
         return _listed(packed, count, key, limit)
     values = unpack_integers(packed, count, key, limit=limit)

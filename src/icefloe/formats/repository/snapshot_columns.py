@@ -67,6 +67,8 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Ids of the manifests, 12 bytes each."""
     manifest_sizes: Any = 0
     manifest_counts: Any = 0
+    manifest_checksums: Any = 0
+    """CRC-32C of each file; 0 for none."""
     sets: list[str] = []
     """Names of the manifest sets."""
     manifest_sets: Any = 0
@@ -78,7 +80,7 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Paths of the nodes, in ascending order."""
     nodes: bytes = b""
     """Ids of the nodes, 8 bytes each."""
-    documents: bytes = b""
+    documents: bytes | memoryview = b""
     """The zarr.json of the nodes, end to end."""
     document_sizes: Any = 0
     refs: Any = 0
@@ -101,7 +103,13 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     """Where in the document the attributes belong."""
 
 
-_decoder = msgspec.msgpack.Decoder(_Snapshot)
+class _StoredSnapshot(_Snapshot):
+    """The same as it is read: the documents, most of the bytes, are not copied."""
+
+    documents: memoryview = memoryview(b"")
+
+
+_decoder = msgspec.msgpack.Decoder(_StoredSnapshot)
 
 
 def microseconds(time: datetime) -> int:
@@ -135,6 +143,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         manifests=b"".join([info.id for info in snapshot.manifests]),
         manifest_sizes=pack_list([info.size_bytes for info in snapshot.manifests]),
         manifest_counts=pack_list([info.num_chunk_refs for info in snapshot.manifests]),
+        manifest_checksums=_pack_checksums(snapshot.manifests),
         sets=sets,
         manifest_sets=pack_list(
             [sets.index(info.set_name) + 1 if info.set_name else 0 for info in snapshot.manifests]
@@ -270,6 +279,11 @@ def decode_snapshot(body: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
     )
 
 
+def _pack_checksums(manifests: tuple[ManifestFileInfo, ...]) -> Any:
+    checksums = [info.checksum for info in manifests]
+    return pack_list(checksums) if any(checksums) else 0
+
+
 def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ...]:
     ids = _unpack_ids(packed.manifests, ManifestId, key)
     if not ids:
@@ -279,7 +293,10 @@ def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ..
     numbers = unpack_column(packed.manifest_sets, len(ids), key, limit=len(packed.sets))
     sets = ["", *packed.sets]
     names = [sets[int(number)] for number in numbers]
-    return tuple(map(ManifestFileInfo, ids, map(int, sizes), map(int, counts), names))
+    checksums = unpack_column(packed.manifest_checksums, len(ids), key, limit=2**32 - 1)
+    return tuple(
+        map(ManifestFileInfo, ids, map(int, sizes), map(int, counts), names, map(int, checksums))
+    )
 
 
 def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]:

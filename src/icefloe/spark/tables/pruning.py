@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +30,12 @@ def needed_chunks(scan: Scan) -> Keep:
     """For each chunk of the scan's grid whether it is needed; None if all are."""
     keep: Keep = None
     if scan.condition is not None:
-        bounds = {dim: _coordinate_bounds(scan, dim) for dim in scan.layout.dims}
-        for name in conditions.columns_of(scan.condition) - set(bounds):
+        bounds = {
+            dim: known
+            for dim in scan.layout.dims
+            if (known := _coordinate_bounds(scan, dim)) is not None
+        }
+        for name in conditions.columns_of(scan.condition) - set(scan.layout.dims):
             known = _variable_bounds(scan, name) if scan.request.use_statistics else None
             if known is not None:
                 bounds[name] = known
@@ -50,7 +55,9 @@ def _plain(condition: Condition, scan: Scan) -> Condition:
             literal = conditions.literal_for(kind, name, value)
             if pa.types.is_timestamp(kind):
                 literal = literal.cast(pa.int64())
-            return Compare(name, operator, literal.as_py())
+            plain = literal.as_py()
+            # Bounds are floats, and only such that float64 has exactly.
+            return Compare(name, operator, float(plain) if isinstance(plain, Decimal) else plain)
         case Both(parts):
             return Both(tuple(_plain(part, scan) for part in parts))
         case Either(parts):
@@ -58,8 +65,8 @@ def _plain(condition: Condition, scan: Scan) -> Condition:
     return condition
 
 
-def _coordinate_bounds(scan: Scan, dim: str) -> Bounds:
-    """Bounds of a coordinate in each run of chunks along its own dimension."""
+def _coordinate_bounds(scan: Scan, dim: str) -> Bounds | None:
+    """Bounds of a coordinate in each run of chunks along its own dimension; None for texts."""
     axis = scan.layout.dims.index(dim)
     edges = scan.grid.edges[axis]
     column = scan.coordinates[dim]
@@ -67,8 +74,7 @@ def _coordinate_bounds(scan: Scan, dim: str) -> Bounds:
     shape[axis] = len(edges) - 1
     values = _comparable(column)
     if values is None or not len(column):
-        unknown = np.zeros(shape, dtype=bool)
-        return Bounds(unknown, unknown, unknown, ~unknown, unknown)
+        return None
     starts = edges[:-1]
     low = np.minimum.reduceat(values, starts).reshape(shape)
     high = np.maximum.reduceat(values, starts).reshape(shape)
@@ -154,13 +160,18 @@ def _spread_bounds(found: Bounds, scan: Scan, variable: Variable) -> Bounds:
 
 
 def _changed(scan: Scan, since: str) -> npt.NDArray[np.bool_]:
-    """Chunks of the grid in which a variable changed after a snapshot."""
+    """Chunks of the grid in which a variable changed after a snapshot.
+
+    Only variables over all dimensions count: whoever appends to a dataset with xarray writes its
+    small coordinates anew, and that changes no cell.
+    """
     diff = changes_since(scan.session, since)
+    every = set(scan.layout.dims)
     keep = np.zeros(scan.grid.shape, dtype=bool)
     for name in scan.needed:
         variable = scan.layout.variable(name)
         index = None if variable is None else diff.get(variable.path)
-        if variable is None or index is None or name in scan.layout.dims:
+        if variable is None or index is None or set(variable.dims) != every:
             continue
         grid = [-(-size // unit) for size, unit in zip(variable.shape, variable.units, strict=True)]
         touched = np.zeros(grid, dtype=bool)

@@ -204,13 +204,15 @@ def _prepare_new(
     replace: bool,
 ) -> WritePlan:
     folder = paths.canonical(request.group)
-    _make_room(session, folder, (*dims, *names), replace=replace)
-    coordinates = {d: _new_coordinate(request, found, d) for d in dims}
+    kept = _make_room(session, folder, dims, names, replace=replace)
+    _make_group(session, folder)
+    coordinates = {d: kept[d] if d in kept else _new_coordinate(request, found, d) for d in dims}
     shape = tuple(len(coordinates[d]) for d in dims)
     if not all(shape):
         raise InvalidInputError("there are no rows: an empty table creates no arrays")
     for dim in dims:
-        _write_coordinate(session, request, folder, dim, coordinates[dim])
+        if dim not in kept:
+            _write_coordinate(session, request, folder, dim, coordinates[dim])
     has_holes = found.rows != prod(shape)
     targets = []
     for name in names:
@@ -241,17 +243,37 @@ def _prepare_new(
     return WritePlan(dims, shape, coordinates, block, tuple(targets), {}, clear=False, is_new=True)
 
 
-def _make_room(session: Session, folder: str, names: Sequence[str], *, replace: bool) -> None:
+def _make_room(
+    session: Session, folder: str, dims: tuple[str, ...], names: Sequence[str], *, replace: bool
+) -> dict[str, pa.Array]:
+    """Take away what is replaced; returns the coordinates that stay, because others use them."""
+    there: dict[str, Variable] = {}
+    if session.get_node(folder) is not None:
+        there = read_variables(session, folder)
     for name in names:
-        path = _join(folder, name)
-        if session.get_node(path) is None:
+        if name in there:
+            if not replace:
+                raise AlreadyExistsError(
+                    f"{there[name].path} exists already; use the operation append, upsert, "
+                    "overwrite or replace"
+                )
+            session.delete_node(there.pop(name).path)
+    kept = {}
+    for dim in dims:
+        index = there.get(dim)
+        if index is None:
             continue
-        if not replace:
-            raise AlreadyExistsError(
-                f"{path} exists already; use the operation append, upsert, overwrite or replace"
-            )
-        session.delete_node(path)
-    if folder != "/" or session.get_node("/") is None:
+        if index.dims != (dim,):
+            raise AlreadyExistsError(f"{index.path} exists and is no coordinate of {dim!r}")
+        if replace and not any(dim in v.dims for n, v in there.items() if n not in dims):
+            session.delete_node(index.path)
+        else:
+            kept[dim] = index.decoding.decode(session.read_region(index.path))
+    return kept
+
+
+def _make_group(session: Session, folder: str) -> None:
+    if session.get_node(folder) is None:
         root = zarr.open_group(session.store, mode="a")
         if folder != "/":
             root.require_group(folder.lstrip("/"))

@@ -1,0 +1,121 @@
+"""Arrays as tables against Parquet with the same rows: one Spark session, cases interleaved.
+
+`python -m benchmarks.tables [--days 64] [--repetitions 3]` prints seconds and ratios to Parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+LATITUDES, LONGITUDES, CHUNK = 180, 360, (8, 90, 180)
+
+
+def prepare(spark: Any, folder: Path, days: int) -> None:
+    """A repository and a Parquet folder with the same cells."""
+    import numpy as np
+    import xarray as xr
+
+    import icefloe
+    from icefloe.spark import compute_statistics, table
+
+    rng = np.random.default_rng(1)
+    season = 10 * np.sin(np.arange(days) / 60)[:, None, None]
+    north = np.linspace(-30, 30, LATITUDES)[None, :, None]
+    noise = rng.normal(0, 2, (days, LATITUDES, LONGITUDES))
+    dataset = xr.Dataset(
+        {"t2m": (("time", "lat", "lon"), (285 + season - np.abs(north) + noise).astype("f4"))},
+        coords={
+            "time": np.datetime64("2020-01-01", "ns") + np.arange(days) * np.timedelta64(1, "D"),
+            "lat": np.linspace(-89.5, 89.5, LATITUDES),
+            "lon": np.arange(LONGITUDES, dtype="f8"),
+        },
+    )
+    repo = icefloe.Repository.create(str(folder / "repository"))
+    session = repo.writable_session("main")
+    dataset.to_zarr(
+        session.store, consolidated=False, zarr_format=3, encoding={"t2m": {"chunks": CHUNK}}
+    )
+    session.commit("data")
+    compute_statistics(spark, repo, progress=False)
+    table(spark, repo).write.parquet(str(folder / "parquet"))
+
+
+def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
+    """What is measured: by question, how each candidate answers it."""
+    from icefloe.spark import table
+
+    repo, rows = str(folder / "repository"), str(folder / "parquet")
+
+    def parquet() -> Any:
+        return spark.read.parquet(rows)
+
+    def source(**options: str) -> Any:
+        return spark.read.format("icefloe").options(**options).load(repo)
+
+    total = "sum(t2m)", "sum(lat)", "sum(lon)", "max(time)"
+    one_week = "time between '2020-01-10' and '2020-01-16'"
+    hot = "t2m > 292"
+    return {
+        "sum of all columns": {
+            "parquet": lambda: parquet().selectExpr(*total).collect(),
+            "table": lambda: table(spark, repo).selectExpr(*total).collect(),
+            "source": lambda: source().selectExpr(*total).collect(),
+        },
+        "mean by latitude": {
+            "parquet": lambda: parquet().groupBy("lat").avg("t2m").collect(),
+            "table": lambda: table(spark, repo).groupBy("lat").avg("t2m").collect(),
+        },
+        "mean of one week": {
+            "parquet": lambda: parquet().filter(one_week).agg({"t2m": "avg"}).collect(),
+            "table": lambda: table(
+                spark, repo, sel={"time": slice("2020-01-10", "2020-01-16")}
+            ).agg({"t2m": "avg"}).collect(),
+        },
+        "count of hot cells": {
+            "parquet": lambda: parquet().filter(hot).count(),
+            "table": lambda: table(spark, repo, where=hot).count(),
+        },
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=64)
+    parser.add_argument("--repetitions", type=int, default=3)
+    arguments = parser.parse_args()
+    from icefloe.spark import local_session
+
+    spark = local_session(2)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(spark, folder, arguments.days)
+        questions = cases(spark, folder)
+        seconds: dict[tuple[str, str], list[float]] = {}
+        for repetition in range(arguments.repetitions + 1):
+            for question, candidates in questions.items():
+                for candidate, answer in candidates.items():
+                    started = time.perf_counter()
+                    answer()
+                    if repetition:  # the first round warms the JVM up
+                        taken = time.perf_counter() - started
+                        seconds.setdefault((question, candidate), []).append(taken)
+        cells = arguments.days * LATITUDES * LONGITUDES
+        sys.stdout.write(f"{cells:,} cells\n")
+        for (question, candidate), measured in seconds.items():
+            best = statistics.median(measured)
+            against = statistics.median(seconds[question, "parquet"])
+            sys.stdout.write(
+                f"{question:22} {candidate:8} {best:7.2f} s  {best / against:6.2f} x Parquet\n"
+            )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

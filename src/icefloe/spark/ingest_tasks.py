@@ -1,0 +1,274 @@
+"""What executors do when files are ingested: read headers, place references, copy values.
+
+No pyspark here. One broken file is a row of the result and no failure of the task.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icefloe.errors import StorageError, VirtualChunkError
+from icefloe.files.virtual.source import SourceStatus
+from icefloe.model.record import Record
+from icefloe.spark.failures import doing
+from icefloe.spark.grid import Grid, Piece, Region, shape_of, split
+from icefloe.spark.tasks import Output
+from icefloe.spark.worker import SessionSpec
+from icefloe.spark.writing import outputs_of
+from icefloe.virtual.decoding import decode_values, decoded_document
+from icefloe.virtual.headers import FileHeader, header_of, load_region
+from icefloe.virtual.placing import place_references
+from icefloe.virtual.plan import VariablePlan
+from icefloe.virtual.referencing import ParseOptions, read_file
+from icefloe.virtual.writing import write_references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.files.virtual import VirtualChunkResolver
+    from icefloe.versioning.session import Session
+    from icefloe.virtual.ingested import IngestedFile
+    from icefloe.virtual.parsed import ParsedFile
+
+BLOCK_BYTES = 64 * 1024 * 1024
+"""How many bytes of an array a task holds at a time."""
+_OPEN_FILES = 8
+
+OK, SAME, BROKEN = "ok", "same", "broken"
+
+
+# --- headers
+
+
+class HeaderWork(Record, frozen=True, eq=False):
+    """What all tasks that read headers share."""
+
+    session: SessionSpec
+    options: ParseOptions
+    decode: bool
+
+
+def read_headers(
+    files: tuple[tuple[str, IngestedFile | None], ...], shared: HeaderWork
+) -> Iterator[Output]:
+    """Read the headers of files; of one that is as it was when it was ingested, only that."""
+    sources = shared.session.open().virtual_sources
+    rows = [_header_row(url, known, sources, shared) for url, known in files]
+    columns = zip(*rows, strict=True)
+    names = ("url", "state", "header", "error", "status")
+    arrays = [pa.array(list(column)) for column in columns]
+    yield Output("headers", pa.table(dict(zip(names, arrays, strict=True))))
+
+
+def _header_row(
+    url: str, known: IngestedFile | None, sources: VirtualChunkResolver, shared: HeaderWork
+) -> tuple[str, str, bytes, str, bytes]:
+    status: SourceStatus | None = None
+    try:
+        status = sources.status(url)
+        if known is not None and known.is_as(status):
+            return url, SAME, b"", known.error, _packed(status)
+        header = _header(url, sources, shared)
+        status = header.status
+        if known is not None and known.is_as(status):
+            return url, SAME, b"", known.error, _packed(status)
+    except (StorageError, MemoryError):
+        raise  # Spark tries again
+    except Exception as error:  # noqa: BLE001 (whatever a file is like, it is no reason to stop)
+        return url, BROKEN, b"", f"{type(error).__name__}: {error}", _packed(status)
+    return url, OK, pickle.dumps(header), "", _packed(status)
+
+
+def _packed(status: SourceStatus | None) -> bytes:
+    return msgspec.json.encode(status)
+
+
+def unpacked_status(data: bytes) -> SourceStatus | None:
+    """The status in a row of headers."""
+    return msgspec.json.decode(data, type=SourceStatus | None)
+
+
+def _header(url: str, sources: VirtualChunkResolver, shared: HeaderWork) -> FileHeader:
+    header = header_of(
+        read_file(url, sources, shared.options), sources, shared.options.loadable_variables
+    )
+    if not shared.decode:
+        return header
+    variables = {
+        name: each
+        if each.values is not None
+        else msgspec.structs.replace(each, document=decoded_document(each.document, name))
+        for name, each in header.variables.items()
+    }
+    return msgspec.structs.replace(header, variables=variables)
+
+
+# --- references
+
+
+class ReferenceWork(Record, frozen=True, eq=False):
+    """What all tasks that place references share."""
+
+    session: SessionSpec
+    options: ParseOptions
+    group: str
+    variables: dict[str, VariablePlan]
+    check: str
+
+
+class PlacedFile(NamedTuple):
+    """A file, what it was like when it was planned, and where its variables begin."""
+
+    url: str
+    status: SourceStatus | None
+    starts: dict[str, tuple[int, ...]]
+
+
+def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) -> Iterator[Output]:
+    """Set the references of files at their places."""
+    part = shared.session.open_part()
+    found: dict[str, list[Any]] = {}
+    for url, status, starts in files:
+        with doing(source=url):
+            parsed = read_file(url, part.virtual_sources, shared.options)
+            _check_unchanged(parsed, status)
+            for name, start in starts.items():
+                variable = shared.variables[name]
+                refs = place_references(parsed, name, variable, start, check=shared.check)
+                found.setdefault(name, []).append(refs)
+    write_references(part, shared.group, found)
+    yield from outputs_of(part)
+
+
+def _check_unchanged(parsed: ParsedFile, status: SourceStatus | None) -> None:
+    if parsed.status != status:
+        raise VirtualChunkError(
+            f"{parsed.url} changed while it was ingested: it was {status}, and is {parsed.status} "
+            "now; ingest it again when it is complete"
+        )
+
+
+# --- copies
+
+
+class CopiedVariable(Record, frozen=True, eq=False):
+    """Where the values of a variable come from."""
+
+    name: str
+    grid: Grid
+    files: tuple[str, ...]
+    boxes: npt.NDArray[np.int64]
+    """For each file and dimension, first element and the one after the last (n, rank, 2)."""
+    fill_value: Any
+    dtype: np.dtype[Any]
+    old_positions: tuple[npt.NDArray[np.int64] | None, ...] | None = None
+    """By dimension, where old elements are now; None where all stay. Without, there are none."""
+
+
+class CopyWork(Record, frozen=True, eq=False):
+    """What all tasks that copy values share."""
+
+    session: SessionSpec
+    base: SessionSpec
+    """What the repository had before."""
+    options: ParseOptions
+    decode: bool
+    variables: dict[str, CopiedVariable]
+    statuses: dict[str, SourceStatus | None]
+
+
+def copy_values(pieces: tuple[Piece, ...], shared: CopyWork) -> Iterator[Output]:
+    """Fill chunks with the values of files, and with old ones where no file has any."""
+    part = shared.session.open_part()
+    opened = _OpenFiles(part.virtual_sources, shared)
+    read = 0
+    for piece in pieces:
+        variable = shared.variables[piece.array]
+        cells = max(1, BLOCK_BYTES // variable.grid.chunk_bytes)
+        for box in split(piece.box, cells):
+            region = variable.grid.region(box)
+            with doing(array=piece.array, region=region):
+                values = _values(variable, region, opened, shared)
+                part.write_region(piece.array, region, values)
+                read += values.nbytes
+    yield from outputs_of(part, read)
+
+
+def _values(
+    variable: CopiedVariable, region: Region, opened: _OpenFiles, shared: CopyWork
+) -> npt.NDArray[Any]:
+    lower = np.array([part.start for part in region], dtype=np.int64)
+    upper = np.array([part.stop for part in region], dtype=np.int64)
+    boxes = variable.boxes
+    overlaps = ((boxes[..., 0] < upper) & (boxes[..., 1] > lower)).all(axis=1)
+    values = np.full(shape_of(region), variable.fill_value, variable.dtype)
+    rows = np.flatnonzero(overlaps)
+    starts = np.maximum(boxes[rows, :, 0], lower)
+    stops = np.minimum(boxes[rows, :, 1], upper)
+    covered = int(np.prod(stops - starts, axis=1).sum()) if len(rows) else 0
+    if variable.old_positions is not None and covered < values.size:
+        _put_old(values, variable, region, shared)
+    for row, start, stop in zip(rows.tolist(), starts, stops, strict=True):
+        first = boxes[row, :, 0]
+        inside = tuple(map(slice, (start - first).tolist(), (stop - first).tolist()))
+        target = tuple(map(slice, (start - lower).tolist(), (stop - lower).tolist()))
+        url = variable.files[row]
+        with doing(source=url):
+            values[target] = opened.read(url, variable.name, inside)
+    return values
+
+
+def _put_old(
+    values: npt.NDArray[Any], variable: CopiedVariable, region: Region, shared: CopyWork
+) -> None:
+    """Put what the repository had before at its places."""
+    assert variable.old_positions is not None
+    session = shared.base.open()
+    old_shape = _old_shape(session, variable.grid.path)
+    wanted, targets = [], []
+    for part, size, positions in zip(region, old_shape, variable.old_positions, strict=True):
+        if positions is None:
+            stop = max(part.start, min(part.stop, size))
+            wanted.append(slice(part.start, stop))
+            targets.append(np.arange(stop - part.start))
+        else:
+            first, last = np.searchsorted(positions, [part.start, part.stop]).tolist()
+            wanted.append(slice(first, last))
+            targets.append(positions[first:last] - part.start)
+    if all(len(target) for target in targets):
+        values[np.ix_(*targets)] = session.read_region(variable.grid.path, tuple(wanted))
+
+
+def _old_shape(session: Session, path: str) -> tuple[int, ...]:
+    node = session.get_node(path)
+    assert node is not None
+    assert node.array is not None
+    return node.array.shape
+
+
+class _OpenFiles:
+    """The last few files that a task reads from."""
+
+    def __init__(self, sources: VirtualChunkResolver, shared: CopyWork) -> None:
+        self._sources = sources
+        self._shared = shared
+        self._parsed: OrderedDict[str, ParsedFile] = OrderedDict()
+
+    def read(self, url: str, name: str, region: Region) -> npt.NDArray[Any]:
+        parsed = self._parsed.get(url)
+        if parsed is None:
+            parsed = read_file(url, self._sources, self._shared.options)
+            _check_unchanged(parsed, self._shared.statuses[url])
+            self._parsed[url] = parsed
+            if len(self._parsed) > _OPEN_FILES:
+                self._parsed.popitem(last=False)
+        array = parsed.arrays[name]
+        values = load_region(array, self._sources, region)
+        return decode_values(values, array.document, name) if self._shared.decode else values

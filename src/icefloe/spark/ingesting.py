@@ -1,0 +1,683 @@
+"""Brings many files of other formats into one group, on a cluster: by reference or as copies.
+
+Files are read twice: their headers first, which one process plans from, then their references or
+values. Both times by tasks; the driver sees documents, coordinates and columns of references.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from icefloe.errors import BrokenFilesError, InvalidInputError
+from icefloe.model import paths
+from icefloe.model.chunk_index import Box
+from icefloe.model.record import Record
+from icefloe.spark import arrays, ingest_tasks
+from icefloe.spark.grid import Grid, Target, group_tasks, whole
+from icefloe.spark.ingest_sources import find_files
+from icefloe.spark.ingest_tasks import (
+    CopiedVariable,
+    CopyWork,
+    HeaderWork,
+    PlacedFile,
+    ReferenceWork,
+)
+from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport
+from icefloe.spark.runner import parallelism, run_tasks
+from icefloe.spark.worker import SessionSpec
+from icefloe.virtual.differences import Difference, report
+from icefloe.virtual.existing import existing_header
+from icefloe.virtual.headers import FileHeader
+from icefloe.virtual.ingested import IngestedFile, latest, read_ingested, record_ingested
+from icefloe.virtual.planning import plan_files
+from icefloe.virtual.quiet import quietly
+from icefloe.virtual.referencing import ParseOptions
+from icefloe.virtual.writing import (
+    child,
+    clear_references,
+    clear_region,
+    replaced_box,
+    write_documents,
+    write_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from icefloe.files.virtual.source import SourceStatus
+    from icefloe.versioning.repository import Repository
+    from icefloe.virtual.headers import VariableHeader
+    from icefloe.virtual.new_dimensions import FileCoordinate
+    from icefloe.virtual.parsers.detection import FileFormat
+    from icefloe.virtual.plan import IngestPlan, VariablePlan
+
+MODES = ("virtual", "copy")
+POLICIES = ("fail", "skip", "quarantine")
+_FILES_PER_TASK = 64
+_TASKS_PER_SLOT = 3
+_SHOWN = 10
+
+
+class BrokenFile(Record, frozen=True):
+    """A file that could not be read, and why."""
+
+    url: str
+    reason: str
+    action: str
+    """`skipped` or `quarantined`."""
+
+
+class IngestReport(Record, frozen=True, eq=False):
+    """What became of the files."""
+
+    mode: str
+    new: tuple[str, ...]
+    """Files that were ingested for the first time."""
+    replaced: tuple[str, ...]
+    """Files that had changed since they were ingested."""
+    unchanged: tuple[str, ...]
+    broken: tuple[BrokenFile, ...]
+    variables: tuple[str, ...]
+    """Variables that are referenced or copied."""
+    stored_variables: tuple[str, ...]
+    """Coordinates and other small variables."""
+    remarks: tuple[Difference, ...]
+    """What was not the same in all files and did not matter."""
+    job: JobReport
+    seconds: float
+
+    @property
+    def snapshot_id(self) -> str | None:
+        """The commit; None if nothing changed."""
+        return self.job.snapshot_id
+
+    def __str__(self) -> str:
+        counts = (
+            f"{self.mode}: {len(self.new)} new, {len(self.replaced)} replaced, "
+            f"{len(self.unchanged)} unchanged, {len(self.broken)} broken files"
+        )
+        what = (
+            f"  {self.job.chunks:,} chunks of {', '.join(self.variables) or 'nothing'}; stored: "
+            f"{', '.join(self.stored_variables) or 'nothing'}"
+        )
+        lines = [counts, what]
+        lines += [f"  {each.action} {each.url}: {each.reason}" for each in self.broken[:_SHOWN]]
+        if len(self.broken) > _SHOWN:
+            lines.append(f"  and {len(self.broken) - _SHOWN} more broken files")
+        if self.remarks:
+            lines.append(report(self.remarks))
+        done = self.snapshot_id
+        lines.append(f"  {f'committed as {done}' if done else 'nothing was committed'}")
+        return "\n".join(lines)
+
+
+def ingest(
+    spark: SparkSession,
+    repository: Repository | str,
+    sources: Any,
+    *,
+    mode: Literal["virtual", "copy"] = "virtual",
+    group: str = "/",
+    concat_dims: Sequence[str] | str | None = None,
+    file_coordinates: Mapping[str, FileCoordinate] | None = None,
+    loadable_variables: Iterable[str] | None = None,
+    drop_variables: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
+    file_format: FileFormat | None = None,
+    file_group: str | None = None,
+    parser: Callable[[str, Any], Any] | None = None,
+    compat: Literal["equals", "override"] = "equals",
+    check: str = "auto",
+    decode: bool = False,
+    chunks: Mapping[str, int] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    on_broken: Literal["fail", "skip", "quarantine"] = "fail",
+    again: bool = False,
+    **options: Any,
+) -> IngestReport:
+    """Bring files into one group, by reference or as copies, and commit once.
+
+    Files are put together by their coordinates. Running it again takes only files that are new or
+    have changed; where a file lies, it replaces what was there. What was ingested is recorded in
+    the repository, see `icefloe.virtual.ingested_files`.
+
+    Args:
+        spark: Any Spark session.
+        repository: A repository whose virtual chunk containers have the files, authorised.
+        sources: Paths, URLs, globs, folders or prefixes (with a slash at their end), a list of
+            such, or a DataFrame with a column `path`.
+        mode: `virtual`: references only. `copy`: values are copied.
+        group: Where to put the arrays.
+        concat_dims: Dimensions to put files together along; found out if not given.
+        file_coordinates: For a dimension that files do not have, such as an ensemble member, how
+            their URLs tell where they lie along it.
+        loadable_variables: Variables that the driver stores, besides coordinates.
+        drop_variables: Variables to leave out.
+        rename: Other names for variables and dimensions.
+        file_format: Format of the files; found out if not given.
+        file_group: Which group of the files to read.
+        parser: A parser of VirtualiZarr to use instead of ours.
+        compat: Whether variables without any of these dimensions must be the same in all files
+            (`equals`), or those of the first file are taken (`override`).
+        check: How readers of references notice that a file has changed, as for `reference_files`.
+        decode: For copies: store values decoded (scale, offset, missing values) instead of as
+            they are packed in the files.
+        chunks: For copies: length of chunks by dimension; -1 is all of it.
+        encoding: For copies, by variable: `chunks`, `shards`, `compressors`, `filters`,
+            `serializer` as for `zarr.create_array`.
+        on_broken: What to do with a file that cannot be read: `fail`; `skip` it, to try again
+            next time; `quarantine` it: record it, and leave it alone until it changes.
+        again: Whether to take files that have not changed, too.
+        options: What all jobs can be told; see `JobOptions`.
+    """
+    _check_arguments(mode=mode, on_broken=on_broken, compat=compat)
+    dims = (concat_dims,) if isinstance(concat_dims, str) else concat_dims
+    parse = ParseOptions(
+        file_format,
+        file_group,
+        parser,
+        None if loadable_variables is None else tuple(loadable_variables),
+        tuple(drop_variables),
+        dict(rename or {}),
+        None if dims is None else tuple(dims),
+        dict(file_coordinates or {}),
+        mode == "copy",
+    )
+    settings = _Settings(
+        mode,
+        paths.canonical(group),
+        parse,
+        compat == "equals",
+        check,
+        decode and mode == "copy",
+        dict(chunks or {}),
+        {name: dict(each) for name, each in (encoding or {}).items()},
+        on_broken,
+        again,
+    )
+    job = Job(spark, repository, "ingest", JobOptions(**options))
+    return _Ingest(job, settings).run(sources)
+
+
+def _check_arguments(*, mode: str, on_broken: str, compat: str) -> None:
+    if mode not in MODES:
+        raise InvalidInputError(f"mode is one of {MODES}, found {mode!r}")
+    if on_broken not in POLICIES:
+        raise InvalidInputError(f"on_broken is one of {POLICIES}, found {on_broken!r}")
+    if compat not in ("equals", "override"):
+        raise InvalidInputError(f"compat is 'equals' or 'override', found {compat!r}")
+
+
+class _Settings(Record, frozen=True, eq=False):
+    """The arguments of an ingest."""
+
+    mode: Literal["virtual", "copy"]
+    group: str
+    parse: ParseOptions
+    compare_values: bool
+    check: str
+    decode: bool
+    chunks: dict[str, int]
+    encoding: dict[str, dict[str, Any]]
+    on_broken: str
+    again: bool
+
+
+class _Found(Record, frozen=True, eq=False):
+    """What was found about all files."""
+
+    headers: list[FileHeader]
+    unchanged: list[str]
+    broken: list[BrokenFile]
+    quarantined: list[IngestedFile]
+    """Rows to record about broken files."""
+
+
+class _Ingest:
+    """One run."""
+
+    def __init__(self, job: Job, settings: _Settings) -> None:
+        self._job = job
+        self._settings = settings
+        self._started = time.monotonic()
+        self._known: dict[str, IngestedFile] = {}
+
+    def run(self, sources: Any) -> IngestReport:
+        """Find, read, plan, write, commit."""
+        job, settings = self._job, self._settings
+        urls = find_files(sources, job.session.virtual_sources)
+        if not urls:
+            raise InvalidInputError(f"no files were found for {sources!r}")
+        self._known = latest(read_ingested(job.session, settings.group))
+        found = self._read_headers(urls)
+        self._apply_policy(found)
+        if not found.headers and not found.quarantined:
+            empty = JobPlan("ingest", (), 0, 0, 0, 0)
+            return self._report(found, None, JobReport(empty))
+        plan = self._plan(found.headers)
+        planned = self._described(plan, found)
+        settled = job.is_settled(planned)
+        if settled is None:
+            settled = self._write(plan, planned, found)
+        return self._report(found, plan, settled)
+
+    # --- headers
+
+    def _read_headers(self, urls: list[str]) -> _Found:
+        settings, job = self._settings, self._job
+        items = _batches([(url, self._known_of(url)) for url in urls], self._slots())
+        base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+        shared = HeaderWork(SessionSpec.of(base), settings.parse, settings.decode)
+        results = run_tasks(
+            job.spark,
+            ingest_tasks.read_headers,
+            items,
+            shared=shared,
+            label="ingest: headers",
+            progress_bar=job.options.progress,
+        )
+        found = _Found([], [], [], [])
+        intern = _Interner()
+        for _, _, table in results.outputs():
+            for row in table.to_pylist():
+                self._sort_in(row, found, intern)
+        found.headers.sort(key=lambda header: header.url)
+        return found
+
+    def _known_of(self, url: str) -> IngestedFile | None:
+        known = self._known.get(url)
+        if known is None or self._settings.again or known.mode != self._settings.mode:
+            return None
+        return known
+
+    def _sort_in(self, row: dict[str, Any], found: _Found, intern: _Interner) -> None:
+        url, state = row["url"], row["state"]
+        known = self._known.get(url)
+        if state == ingest_tasks.OK:
+            found.headers.append(intern.header(pickle.loads(row["header"])))
+        elif state == ingest_tasks.SAME and known is not None and known.state == "ingested":
+            found.unchanged.append(url)
+        elif state == ingest_tasks.SAME:
+            found.broken.append(BrokenFile(url, row["error"], "quarantined"))
+        else:
+            quarantines = self._settings.on_broken == "quarantine"
+            action = "quarantined" if quarantines else "skipped"
+            found.broken.append(BrokenFile(url, row["error"], action))
+            if quarantines:
+                status = ingest_tasks.unpacked_status(row["status"])
+                found.quarantined.append(self._row(url, "", "quarantined", status, row["error"]))
+
+    def _apply_policy(self, found: _Found) -> None:
+        found.broken.sort(key=lambda each: each.url)
+        if self._settings.on_broken == "fail" and found.broken:
+            shown = "\n".join(f"  {each.url}: {each.reason}" for each in found.broken[:_SHOWN])
+            more = len(found.broken) - _SHOWN
+            shown += f"\n  and {more} more" if more > 0 else ""
+            raise BrokenFilesError(
+                f"{len(found.broken)} files cannot be read, and nothing was committed:\n{shown}\n"
+                "Say on_broken='skip' or 'quarantine' to go on without them",
+                found.broken,
+            )
+
+    # --- planning
+
+    def _plan(self, headers: list[FileHeader]) -> IngestPlan:
+        settings = self._settings
+        existing = existing_header(self._job.session, settings.group)
+        dims = settings.parse.concat_dims
+        wanted = (
+            None if dims is None else list(dict.fromkeys([*dims, *settings.parse.file_coordinates]))
+        )
+        plan = plan_files(
+            headers,
+            concat_dims=wanted,
+            existing=existing,
+            compare_values=settings.compare_values,
+            copies=settings.mode == "copy",
+        )
+        plan.check()
+        return plan
+
+    def _described(self, plan: IngestPlan, found: _Found) -> JobPlan:
+        """The plan as all jobs describe theirs."""
+        taken = [each for each in plan.variables.values() if _is_taken(each) and each.files]
+        by_url = {header.url: header for header in found.headers}
+        parts = [
+            by_url[url].variables[variable.name] for variable in taken for url in variable.files
+        ]
+        counts = (
+            f"files      {len(found.headers)} to ingest, {len(found.unchanged)} unchanged, "
+            f"{len(found.broken)} broken"
+        )
+        axes = [f"axis       {dim}: {len(axis)} positions" for dim, axis in plan.axes.items()]
+        return JobPlan(
+            f"ingest ({self._settings.mode})",
+            tuple(child(self._settings.group, variable.name) for variable in taken),
+            len(_batches(found.headers, self._slots())),
+            sum(each.chunk_count for each in parts),
+            sum(_values_bytes(each) for each in parts),
+            len(taken),
+            (counts, *axes),
+        )
+
+    def _slots(self) -> int:
+        return parallelism(self._job.spark)
+
+    # --- writing
+
+    def _write(self, plan: IngestPlan, planned: JobPlan, found: _Found) -> JobReport:
+        job, settings = self._job, self._settings
+        if found.headers:
+            write_documents(job.session, settings.group, plan)
+            write_values(job.session, settings.group, plan)
+            statuses = {header.url: header.status for header in found.headers}
+            if settings.mode == "virtual":
+                self._write_references(plan, planned, statuses)
+            else:
+                self._copy(plan, statuses)
+        rows = [self._ingested(header, plan) for header in found.headers]
+        record_ingested(job.session, settings.group, rows + found.quarantined)
+        return job.commit(planned)
+
+    def _write_references(
+        self, plan: IngestPlan, planned: JobPlan, statuses: Mapping[str, SourceStatus | None]
+    ) -> None:
+        job, settings = self._job, self._settings
+        virtual = {name: each for name, each in plan.variables.items() if each.is_virtual}
+        starts: dict[str, dict[str, tuple[int, ...]]] = {}
+        changed = {url for url in statuses if url in self._known}
+        edited = 0
+        for name, variable in virtual.items():
+            path = child(settings.group, name)
+            edited += len(variable.moved)
+            if variable.exists and changed:
+                edited += clear_references(job.session, path, changed)
+            for url in variable.files:
+                starts.setdefault(url, {})[name] = plan.start(url, variable.dims)
+                box = replaced_box(plan, variable, url) if variable.exists else None
+                if box is not None:
+                    edited += clear_region(job.session, path, *box)
+        files = [PlacedFile(url, statuses[url], places) for url, places in starts.items()]
+        shared = ReferenceWork(
+            SessionSpec.of(job.session), settings.parse, settings.group, virtual, settings.check
+        )
+        # Tasks that write manifests do not see what was moved or removed here.
+        linked = not edited and planned.chunks > LINK_ABOVE_CHUNKS
+        items = _batches(files, self._slots())
+        job.run(ingest_tasks.write_file_references, items, shared, linked=linked)
+
+    def _copy(self, plan: IngestPlan, statuses: Mapping[str, SourceStatus | None]) -> None:
+        job, settings = self._job, self._settings
+        variables: dict[str, CopiedVariable] = {}
+        targets: list[Target] = []
+        for name, variable in plan.variables.items():
+            if not variable.is_copied:
+                continue
+            path = child(settings.group, name)
+            if not variable.exists:
+                self._create(path, variable)
+            grid = job.grid(path)
+            copied = _copied(job, plan, variable, grid)
+            variables[path] = copied
+            targets += _targets(grid, copied, plan, variable)
+        total = sum(target.num_bytes for target in targets)
+        tasks = group_tasks(targets, job.task_bytes(total))
+        base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+        shared = CopyWork(
+            SessionSpec.of(job.session),
+            SessionSpec.of(base),
+            settings.parse,
+            settings.decode,
+            variables,
+            dict(statuses),
+        )
+        job.run(ingest_tasks.copy_values, tasks, shared, tasks)
+
+    def _create(self, path: str, variable: VariablePlan) -> None:
+        from zarr.core.dtype import get_data_type_from_json
+
+        settings = self._settings
+        document = variable.document
+        given = settings.encoding.get(variable.name, {})
+        unknown = set(given) - {"chunks", "shards", "compressors", "filters", "serializer"}
+        if unknown:
+            raise InvalidInputError(
+                f"the encoding of {variable.name} has unknown {sorted(unknown)}"
+            )
+        with quietly():
+            data_type: Any = get_data_type_from_json(document["data_type"], zarr_format=3)
+            fill_value = data_type.from_json_scalar(document["fill_value"], zarr_format=3)
+            new = arrays.NewArray(
+                tuple(document["shape"]),
+                data_type,
+                self._chunks(variable, given, data_type.to_native_dtype().itemsize),
+                given.get("shards"),
+                variable.dims,
+                document.get("attributes") or {},
+                fill_value,
+                given.get("compressors", "auto"),
+                given.get("filters", "auto"),
+                given.get("serializer", "auto"),
+            )
+            arrays.create(self._job.session, path, new)
+
+    def _chunks(
+        self, variable: VariablePlan, given: Mapping[str, Any], item_bytes: int
+    ) -> tuple[int, ...]:
+        shape = variable.document["shape"]
+        if "chunks" in given:
+            asked = given["chunks"]
+            sizes = (
+                [asked.get(dim, -1) for dim in variable.dims]
+                if isinstance(asked, Mapping)
+                else asked
+            )
+            pairs = zip(sizes, shape, strict=True)
+            return tuple(max(1, size) if chunk == -1 else chunk for chunk, size in pairs)
+        suitable = arrays.suitable_chunks(shape, max(1, item_bytes))
+        wanted = [self._settings.chunks.get(dim) for dim in variable.dims]
+        return tuple(
+            chosen if asked is None else (max(1, size) if asked == -1 else asked)
+            for asked, chosen, size in zip(wanted, suitable, shape, strict=True)
+        )
+
+    # --- recording and reporting
+
+    def _ingested(self, header: FileHeader, plan: IngestPlan) -> IngestedFile:
+        region = {}
+        for dim, axis in plan.axes.items():
+            place = axis.places.get(header.url)
+            if place is not None:
+                region[dim] = (str(axis.values[place[0]]), str(axis.values[place[1] - 1]))
+        row = self._row(header.url, header.format, "ingested", header.status, "")
+        names = tuple(sorted(header.variables))
+        return msgspec.structs.replace(row, variables=names, region=region)
+
+    def _remarks(self, found: _Found, plan: IngestPlan) -> tuple[Difference, ...]:
+        """What users should know, and need not do anything about."""
+        remarks = [each for each in plan.differences if not each.is_error]
+        moved = []
+        for header in found.headers:
+            known = self._known.get(header.url)
+            new = self._ingested(header, plan).region
+            if known is not None and known.region and known.region != new:
+                moved.append((f"was {known.region}, is {new}", (header.url,)))
+        if moved:
+            what = "files that were ingested before lie elsewhere now"
+            hint = (
+                "what they were taken for before has missing values now"
+                if self._settings.mode == "virtual"
+                else "what was copied from them before is still there"
+            )
+            remarks.append(Difference("", what, tuple(moved), is_error=False, hint=hint))
+        return tuple(remarks)
+
+    def _row(
+        self,
+        url: str,
+        file_format: str,
+        state: Literal["ingested", "quarantined"],
+        status: SourceStatus | None,
+        error: str,
+    ) -> IngestedFile:
+        return IngestedFile(
+            url,
+            file_format,
+            self._settings.mode,
+            state,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            None if status is None else status.size,
+            None if status is None else status.etag,
+            None if status is None else status.last_modified,
+            error=error,
+        )
+
+    def _report(self, found: _Found, plan: IngestPlan | None, job: JobReport) -> IngestReport:
+        urls = [header.url for header in found.headers]
+        before = {url for url, row in self._known.items() if row.state == "ingested"}
+        variables = [] if plan is None else [v for v in plan.variables.values() if v.files]
+        result = IngestReport(
+            self._settings.mode,
+            tuple(url for url in urls if url not in before),
+            tuple(url for url in urls if url in before),
+            tuple(sorted(found.unchanged)),
+            tuple(found.broken),
+            tuple(sorted(v.name for v in variables if _is_taken(v))),
+            tuple(sorted(v.name for v in variables if not _is_taken(v))),
+            () if plan is None else self._remarks(found, plan),
+            job,
+            time.monotonic() - self._started,
+        )
+        if self._job.options.dry_run:
+            for each in result.broken:
+                sys.stdout.write(f"  broken     {each.url}: {each.reason}\n")
+        return result
+
+
+def _is_taken(variable: VariablePlan) -> bool:
+    """Whether tasks take it from files."""
+    return variable.is_virtual or variable.is_copied
+
+
+def _values_bytes(variable: VariableHeader) -> int:
+    return variable.byte_count or int(np.prod(variable.shape, dtype=np.int64))
+
+
+def _batches(files: Sequence[Any], slots: int) -> list[tuple[Any, ...]]:
+    """Files for each task: enough tasks for all slots, and not too many files in one."""
+    size = max(1, min(_FILES_PER_TASK, -(-len(files) // (_TASKS_PER_SLOT * slots))))
+    return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
+
+
+def _copied(job: Job, plan: IngestPlan, variable: VariablePlan, grid: Grid) -> CopiedVariable:
+    """Where the values of a variable come from."""
+    array = arrays.open_array(job.session, grid.path)
+    boxes = np.zeros((len(variable.files), len(grid.shape), 2), dtype=np.int64)
+    boxes[..., 1] = grid.shape
+    for row, url in enumerate(variable.files):
+        for axis, dim in enumerate(variable.dims):
+            if dim in plan.axes:
+                boxes[row, axis] = plan.axes[dim].places[url]
+    old = None
+    if variable.exists:
+        old = tuple(
+            plan.axes[dim].old_positions if dim in plan.axes else None for dim in variable.dims
+        )
+    return CopiedVariable(
+        variable.name, grid, variable.files, boxes, array.fill_value, array.dtype, old
+    )
+
+
+def _targets(
+    grid: Grid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
+) -> list[Target]:
+    """Whole chunks that must be written, as disjoint boxes."""
+    if variable.is_rewritten:
+        return [Target(grid, grid.region(Box(_first_torn(grid, plan, variable), grid.box.upper)))]
+    if not len(copied.boxes) or not grid.shape:
+        return [Target(grid, ())] if len(copied.boxes) else []
+    chunk = np.array(grid.chunk_shape, dtype=np.int64)
+    lower = copied.boxes[..., 0] // chunk
+    upper = -(-copied.boxes[..., 1] // chunk)
+    runs = [_runs(lower[:, axis], upper[:, axis]) for axis in range(len(grid.shape))]
+    numbers = np.stack([number for _, number in runs], axis=1)
+    found = []
+    for row in np.unique(numbers, axis=0).tolist():
+        cells = [runs[axis][0][number] for axis, number in enumerate(row)]
+        box = Box(tuple(low for low, _ in cells), tuple(high for _, high in cells))
+        found.append(Target(grid, grid.region(box, whole(grid.shape))))
+    return found
+
+
+def _first_torn(grid: Grid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
+    """The first chunk along the one dimension whose old elements move; else all are written."""
+    lower = [0] * len(grid.shape)
+    changed = []
+    for axis, dim in enumerate(variable.dims):
+        positions = plan.axes[dim].old_positions if dim in plan.axes else None
+        if positions is not None and not np.array_equal(positions, np.arange(len(positions))):
+            first = int(np.argmax(positions != np.arange(len(positions))))
+            changed.append((axis, first // grid.chunk_shape[axis]))
+    new_before = [
+        axis
+        for axis, dim in enumerate(variable.dims)
+        if dim in plan.axes and axis not in [a for a, _ in changed] and _grows(plan, dim)
+    ]
+    if len(changed) == 1 and not new_before:
+        axis, first = changed[0]
+        lower[axis] = first
+    return tuple(lower)
+
+
+def _grows(plan: IngestPlan, dim: str) -> bool:
+    positions = plan.axes[dim].old_positions
+    return positions is not None and len(positions) < len(plan.axes[dim])
+
+
+def _runs(
+    lower: np.ndarray[Any, np.dtype[np.int64]], upper: np.ndarray[Any, np.dtype[np.int64]]
+) -> tuple[list[tuple[int, int]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Intervals joined where they overlap, and for each interval the number of its run."""
+    order = np.argsort(lower, kind="stable")
+    ends = np.maximum.accumulate(upper[order])
+    begins = np.append(True, lower[order][1:] >= ends[:-1])
+    number = np.empty(len(lower), dtype=np.int64)
+    number[order] = np.cumsum(begins) - 1
+    starts = lower[order][begins]
+    last = np.append(np.flatnonzero(begins)[1:] - 1, len(lower) - 1)
+    return list(zip(starts.tolist(), ends[last].tolist(), strict=True)), number
+
+
+class _Interner:
+    """Keeps one copy of what many headers share: documents, and coordinates such as latitudes."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+
+    def header(self, header: FileHeader) -> FileHeader:
+        """The same header, made of shared parts."""
+        variables = {
+            name: msgspec.structs.replace(
+                each,
+                document=self._shared(each.document),
+                values=None if each.values is None else self._shared(each.values),
+            )
+            for name, each in header.variables.items()
+        }
+        attributes = self._shared(header.attributes)
+        return msgspec.structs.replace(header, variables=variables, attributes=attributes)
+
+    def _shared(self, value: Any) -> Any:
+        import hashlib
+
+        return self._known.setdefault(hashlib.sha256(pickle.dumps(value)).digest(), value)

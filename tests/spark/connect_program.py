@@ -1,0 +1,60 @@
+"""A client of Spark Connect: core flows, failures that name what failed, and progress.
+
+Run by `test_clusters.py` with the folder of a new repository; prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+
+import icefloe
+from icefloe.errors import TaskFailedError
+from icefloe.spark import NewArray, local_session, rechunk, reduce, runner, write
+from tests.spark.cluster_program import SHAPE, Fails, numbers
+
+
+def broken(region):
+    if region[1].start >= 4:
+        raise ValueError("no data there")
+    return 0
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    spark = local_session(2, memory="1g", max_failures=3, connect=True, config=quick)
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{folder}/repo"))
+    new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
+    screen = sys.stderr = io.StringIO()
+    report = write(
+        spark, repo, {"t": Fails(folder, 2)}, create={"t": new}, task_bytes=1, progress=True
+    )
+    sys.stderr = sys.__stderr__
+    reduce(spark, repo, "t", "max", "top/t", dims="x")
+    rechunk(spark, repo, "t", (8, 1))
+    told = ""
+    try:
+        write(spark, repo, {"t": broken}, task_bytes=1)
+    except TaskFailedError as error:
+        told = str(error)
+    session = repo.readonly_session("main")
+    expected = numbers((slice(0, 8), slice(0, 6)))
+    found = {
+        "connect": runner.is_connect(spark),
+        "values": np.array_equal(session.read_region("/t"), expected),
+        "top": np.array_equal(session.read_region("/top/t"), expected.max(axis=1)),
+        "chunks": report.chunks,
+        "told": told,
+        "shown": "8/8 tasks" in screen.getvalue(),
+        "commits": len(list(repo.ancestry(branch="main"))) - 1,
+    }
+    print("RESULT", json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
