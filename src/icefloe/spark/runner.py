@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 MAX_CLOSURE_BYTES = 8 * 1024 * 1024
 """Items with more bytes than this travel as rows instead of with the code."""
 _POLL_SECONDS = 0.2
+_pickling = threading.Lock()
+"""What is pickled by value is one register for the whole process."""
 _USUAL_FAILURES = 4
 
 
@@ -178,13 +180,14 @@ def _pickled(values: Iterable[Any]) -> list[bytes]:
         and module.__spec__ is None
         and not hasattr(module, "__file__")
     ]
-    for module in made_here:
-        library.register_pickle_by_value(module)
-    try:
-        return [library.dumps(value) for value in values]
-    finally:
+    with _pickling:
         for module in made_here:
-            library.unregister_pickle_by_value(module)
+            library.register_pickle_by_value(module)
+        try:
+            return [library.dumps(value) for value in values]
+        finally:
+            for module in made_here:
+                library.unregister_pickle_by_value(module)
 
 
 def _body(
