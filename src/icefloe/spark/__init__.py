@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from icefloe.spark.chunk_rows import blocks as blocks
     from icefloe.spark.chunk_statistics import compute_statistics as compute_statistics
     from icefloe.spark.copying import copy as copy
-    from icefloe.spark.ingesting import IngestReport as IngestReport
+    from icefloe.spark.ingest_report import IngestReport as IngestReport
     from icefloe.spark.ingesting import ingest as ingest
     from icefloe.spark.job import JobOptions as JobOptions
     from icefloe.spark.job import JobPlan as JobPlan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from icefloe.spark.writing import write as write
 
 _HOMES = {
-    "IngestReport": "ingesting",
+    "IngestReport": "ingest_report",
     "Block": "chunk_rows",
     "blocks": "chunk_rows",
     "compute_statistics": "chunk_statistics",

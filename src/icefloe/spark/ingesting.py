@@ -18,11 +18,13 @@ import numpy as np
 
 from icefloe.errors import BrokenFilesError, InvalidInputError
 from icefloe.model import paths
-from icefloe.model.chunk_index import Box
 from icefloe.model.record import Record
 from icefloe.spark import arrays, ingest_tasks
-from icefloe.spark.grid import Grid, Target, group_tasks, whole
+from icefloe.spark.grid import Target, group_tasks
+from icefloe.spark.ingest_interning import Interner
+from icefloe.spark.ingest_report import BrokenFile, IngestReport
 from icefloe.spark.ingest_sources import find_files
+from icefloe.spark.ingest_targets import copied_variable, targets_of
 from icefloe.spark.ingest_tasks import (
     BLOCK_BYTES,
     CopiedVariable,
@@ -34,7 +36,7 @@ from icefloe.spark.ingest_tasks import (
 from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.runner import parallelism, run_tasks
 from icefloe.spark.worker import SessionSpec
-from icefloe.virtual.differences import Difference, report
+from icefloe.virtual.differences import Difference
 from icefloe.virtual.existing import existing_header
 from icefloe.virtual.headers import FileHeader
 from icefloe.virtual.ingested import IngestedFile, latest, read_ingested, record_ingested
@@ -67,59 +69,6 @@ POLICIES = ("fail", "skip", "quarantine")
 _FILES_PER_TASK = 64
 _TASKS_PER_SLOT = 3
 _SHOWN = 10
-
-
-class BrokenFile(Record, frozen=True):
-    """A file that could not be read, and why."""
-
-    url: str
-    reason: str
-    action: str
-    """`skipped` or `quarantined`."""
-
-
-class IngestReport(Record, frozen=True, eq=False):
-    """What became of the files."""
-
-    mode: str
-    new: tuple[str, ...]
-    """Files that were ingested for the first time."""
-    replaced: tuple[str, ...]
-    """Files that had changed since they were ingested."""
-    unchanged: tuple[str, ...]
-    broken: tuple[BrokenFile, ...]
-    variables: tuple[str, ...]
-    """Variables that are referenced or copied."""
-    stored_variables: tuple[str, ...]
-    """Coordinates and other small variables."""
-    remarks: tuple[Difference, ...]
-    """What was not the same in all files and did not matter."""
-    job: JobReport
-    seconds: float
-
-    @property
-    def snapshot_id(self) -> str | None:
-        """The commit; None if nothing changed."""
-        return self.job.snapshot_id
-
-    def __str__(self) -> str:
-        counts = (
-            f"{self.mode}: {len(self.new)} new, {len(self.replaced)} replaced, "
-            f"{len(self.unchanged)} unchanged, {len(self.broken)} broken files"
-        )
-        what = (
-            f"  {self.job.chunks:,} chunks of {', '.join(self.variables) or 'nothing'}; stored: "
-            f"{', '.join(self.stored_variables) or 'nothing'}"
-        )
-        lines = [counts, what]
-        lines += [f"  {each.action} {each.url}: {each.reason}" for each in self.broken[:_SHOWN]]
-        if len(self.broken) > _SHOWN:
-            lines.append(f"  and {len(self.broken) - _SHOWN} more broken files")
-        if self.remarks:
-            lines.append(report(self.remarks))
-        done = self.snapshot_id
-        lines.append(f"  {f'committed as {done}' if done else 'nothing was committed'}")
-        return "\n".join(lines)
 
 
 def ingest(
@@ -288,7 +237,7 @@ class _Ingest:
             progress_bar=job.options.progress,
         )
         found = _Found([], [], [], [])
-        intern = _Interner()
+        intern = Interner()
         for _, _, table in results.outputs():
             for row in table.to_pylist():
                 self._sort_in(row, found, intern)
@@ -301,7 +250,7 @@ class _Ingest:
             return None
         return known
 
-    def _sort_in(self, row: dict[str, Any], found: _Found, intern: _Interner) -> None:
+    def _sort_in(self, row: dict[str, Any], found: _Found, intern: Interner) -> None:
         url, state = row["url"], row["state"]
         known = self._known.get(url)
         if state == ingest_tasks.OK:
@@ -428,9 +377,9 @@ class _Ingest:
             if not variable.exists:
                 self._create(path, variable)
             grid = job.grid(path)
-            copied = _copied(job, plan, variable, grid)
+            copied = copied_variable(job, plan, variable, grid)
             variables[path] = copied
-            targets += _targets(grid, copied, plan, variable)
+            targets += targets_of(grid, copied, plan, variable)
         tasks = group_tasks(targets, self._task_bytes(targets, plan))
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
         shared = CopyWork(
@@ -595,107 +544,3 @@ def _batches(files: Sequence[Any], slots: int) -> list[tuple[Any, ...]]:
     """Files for each task: enough tasks for all slots, and not too many files in one."""
     size = max(1, min(_FILES_PER_TASK, -(-len(files) // (_TASKS_PER_SLOT * slots))))
     return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
-
-
-def _copied(job: Job, plan: IngestPlan, variable: VariablePlan, grid: Grid) -> CopiedVariable:
-    """Where the values of a variable come from."""
-    array = arrays.open_array(job.session, grid.path)
-    boxes = np.zeros((len(variable.files), len(grid.shape), 2), dtype=np.int64)
-    boxes[..., 1] = grid.shape
-    for row, url in enumerate(variable.files):
-        for axis, dim in enumerate(variable.dims):
-            if dim in plan.axes:
-                boxes[row, axis] = plan.axes[dim].places[url]
-    old = None
-    if variable.exists:
-        old = tuple(
-            plan.axes[dim].old_positions if dim in plan.axes else None for dim in variable.dims
-        )
-    return CopiedVariable(
-        variable.name, grid, variable.files, boxes, array.fill_value, array.dtype, old
-    )
-
-
-def _targets(
-    grid: Grid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
-) -> list[Target]:
-    """Whole chunks that must be written, as disjoint boxes."""
-    if variable.is_rewritten:
-        return [Target(grid, grid.region(Box(_first_torn(grid, plan, variable), grid.box.upper)))]
-    if not len(copied.boxes) or not grid.shape:
-        return [Target(grid, ())] if len(copied.boxes) else []
-    chunk = np.array(grid.chunk_shape, dtype=np.int64)
-    lower = copied.boxes[..., 0] // chunk
-    upper = -(-copied.boxes[..., 1] // chunk)
-    runs = [_runs(lower[:, axis], upper[:, axis]) for axis in range(len(grid.shape))]
-    numbers = np.stack([number for _, number in runs], axis=1)
-    found = []
-    for row in np.unique(numbers, axis=0).tolist():
-        cells = [runs[axis][0][number] for axis, number in enumerate(row)]
-        box = Box(tuple(low for low, _ in cells), tuple(high for _, high in cells))
-        found.append(Target(grid, grid.region(box, whole(grid.shape))))
-    return found
-
-
-def _first_torn(grid: Grid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
-    """The first chunk along the one dimension whose old elements move; else all are written."""
-    lower = [0] * len(grid.shape)
-    changed = []
-    for axis, dim in enumerate(variable.dims):
-        positions = plan.axes[dim].old_positions if dim in plan.axes else None
-        if positions is not None and not np.array_equal(positions, np.arange(len(positions))):
-            first = int(np.argmax(positions != np.arange(len(positions))))
-            changed.append((axis, first // grid.chunk_shape[axis]))
-    new_before = [
-        axis
-        for axis, dim in enumerate(variable.dims)
-        if dim in plan.axes and axis not in [a for a, _ in changed] and _grows(plan, dim)
-    ]
-    if len(changed) == 1 and not new_before:
-        axis, first = changed[0]
-        lower[axis] = first
-    return tuple(lower)
-
-
-def _grows(plan: IngestPlan, dim: str) -> bool:
-    positions = plan.axes[dim].old_positions
-    return positions is not None and len(positions) < len(plan.axes[dim])
-
-
-def _runs(
-    lower: np.ndarray[Any, np.dtype[np.int64]], upper: np.ndarray[Any, np.dtype[np.int64]]
-) -> tuple[list[tuple[int, int]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Intervals joined where they overlap, and for each interval the number of its run."""
-    order = np.argsort(lower, kind="stable")
-    ends = np.maximum.accumulate(upper[order])
-    begins = np.append(True, lower[order][1:] >= ends[:-1])
-    number = np.empty(len(lower), dtype=np.int64)
-    number[order] = np.cumsum(begins) - 1
-    starts = lower[order][begins]
-    last = np.append(np.flatnonzero(begins)[1:] - 1, len(lower) - 1)
-    return list(zip(starts.tolist(), ends[last].tolist(), strict=True)), number
-
-
-class _Interner:
-    """Keeps one copy of what many headers share: documents, and coordinates such as latitudes."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Any] = {}
-
-    def header(self, header: FileHeader) -> FileHeader:
-        """The same header, made of shared parts."""
-        variables = {
-            name: msgspec.structs.replace(
-                each,
-                document=self._shared(each.document),
-                values=None if each.values is None else self._shared(each.values),
-            )
-            for name, each in header.variables.items()
-        }
-        attributes = self._shared(header.attributes)
-        return msgspec.structs.replace(header, variables=variables, attributes=attributes)
-
-    def _shared(self, value: Any) -> Any:
-        import hashlib
-
-        return self._known.setdefault(hashlib.sha256(pickle.dumps(value)).digest(), value)
