@@ -26,7 +26,14 @@ HEAVY = {"zarr", "numcodecs", "xarray", "dask", "pandas", "pyspark", "pyarrow"}
 
 PARQUET = {
     f"formats/dataset/{name}.py"
-    for name in ("arrow_schemas", "codec", "manifest_table", "parquet_files", "structure_table")
+    for name in (
+        "arrow_schemas",
+        "codec",
+        "file_names",
+        "manifest_table",
+        "parquet_files",
+        "structure_table",
+    )
 }
 """The codec of the generation `dataset`, which is loaded with pyarrow when it is first used."""
 

@@ -57,7 +57,7 @@ def test_an_engine_needs_no_icefloe(dataset: Path, engine: str) -> None:
         check=False,
         env=environment,
         cwd=dataset,
-        timeout=240,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
