@@ -33,7 +33,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{name}: {count}")
 
 
-COUNTED = {"crash points", "failed operations", "steps of the collection machine"}
+COUNTED = {
+    "calls of linearizable histories",
+    "crash points",
+    "failed operations",
+    "steps of the collection machine",
+}
 
 
 # No deadlines: how long an example takes depends on the machine, and no test may.
