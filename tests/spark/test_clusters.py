@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +83,15 @@ def test_control_c_cancels_the_job_on_the_cluster(repo, tmp_path):
     before = repo.lookup_branch("main")
     assert result_of(run("driver_program.py", str(tmp_path), "interrupt")) is False
     assert icefloe.Repository.open(repo.storage).lookup_branch("main") == before
+
+
+@pytest.mark.skipif(
+    os.environ.get("ICEFLOE_TEST_PROFILE") != "deep",
+    reason="starts five JVMs; part of `make test-deep`",
+)
+def test_a_speculative_attempt_on_another_host_wins(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    found = result_of(run("speculation_program.py", str(tmp_path), str(port)))
+    assert found == {"values": True, "chunks": 8, "commits": 1, "attempts": 2}
