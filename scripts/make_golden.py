@@ -18,6 +18,7 @@ import msgspec
 import zstandard
 
 from icefloe.formats.container import MAGIC, Compression, FileType
+from icefloe.formats.port import numbered_id
 from icefloe.formats.registry import format_for
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
@@ -356,6 +357,39 @@ class OldEncoder:
         return OLD_CHUNKS | {(1, 1): checked}
 
 
+# --- the other generations
+
+
+def numbered(node_id: NodeId, generation: str) -> NodeId:
+    """A node id of this script as one that a generation with numbers would give."""
+    number = int(node_id[-3:])
+    if generation == "dataset":
+        return numbered_id(number, b"node")
+    return NodeId(number.to_bytes(NodeId.SIZE, "big"))
+
+
+def snapshot_in(generation: str) -> Snapshot:
+    made = snapshot()
+    nodes = [node.evolve(id=numbered(node.id, generation)) for node in made.nodes]
+    return msgspec.structs.replace(made, nodes=NodeTable.of(nodes))
+
+
+def manifest_parts_in(generation: str) -> list[tuple[NodeId, ArrayChunks]]:
+    return [(numbered(node_id, generation), chunks) for node_id, chunks in manifest_parts()]
+
+
+def generation_files(generation: str) -> dict[str, bytes]:
+    codec = format_for(generation).codec
+    extension = {"store": "json", "dataset": "parquet"}[generation]
+    return {
+        f"{generation}/snapshot.{extension}": codec.encode_snapshot(snapshot_in(generation)).data,
+        f"{generation}/manifest.{extension}": codec.encode_manifest(
+            manifest_parts_in(generation)
+        ).data,
+        f"{generation}/attributes.{extension}": codec.encode_attributes(attribute_rows()).data,
+    }
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     files = {}
@@ -365,6 +399,8 @@ def golden_files() -> dict[str, bytes]:
         files[f"v{version}/manifest"] = codec.encode_manifest(manifest_parts()).data
         files[f"v{version}/attributes"] = codec.encode_attributes(attribute_rows()).data
         files[f"v{version}/transaction_log"] = codec.encode_transaction_log(transaction_log()).data
+    for generation in ("store", "dataset"):
+        files |= generation_files(generation)
     for layout in OLD_LAYOUTS:
         encoder = OldEncoder(layout)
         files[f"old-{layout.name}/snapshot"] = encoder.snapshot()

@@ -107,8 +107,10 @@ def check_pairs(storage: Storage, writers: int, commits: int) -> None:
         assert read_pair(session) == (values[snapshot_id],) * 2
 
 
-def check_cells(storage: Storage, writers: int, commits: int) -> None:
-    create_pair(storage, writers, commits)
+def check_cells(
+    storage: Storage, writers: int, commits: int, generation: str = "repository"
+) -> None:
+    create_pair(storage, writers, commits, generation)
     outcomes = run_together(write_cells, [(storage, w, commits) for w in range(writers)])
     check_history(storage, outcomes)
     assert sum(len(outcome.committed) for outcome in outcomes) == writers * commits
@@ -146,6 +148,11 @@ def shared_storage(request: pytest.FixtureRequest) -> Storage:
     if request.param == "local":
         return request.getfixturevalue("local")
     return request.getfixturevalue("s3_endpoint").storage()
+
+
+@pytest.mark.parametrize("generation", ["store", "dataset"])
+def test_processes_race_in_every_generation(local: Storage, generation: str) -> None:
+    check_cells(local, writers=3, commits=4, generation=generation)  # R3-14 H-13
 
 
 def test_of_eight_who_create_a_repository_one_does(shared_storage: Storage) -> None:

@@ -85,9 +85,11 @@ def _result(receiver: Any) -> Any:
     return result
 
 
-def create_pair(storage: Storage, rows: int = 1, columns: int = 1) -> Repository:
+def create_pair(
+    storage: Storage, rows: int = 1, columns: int = 1, generation: str = "repository"
+) -> Repository:
     """A repository with the arrays `a` and `b`, which every commit gives one value, and a grid."""
-    repo = Repository.create(storage)
+    repo = Repository.create(storage, generation=generation)
     session = repo.writable_session("main")
     root = zarr.create_group(session.store)
     for name in ("a", "b"):

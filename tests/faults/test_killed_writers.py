@@ -9,9 +9,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 import icefloe
 from icefloe import Repository
 from tests.concurrency.writers import commit_for_ever, create_pair, processes, read_pair, write_pair
+from tests.formats import GENERATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +23,15 @@ KILLS = 30
 _WITHIN_SECONDS = 60
 
 
-def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path, generation: str) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repository"))
-    create_pair(storage)
+    create_pair(storage, generation=generation)
     journal = tmp_path / "journal"
     journal.touch()
     chance = random.Random(20240917)
-    for writer in range(1, KILLS + 1):
+    kills = KILLS if generation == "repository" else KILLS // 10
+    for writer in range(1, kills + 1):
         process = processes().Process(target=commit_for_ever, args=(storage, str(journal), writer))
         process.start()
         # From its first commit on, so that the kill hits commits and not the start.

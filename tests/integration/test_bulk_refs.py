@@ -543,6 +543,7 @@ async def test_batches_of_all_kinds() -> None:
         offsets=[5, 6],
         lengths=[7, 8],
     )
+    session.settle_pending()
     native = session.locate("/a", (0, 1))
     assert isinstance(native, NativeRef)
     for _ in ("uncommitted", "committed"):

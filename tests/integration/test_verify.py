@@ -55,7 +55,8 @@ def repository(generation: str = "repository", spec_version: int | None = None) 
 
 
 @pytest.mark.parametrize(
-    ("generation", "spec_version"), [("repository", 2), ("repository", 1), ("store", None)]
+    ("generation", "spec_version"),
+    [("repository", 2), ("repository", 1), ("store", None), ("dataset", None)],
 )
 def test_a_sound_repository_has_no_problems(generation: str, spec_version: int | None) -> None:
     repo = repository(generation, spec_version)

@@ -18,7 +18,7 @@ from tests.spark.cluster_program import SHAPE, Fails, numbers
 
 
 def broken(region):
-    if region[0].start >= 4:
+    if region[1].start >= 4:
         raise ValueError("no data there")
     return 0
 
@@ -36,6 +36,7 @@ def main() -> None:
     sys.stderr = sys.__stderr__
     reduce(spark, repo, "t", "max", "top/t", dims="x")
     rechunk(spark, repo, "t", (8, 1))
+    told = ""
     try:
         write(spark, repo, {"t": broken}, task_bytes=1)
     except TaskFailedError as error:

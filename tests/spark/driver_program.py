@@ -6,6 +6,7 @@ word `interrupt`, it is interrupted from the keyboard in the middle of the job i
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -26,7 +27,6 @@ class Slow:
         self.folder = folder
 
     def __call__(self, region):
-        (Path(self.folder) / "started").touch()
         for _ in range(600):
             time.sleep(0.1)
             (Path(self.folder) / "beat").write_text(str(time.monotonic()))
@@ -34,9 +34,21 @@ class Slow:
 
 
 def press_control_c(folder: str) -> None:
-    while not (Path(folder) / "started").exists():
+    while not (Path(folder) / "beat").exists():
         time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def still_running(spark, folder: str) -> bool:
+    """Whether the job or its tasks go on; Spark tells of their end a little later."""
+    beat = Path(folder) / "beat"
+    for _ in range(100):
+        before = beat.read_text()
+        time.sleep(0.5)
+        active = spark.sparkContext.statusTracker().getActiveJobsIds()
+        if not active and beat.read_text() == before:
+            return False
+    return True
 
 
 def main() -> None:
@@ -50,8 +62,7 @@ def main() -> None:
         try:
             write(spark, repo, {"t": Slow(folder)}, create={"t": new})
         except KeyboardInterrupt:
-            active = spark.sparkContext.statusTracker().getActiveJobsIds()
-            print("RESULT", len(active))
+            print("RESULT", json.dumps(still_running(spark, folder)))
         spark.stop()
         return
 

@@ -262,6 +262,60 @@ def test_a_late_file_tears_chunks_of_a_copy_apart(
     xr.testing.assert_equal(found_in(repo), expected.transpose("time", "lat", "lon"))
 
 
+def test_a_file_that_moved_leaves_no_references_to_what_it_was(
+    spark: SparkSession, repo: icefloe.Repository, data: Path
+) -> None:
+    months(data, 1)
+    moving = month_file(data / "x.nc", 2, days=4)
+    ingest(spark, repo, f"{data}/")
+    month_file(data / "x.nc", 3, days=2, seed=5)
+    os.utime(moving, (1_900_000_000, 1_900_000_000))
+    done = ingest(spark, repo, f"{data}/")
+    assert "files that were ingested before lie elsewhere now" in str(done)
+    found = found_in(repo)
+    assert found.sizes["time"] == 9
+    assert np.isnan(found.t2m.values[3:7]).all()
+    with xr.open_dataset(moving, engine="netcdf4") as expected:
+        np.testing.assert_array_equal(found.t2m.values[7:], expected.t2m.values)
+    assert repo.check_virtual_sources().is_fine
+
+
+@pytest.mark.endpoint
+def test_prefixes_on_s3(spark: SparkSession, tmp_path: Path, data: Path, s3_endpoint: Any) -> None:
+    files = months(data, 1, 2)
+    place = s3_endpoint.storage()
+    for path in files:
+        place.put(f"in/{path.name}", path.read_bytes())
+    place.put("in/readme.txt", b"not data")
+    prefix = place.location.partition("?")[0].rstrip("/") + "/in/"
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(
+            prefix,
+            icefloe.s3_store(
+                region="us-east-1",
+                endpoint_url=s3_endpoint.endpoint_url,
+                allow_http=True,
+                s3_compatible=True,
+                force_path_style=True,
+            ),
+        )
+    )
+    credentials = icefloe.s3_static_credentials(
+        access_key_id=s3_endpoint.access_key_id, secret_access_key=s3_endpoint.secret_access_key
+    )
+    repo = icefloe.Repository.create(
+        str(tmp_path / "s3repo"), config, authorize_virtual_chunk_access={prefix: credentials}
+    )
+    done = ingest(spark, repo, prefix, on_broken="skip")
+    assert [each.url for each in done.broken] == [f"{prefix}readme.txt"]
+    xr.testing.assert_identical(found_in(repo), by_xarray(files))
+    again = ingest(spark, repo, f"{prefix}*.nc")
+    assert (len(again.unchanged), again.snapshot_id) == (2, None)
+    etags = ingested_files(repo.readonly_session("main"))["etag"]
+    assert all(etags)
+
+
 def test_other_formats(spark: SparkSession, repo: icefloe.Repository, data: Path) -> None:
     for step in (6, 0):
         (data / f"{step}.grib2").write_bytes(

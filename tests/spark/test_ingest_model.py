@@ -122,10 +122,38 @@ def test_files_in_any_order_over_several_runs(
             compare(repo, expected)
 
 
-def repository_in(folder: Path) -> icefloe.Repository:
+def test_tasks_that_write_manifests_make_the_same_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icefloe.spark.ingesting.LINK_ABOVE_CHUNKS", 0)
+    sizes = {
+        icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 4}
+    }
+    splitting = icefloe.ManifestSplittingConfig.from_dict(sizes)
+    config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(splitting=splitting))
+    repo = repository_in(tmp_path, config)
+    expected: dict[tuple[int, int], int] = {}
+    for numbers in ((2, 0, 1), (4, 3), (1,), (6,)):  # new, appended, corrected, with a gap
+        paths = []
+        for number in numbers:
+            path, version = tmp_path / "data" / f"{number}.h5", len(expected)
+            times = list(range(number * 3, number * 3 + 3))
+            write_file(path, times, [0, 1], version, 1)
+            paths.append(str(path))
+            expected |= {(t, x): t * 1000 + x * 10 + version for t in times for x in (0, 1)}
+        ingest(None, repo, paths, concat_dims=["t"])
+        compare(repo, expected)
+    node = repo.readonly_session("main").get_node("/v")
+    assert node is not None
+    assert len(node.manifests) == 5
+
+
+def repository_in(
+    folder: Path, config: icefloe.RepositoryConfig | None = None
+) -> icefloe.Repository:
     (folder / "data").mkdir()
     prefix = f"{(folder / 'data').as_uri()}/"
-    config = icefloe.RepositoryConfig.default()
+    config = config or icefloe.RepositoryConfig.default()
     config.set_virtual_chunk_container(
         icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(f"{folder}/data"))
     )

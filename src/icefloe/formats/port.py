@@ -8,13 +8,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from icefloe.model.ids import Identifier, SnapshotId
+from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
+    from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
@@ -216,11 +216,23 @@ class NodeNumbering(StrEnum):
     """How a new node gets its number, which it keeps for life."""
 
     RANDOM = "random"
+    """4 random bytes, behind 4 zeros."""
     SEQUENTIAL = "sequential"
-    """The next one that no node of the history had: small numbers, fit for narrow columns."""
+    """The next number that no node of the history had, and 4 random bytes behind it: the number
+    fits narrow columns, and nodes of different branches that have one number are still two."""
 
 
 MAX_NODE_NUMBER = 2**32 - 1
+
+
+def numbered_id(number: int, rest: bytes = bytes(4)) -> NodeId:
+    """The id of a node with a number in front; ids sort as their numbers do."""
+    return NodeId(number.to_bytes(4, "big") + rest)
+
+
+def prefix_number(node_id: NodeId) -> int:
+    """The number in front of a node id."""
+    return int.from_bytes(node_id[:4], "big")
 
 
 class Generation(Protocol):

@@ -12,7 +12,12 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from icefloe.errors import ConflictError, InvalidInputError, StorageError
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    SnapshotNotFoundError,
+    StorageError,
+)
 from icefloe.maintenance.cutoff import as_moment
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
@@ -161,7 +166,7 @@ class _Planner:
             if not self._keeps_tip(ref):
                 old_tips.add(ref.tip)
             if last not in self._linked:
-                cuts[last] = self._root(after)
+                cuts[last] = self._root(last)
         for ref in dead:
             released.update(self._from(ref.tip, released))
         expired = frozenset((released - self._kept) | old_tips)
@@ -254,8 +259,14 @@ class _Planner:
         return iter(found)
 
     def _root(self, snapshot_id: SnapshotId) -> SnapshotId:
-        """The first snapshot of a history, or its last one where that was never written."""
+        """The first snapshot of a history; the given one where the first was never written.
+
+        Repositories of the earliest layouts only remember it.
+        """
         place = snapshot_id
         while (parent := self._entries[place].parent) is not None:
             place = parent
-        return place
+        try:
+            return self._context.files.read_snapshot(place).id
+        except SnapshotNotFoundError:
+            return snapshot_id

@@ -28,7 +28,7 @@ from icefloe.errors import (
 )
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.formats.port import NodeNumbering, ObjectKind
+from icefloe.formats.port import NodeNumbering, ObjectKind, numbered_id
 from icefloe.formats.registry import detect, format_for
 from icefloe.maintenance.marking import Limits, References, read_references
 from icefloe.maintenance.verification import verify_repository
@@ -210,13 +210,18 @@ class _Migration:
 
     def _number(self, node_id: NodeId) -> NodeId:
         """The id of a node in the target (M3)."""
-        if self._format.generation.node_numbering is None:
+        numbering = self._format.generation.node_numbering
+        if numbering is None:
             return node_id
-        number = self._numbers.get(node_id)
-        if number is None:
-            number = NodeId(len(self._numbers).to_bytes(NodeId.SIZE, "big"))
-            self._numbers[node_id] = number
-        return number
+        found = self._numbers.get(node_id)
+        if found is None:
+            number = len(self._numbers)
+            if numbering is NodeNumbering.SEQUENTIAL:
+                found = numbered_id(number, hashlib.blake2b(node_id, digest_size=4).digest())
+            else:
+                found = NodeId(number.to_bytes(NodeId.SIZE, "big"))
+            self._numbers[node_id] = found
+        return found
 
     def _present(self, kind: ObjectKind) -> dict[str, int]:
         """Objects of a kind that are in the target already, with their sizes."""

@@ -24,13 +24,14 @@ from icefloe.spark import arrays, ingest_tasks
 from icefloe.spark.grid import Grid, Target, group_tasks, whole
 from icefloe.spark.ingest_sources import find_files
 from icefloe.spark.ingest_tasks import (
+    BLOCK_BYTES,
     CopiedVariable,
     CopyWork,
     HeaderWork,
     PlacedFile,
     ReferenceWork,
 )
-from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport
+from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.runner import parallelism, run_tasks
 from icefloe.spark.worker import SessionSpec
 from icefloe.virtual.differences import Difference, report
@@ -42,6 +43,7 @@ from icefloe.virtual.quiet import quietly
 from icefloe.virtual.referencing import ParseOptions
 from icefloe.virtual.writing import (
     child,
+    clear_references,
     clear_region,
     replaced_box,
     write_documents,
@@ -381,7 +383,7 @@ class _Ingest:
             write_values(job.session, settings.group, plan)
             statuses = {header.url: header.status for header in found.headers}
             if settings.mode == "virtual":
-                self._write_references(plan, statuses)
+                self._write_references(plan, planned, statuses)
             else:
                 self._copy(plan, statuses)
         rows = [self._ingested(header, plan) for header in found.headers]
@@ -389,22 +391,31 @@ class _Ingest:
         return job.commit(planned)
 
     def _write_references(
-        self, plan: IngestPlan, statuses: Mapping[str, SourceStatus | None]
+        self, plan: IngestPlan, planned: JobPlan, statuses: Mapping[str, SourceStatus | None]
     ) -> None:
         job, settings = self._job, self._settings
         virtual = {name: each for name, each in plan.variables.items() if each.is_virtual}
         starts: dict[str, dict[str, tuple[int, ...]]] = {}
+        changed = {url for url in statuses if url in self._known}
+        edited = 0
         for name, variable in virtual.items():
+            path = child(settings.group, name)
+            edited += len(variable.moved)
+            if variable.exists and changed:
+                edited += clear_references(job.session, path, changed)
             for url in variable.files:
                 starts.setdefault(url, {})[name] = plan.start(url, variable.dims)
                 box = replaced_box(plan, variable, url) if variable.exists else None
                 if box is not None:
-                    clear_region(job.session, child(settings.group, name), *box)
+                    edited += clear_region(job.session, path, *box)
         files = [PlacedFile(url, statuses[url], places) for url, places in starts.items()]
         shared = ReferenceWork(
             SessionSpec.of(job.session), settings.parse, settings.group, virtual, settings.check
         )
-        job.run(ingest_tasks.write_file_references, _batches(files, self._slots()), shared)
+        # Tasks that write manifests do not see what was moved or removed here.
+        linked = not edited and planned.chunks > LINK_ABOVE_CHUNKS
+        items = _batches(files, self._slots())
+        job.run(ingest_tasks.write_file_references, items, shared, linked=linked)
 
     def _copy(self, plan: IngestPlan, statuses: Mapping[str, SourceStatus | None]) -> None:
         job, settings = self._job, self._settings
@@ -420,8 +431,7 @@ class _Ingest:
             copied = _copied(job, plan, variable, grid)
             variables[path] = copied
             targets += _targets(grid, copied, plan, variable)
-        total = sum(target.num_bytes for target in targets)
-        tasks = group_tasks(targets, job.task_bytes(total))
+        tasks = group_tasks(targets, self._task_bytes(targets, plan))
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
         shared = CopyWork(
             SessionSpec.of(job.session),
@@ -432,6 +442,24 @@ class _Ingest:
             dict(statuses),
         )
         job.run(ingest_tasks.copy_values, tasks, shared, tasks)
+
+    def _task_bytes(self, targets: Sequence[Target], plan: IngestPlan) -> int:
+        """Bytes for each task: at least all chunks beside each other that need the same files.
+
+        Otherwise several tasks would read and decode each file for a part of it.
+        """
+        given = self._job.task_bytes(sum(target.num_bytes for target in targets))
+        if self._job.options.task_bytes is not None:
+            return given
+        slabs = [given]
+        for target in targets:
+            grid = target.grid
+            dims = plan.variables[paths.name(grid.path)].dims
+            slab = grid.item_bytes
+            for dim, size, chunk in zip(dims, grid.shape, grid.chunk_shape, strict=True):
+                slab *= chunk if dim in plan.axes else size
+            slabs.append(min(slab, BLOCK_BYTES))
+        return max(slabs)
 
     def _create(self, path: str, variable: VariablePlan) -> None:
         from zarr.core.dtype import get_data_type_from_json
@@ -493,6 +521,25 @@ class _Ingest:
         names = tuple(sorted(header.variables))
         return msgspec.structs.replace(row, variables=names, region=region)
 
+    def _remarks(self, found: _Found, plan: IngestPlan) -> tuple[Difference, ...]:
+        """What users should know, and need not do anything about."""
+        remarks = [each for each in plan.differences if not each.is_error]
+        moved = []
+        for header in found.headers:
+            known = self._known.get(header.url)
+            new = self._ingested(header, plan).region
+            if known is not None and known.region and known.region != new:
+                moved.append((f"was {known.region}, is {new}", (header.url,)))
+        if moved:
+            what = "files that were ingested before lie elsewhere now"
+            hint = (
+                "what they were taken for before has missing values now"
+                if self._settings.mode == "virtual"
+                else "what was copied from them before is still there"
+            )
+            remarks.append(Difference("", what, tuple(moved), is_error=False, hint=hint))
+        return tuple(remarks)
+
     def _row(
         self,
         url: str,
@@ -525,7 +572,7 @@ class _Ingest:
             tuple(found.broken),
             tuple(sorted(v.name for v in variables if _is_taken(v))),
             tuple(sorted(v.name for v in variables if not _is_taken(v))),
-            () if plan is None else tuple(each for each in plan.differences if not each.is_error),
+            () if plan is None else self._remarks(found, plan),
             job,
             time.monotonic() - self._started,
         )

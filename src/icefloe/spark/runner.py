@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 import time
 import uuid
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import icefloe
 from icefloe.spark import failures, progress, tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -147,21 +149,42 @@ def collect_rows(
 
 
 def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -> DataFrame:
-    from pyspark import cloudpickle
-
-    dumps: Callable[[Any], bytes] = cloudpickle.dumps
-    pickled = [dumps(item) for item in items]
-    code = dumps(work), dumps(shared)
+    pickled = _pickled(items)
+    function, common = _pickled([work, shared])
     attempts = max_failures(spark)
     count = len(items)
     if sum(map(len, pickled)) <= MAX_CLOSURE_BYTES:
         rows = spark.range(0, count, 1, count)
-        return rows.mapInArrow(_body(icefloe.__version__, attempts, *code, pickled), tasks.DDL)
+        return rows.mapInArrow(
+            _body(icefloe.__version__, attempts, function, common, pickled), tasks.DDL
+        )
     import pyarrow as pa
 
     table = pa.table({"id": pa.array(range(count), pa.int64()), "item": pa.array(pickled)})
     rows = spark.createDataFrame(table).repartitionByRange(count, "id")
-    return rows.mapInArrow(_body(icefloe.__version__, attempts, *code, None), tasks.DDL)
+    return rows.mapInArrow(_body(icefloe.__version__, attempts, function, common, None), tasks.DDL)
+
+
+def _pickled(values: Iterable[Any]) -> list[bytes]:
+    """Values as bytes; functions that executors cannot import travel as they are."""
+    from pyspark import cloudpickle
+
+    library: Any = cloudpickle
+    made_here = [
+        module
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType
+        and name == module.__name__ != "__main__"  # some are there under several names
+        and module.__spec__ is None
+        and not hasattr(module, "__file__")
+    ]
+    for module in made_here:
+        library.register_pickle_by_value(module)
+    try:
+        return [library.dumps(value) for value in values]
+    finally:
+        for module in made_here:
+            library.unregister_pickle_by_value(module)
 
 
 def _body(

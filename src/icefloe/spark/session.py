@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
 """
 
 
@@ -50,6 +53,8 @@ def local_session(
     from pyspark.sql import SparkSession
 
     prepare_environment()
+    # Arrow's path, which is all that we use, does not care which pandas there is.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     threads = "*" if cores is None else str(cores)
     master = f"local[{threads},{max_failures}]"
     builder = SparkSession.builder.appName(name)

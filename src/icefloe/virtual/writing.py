@@ -10,11 +10,13 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.segments import Segments
+from icefloe.versioning.bulk_refs import texts
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -105,6 +107,36 @@ def clear_region(
     if len(doomed):
         session.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
     return len(doomed)
+
+
+def clear_references(session: Session, path: str, urls: Collection[str]) -> int:
+    """Delete all references of an array to some files, or below some folders; returns how many.
+
+    The file may have changed, so that what refers to its old bytes could not be read any more.
+    """
+    doomed: list[npt.NDArray[np.int64]] = []
+    for table in session.chunk_tables(path):
+        refs = table.refs
+        rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
+        used, where = np.unique(refs.sources[rows], return_inverse=True)
+        names = texts(refs.locations.urls.take(used))
+        hit = np.array([_is_at_or_below(name, urls) for name in names], dtype=bool)
+        chosen = rows[hit[where]] if len(rows) else rows
+        if len(chosen):
+            doomed.append(table.index.coords()[chosen].astype(np.int64))
+    if not doomed:
+        return 0
+    coords = np.concatenate(doomed)
+    session.set_chunk_refs(path, None, ChunkIndex.from_coords(coords)[0])
+    return len(coords)
+
+
+def _is_at_or_below(url: str, places: Collection[str]) -> bool:
+    while url not in places:
+        url, slash, _ = url.rpartition("/")
+        if not slash:
+            return False
+    return True
 
 
 def replaced_box(

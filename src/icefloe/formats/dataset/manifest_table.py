@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import coordinates
 from icefloe.formats.dataset.arrow_schemas import manifest_schema
+from icefloe.formats.dataset.file_names import decode_ids, encode_ids
 from icefloe.formats.dataset.parquet_files import (
     ParquetWriter,
     decode_notes,
@@ -27,10 +29,10 @@ from icefloe.formats.dataset.parquet_files import (
     read_row_group,
     read_table,
 )
-from icefloe.formats.port import MAX_NODE_NUMBER, NeedsMore
+from icefloe.formats.port import NeedsMore, numbered_id, prefix_number
 from icefloe.model.chunk_index import MAX_BOX_POSITIONS
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
-from icefloe.model.ids import ChunkFileId, NodeId
+from icefloe.model.ids import NodeId
 from icefloe.model.manifest import (
     ArrayChunks,
     Block,
@@ -94,12 +96,6 @@ def encode_manifest(index: ManifestIndex, blocks: Sequence[Block], level: int) -
     """The bytes of a manifest of at least one reference."""
     if not blocks:
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
-    arrays = index.arrays
-    if len(arrays) and int(arrays.numbers.max()) > MAX_NODE_NUMBER:
-        raise InvalidInputError(
-            "arrays are numbered up to 2**32 - 1 in this generation; give the nodes of a change "
-            "set their numbers before it is written"
-        )
     longest = max(int(block.refs.lengths.max()) for block in blocks)
     bits = 32 if longest < 2**32 else 64
     schema = manifest_schema(bits)
@@ -114,7 +110,8 @@ def encode_manifest(index: ManifestIndex, blocks: Sequence[Block], level: int) -
 def _table(index: ManifestIndex, number: int, block: Block, schema: pa.Schema) -> pa.Table:
     start, stop = index.block_rows[number : number + 2].tolist()
     ids, coords = _identities(index, start, stop, block)
-    refs = block.refs
+    # The blocks of a manifest share dictionaries of all of its files.
+    refs = block.refs.compact()
     native = refs.kinds == ChunkKind.NATIVE
     inline = refs.kinds == ChunkKind.INLINE
     if not (native | inline | (refs.kinds == ChunkKind.VIRTUAL)).all():
@@ -150,7 +147,7 @@ def _identities(
             assert block.positions is not None
             positions = block.positions[low - start : high - start]
         data, edges = coordinates.encode(array.extents.delinearize(positions))
-        numbers.append(np.full(high - low, int.from_bytes(node_id, "big"), dtype=np.uint64))
+        numbers.append(np.full(high - low, prefix_number(node_id), dtype=np.uint64))
         pieces.append(data)
         bounds.append(edges[1:] + end)
         end += len(data)
@@ -189,12 +186,11 @@ def _file_column(
     refs: ChunkRefs, native: npt.NDArray[np.bool_], inline: npt.NDArray[np.bool_]
 ) -> pa.Array:
     """Names of chunk files and URLs: each distinct one is made once."""
-    files = [str(ChunkFileId(row.tobytes())) for row in refs.files]
     urls = refs.locations.urls.tolist()
     if not all(_VIRTUAL_MARK in url for url in urls):
         raise InvalidInputError("a virtual reference has an absolute URL in a dataset (H-04)")
-    numbers = np.where(native, refs.sources, refs.sources + np.uint32(len(files)))
-    names = pa.array([*files, *urls], type=pa.string())
+    numbers = np.where(native, refs.sources, refs.sources + np.uint32(len(refs.files)))
+    names = pa.concat_arrays([encode_ids(refs.files), pa.array(urls, type=pa.string())])
     return pa.DictionaryArray.from_arrays(
         pa.array(numbers.astype(np.int32), mask=inline), names
     ).cast(pa.string())
@@ -394,10 +390,11 @@ def _refs(table: pa.Table) -> ChunkRefs:
     names = table.column("chunk_file").combine_chunks().dictionary_encode()
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
-    distinct: list[str] = names.dictionary.to_pylist()
+    distinct = names.dictionary
     codes = names.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     is_inline = table.column("chunk_file").combine_chunks().is_null().to_numpy(zero_copy_only=False)
-    is_url = np.array([_VIRTUAL_MARK in name for name in distinct] or [False], dtype=bool)
+    marked = pc.match_substring(distinct, _VIRTUAL_MARK)
+    is_url = np.append(marked.to_numpy(zero_copy_only=False).astype(bool), False)
     # Files and URLs are numbered apart.
     numbers = np.where(is_url, np.cumsum(is_url) - 1, np.cumsum(~is_url) - 1)
     kinds = np.where(is_url[codes], ChunkKind.VIRTUAL, ChunkKind.NATIVE).astype(np.uint8)
@@ -412,16 +409,14 @@ def _refs(table: pa.Table) -> ChunkRefs:
         if (np.diff(bounds)[is_inline] != lengths[is_inline].astype(np.int64)).any():
             raise ValueError("an inline chunk has another length than it says")
     count = len(kinds)
-    urls = [name for name in distinct if _VIRTUAL_MARK in name]
+    urls: list[str] = distinct.filter(marked).to_pylist()
     return ChunkRefs(
         kinds,
         np.where(is_inline, 0, numbers[codes]).astype(np.uint32),
         offsets,
         lengths,
         np.zeros(count, dtype=np.uint32),
-        ChunkRefs.file_column(
-            [ChunkFileId.parse(name) for name in distinct if _VIRTUAL_MARK not in name]
-        ),
+        decode_ids(distinct.filter(pc.invert(marked))),
         Locations(
             StringColumn.of(urls),
             StringColumn.of([""] * len(urls)),
@@ -456,8 +451,9 @@ def _foreign_index(data: bytes, key: str) -> ManifestIndex:
             edges = bounds[rows[0] : rows[-1] + 2]
             rank = _rank(octets, edges)
             coords = coordinates.decode(octets, edges, rank)
-            node_id = NodeId(int(number).to_bytes(NodeId.SIZE, "big"))
-            parts.append((node_id, ArrayChunks.from_columns(coords, refs.take(rows))))
+            parts.append(
+                (numbered_id(int(number)), ArrayChunks.from_columns(coords, refs.take(rows)))
+            )
     except (ValueError, KeyError, pa.ArrowException, InvalidInputError) as error:
         raise bad_file(key, str(error)) from None
     index, blocks = lay_out(parts)

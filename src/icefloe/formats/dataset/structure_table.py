@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import fill_values
 from icefloe.formats.dataset.arrow_schemas import StructureWidths, bits_for, structure_schema
@@ -23,11 +22,11 @@ from icefloe.formats.dataset.parquet_files import (
     read_notes,
     read_table,
 )
-from icefloe.formats.port import MAX_NODE_NUMBER
+from icefloe.formats.port import numbered_id, prefix_number
 from icefloe.formats.repository import snapshot_columns
 from icefloe.formats.repository.snapshot_columns import check_paths, load_node
 from icefloe.model.chunk_index import Box
-from icefloe.model.ids import AttributesId, Identifier, ManifestId, NodeId, SnapshotId
+from icefloe.model.ids import AttributesId, Identifier, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
@@ -55,11 +54,6 @@ def encode_snapshot(snapshot: Snapshot, level: int) -> bytes:
 
 
 def _row(node: Node) -> dict[str, Any]:
-    number = int.from_bytes(node.id, "big")
-    if number > MAX_NODE_NUMBER:
-        raise InvalidInputError(
-            f"nodes are numbered up to {MAX_NODE_NUMBER} in this generation, found {node.id}"
-        )
     ref = node.attributes
     whole = node.document
     if ref is not None:
@@ -67,7 +61,7 @@ def _row(node: Node) -> dict[str, Any]:
     document = fill_values.parse_json(whole)
     attributes = document.get("attributes") if ref is None else None
     return {
-        "id": number,
+        "id": prefix_number(node.id),
         "type": "array" if node.is_array else "group",
         "path": node.path,
         "array_metadata": _array_metadata(document, node) if node.is_array else None,
@@ -201,8 +195,7 @@ def _node(row: dict[str, Any], key: str) -> Node:
         position = document.index(mark + b"{}") + len(mark)
         document = document[:position] + document[position + 2 :]
         ref = AttributesRef(_id(AttributesId, outside["attrs_file"]), outside["row"], position)
-    number = NodeId(int(row["id"]).to_bytes(NodeId.SIZE, "big"))
-    node = load_node(number, row["path"], document, (), ref, key=key)
+    node = load_node(numbered_id(row["id"]), row["path"], document, (), ref, key=key)
     if (node.array is not None) != (row["type"] == "array"):
         raise ValueError(f"{row['path']} is of type {row['type']!r}, but its metadata is not")
     if node.array is None:

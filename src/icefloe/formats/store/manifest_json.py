@@ -6,6 +6,7 @@ ours: `checksum` of a native chunk, `etag` and `last_modified` of a virtual one.
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,13 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
-from icefloe.formats.store.object_ids import Byte, ObjectId, node_id, node_number, numbers
+from icefloe.formats.store.object_ids import (
+    OBJECT_ID_SIZE,
+    Byte,
+    node_id,
+    node_number,
+    numbers,
+)
 from icefloe.formats.store.text_files import decode, decode_json, encode, json_object, lines_object
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
@@ -29,18 +36,19 @@ if TYPE_CHECKING:
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _MAX_NUMBER = 2**64 - 1
+_KEY = re.compile(r"(?:0|[1-9][0-9]{0,18})(?:/(?:0|[1-9][0-9]{0,18}))*")
 _MAX_RANK = 64
 _MAX_COORDINATE = 2**63 - 2
 
 
-class _Native(msgspec.Struct, omit_defaults=True):
+class _Native(msgspec.Struct, omit_defaults=True, gc=False):
     id: msgspec.Raw
     offset: _Size
     length: _Size
     checksum: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
 
 
-class _Virtual(msgspec.Struct, omit_defaults=True):
+class _Virtual(msgspec.Struct, omit_defaults=True, gc=False):
     location: str
     offset: _Size
     length: _Size
@@ -48,7 +56,7 @@ class _Virtual(msgspec.Struct, omit_defaults=True):
     last_modified: int | None = None
 
 
-class _Payload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class _Payload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Exactly one of these is set (R3-89)."""
 
     Inline: list[Byte] | None = None
@@ -62,7 +70,7 @@ class _Manifest(msgspec.Struct):
 
 # Not strict: in JSON Schema 1.0 is an integer, too.
 _decoder = msgspec.json.Decoder(_Manifest, strict=False)
-_id_decoder = msgspec.json.Decoder(ObjectId, strict=False)
+_id_decoder = msgspec.json.Decoder(list[Byte], strict=False)
 
 
 # --- writing
@@ -136,14 +144,11 @@ def decode_manifest(data: bytes, key: str) -> ManifestIndex:
 
 def _coordinates(keys: list[str], key: str) -> Iterator[list[int]]:
     for text in keys:
-        try:
-            values = list(map(int, text.split("/")))
-        except ValueError:
-            values = []
-        # What Python reads as a number may be written in many ways; each chunk has one key.
-        if not values or len(values) > _MAX_RANK + 1 or "/".join(map(str, values)) != text:
+        # A number may be written in many ways; each chunk has one key.
+        if _KEY.fullmatch(text) is None:
             raise bad_file(key, f"expected a key such as '7/0/12' for a chunk, found {text[:60]!r}")
-        if not 0 <= values[0] < 2**32 or not all(0 <= v <= _MAX_COORDINATE for v in values[1:]):
+        values = list(map(int, text.split("/")))
+        if values[0] >= 2**32 or max(values) > _MAX_COORDINATE or len(values) > _MAX_RANK + 1:
             raise bad_file(key, f"a node or coordinate is out of range in {text[:60]!r}")
         yield values
 
@@ -203,8 +208,16 @@ class _Rows:
             raise bad_file(self._key, str(error)) from None
 
     def _file_ids(self) -> npt.NDArray[np.uint8]:
-        ids = [decode_json(_id_decoder, text, self._key) for text in self._files]
-        return ChunkRefs.file_column([ChunkFileId(bytes(each)) for each in ids])
+        """All ids at once: there may be as many as chunks."""
+        texts = list(self._files)
+        if any(text.count(b",") != OBJECT_ID_SIZE - 1 for text in texts):
+            raise bad_file(self._key, f"an id has {OBJECT_ID_SIZE} integers")
+        joined = b"[" + b",".join([text[1:-1] for text in texts]) + b"]"
+        octets = bytes(decode_json(_id_decoder, joined, self._key))
+        ids = np.frombuffer(octets, dtype=np.uint8).reshape(len(texts), OBJECT_ID_SIZE)
+        # Ours have 12 bytes, which zeros follow.
+        size = ChunkFileId.SIZE
+        return ids if ids[:, size:].any() else np.ascontiguousarray(ids[:, :size])
 
 
 def encode_attributes(rows: Sequence[bytes]) -> bytes:

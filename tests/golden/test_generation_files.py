@@ -1,0 +1,61 @@
+"""Golden files of the generations `store` and `dataset`: read them, and write them again alike."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow.parquet as pq
+import pytest
+
+from icefloe.formats.port import NeedsMore
+from icefloe.formats.registry import format_for
+from icefloe.model.manifest import Manifest
+from scripts import make_golden
+
+FILES = {"store": "json", "dataset": "parquet"}
+
+
+def golden(generation: str, name: str) -> bytes:
+    folder = make_golden.DEFAULT_FOLDER / generation
+    return (folder / f"{name}.{FILES[generation]}").read_bytes()
+
+
+@pytest.mark.parametrize("generation", FILES)
+def test_files_are_read(generation: str) -> None:
+    codec = format_for(generation).codec
+    expected = make_golden.snapshot_in(generation)
+    found = codec.decode_snapshot(golden(generation, "snapshot"), expected.id, "golden")
+    for field in ("id", "parent_id", "written_at", "started_at", "message", "metadata"):
+        assert getattr(found, field) == getattr(expected, field), field
+    for field in ("total_parents", "history", "manifests", "attribute_files"):
+        assert getattr(found, field) == getattr(expected, field), field
+    assert list(found.nodes) == list(expected.nodes)
+    assert codec.decode_attributes(golden(generation, "attributes"), "golden") == (
+        make_golden.attribute_rows()
+    )
+    data = golden(generation, "manifest")
+    index = codec.decode_manifest_index(data, len(data), "golden")
+    assert not isinstance(index, NeedsMore)
+    spans = index.block_spans.tolist()
+    manifest = Manifest(
+        index,
+        lambda n: codec.decode_block(index, n, data[spans[n][0] : sum(spans[n])], "golden"),
+    )
+    for node_id, chunks in make_golden.manifest_parts_in(generation):
+        for coords, ref in zip(chunks.index.tuples(), chunks.refs.tolist(), strict=True):
+            assert manifest.find(node_id, coords) == ref
+
+
+def test_json_is_written_alike() -> None:
+    for name, data in make_golden.generation_files("store").items():
+        assert data == (make_golden.DEFAULT_FOLDER / name).read_bytes()
+
+
+def test_tables_are_written_alike() -> None:
+    """Bytes of Parquet depend on the version of Arrow; schema, rows and row groups do not."""
+    for name, data in make_golden.generation_files("dataset").items():
+        old = pq.ParquetFile(make_golden.DEFAULT_FOLDER / name)
+        new = pq.ParquetFile(io.BytesIO(data))
+        assert new.schema_arrow.equals(old.schema_arrow, check_metadata=True)
+        assert new.read().replace_schema_metadata(None) == old.read().replace_schema_metadata(None)
+        assert new.num_row_groups == old.num_row_groups

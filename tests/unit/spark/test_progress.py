@@ -1,0 +1,37 @@
+"""Progress is shown where somebody looks at it."""
+
+from __future__ import annotations
+
+import io
+
+from icefloe.spark.progress import Shown, Silent, TerminalBar, bar, choose
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_files_and_pipes_get_nothing():
+    assert isinstance(choose("job", wanted=None, stream=io.StringIO()), Silent)
+    assert isinstance(choose("job", wanted=False, stream=Terminal()), Silent)
+
+
+def test_terminals_get_one_line():
+    screen = Terminal()
+    with Shown(choose("job", wanted=None, stream=screen)) as shown:
+        assert isinstance(shown, TerminalBar)
+        shown.update(1, 4)
+        shown.update(4, 4)
+    text = screen.getvalue()
+    assert text.endswith("\n")
+    assert text.count("\n") == 1
+    assert "1/4 tasks" in text
+    assert "4/4 tasks" in text
+
+
+def test_a_bar_is_full_at_the_end():
+    assert bar("job", 0, 2, 0).count("█") == 0
+    assert bar("job", 2, 2, 1.2).startswith("job █")
+    assert "·" not in bar("job", 2, 2, 1.2)
+    assert "2/2 tasks, 1 s" in bar("job", 2, 2, 1.2)
