@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from icefloe.spark.tables.planning import Boxes
     from icefloe.spark.tables.request import Layout
+    from icefloe.versioning.session import Session
 
     Source = str | PathLike[str] | Repository
 
@@ -105,13 +106,13 @@ def table(
     shared = SessionSpec.of(session)
     request, later = _with_condition(session, request, where)
     if layout == "chunks":
-        return _frame(spark, ScanTicket(shared, request))
-    frame = _cells(spark, shared, request, Scan(session, request))
+        return _frame(spark, ScanTicket(shared, request), Scan(session, request))
+    frame = _cells(spark, shared, request, session)
     return frame if later is None else frame.filter(later)
 
 
 def _with_condition(
-    session: Any, request: TableRequest, where: str | None
+    session: Session, request: TableRequest, where: str | None
 ) -> tuple[TableRequest, str | None]:
     """Let the scan obey a condition, or prune by the part of it that it understands."""
     if where is None:
@@ -151,9 +152,8 @@ def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
 # --- running
 
 
-def _frame(spark: SparkSession, ticket: ScanTicket, scan: Scan | None = None) -> DataFrame:
+def _frame(spark: SparkSession, ticket: ScanTicket, scan: Scan) -> DataFrame:
     """A DataFrame of what a scan yields."""
-    scan = scan or ticket.scan()
     schema = spark_schema(scan.schema())
     tasks = scan.tasks()
     if not tasks:
@@ -179,10 +179,11 @@ def _task_body(
 
 
 def _cells(
-    spark: SparkSession, shared: SessionSpec, request: TableRequest, scan: Scan
+    spark: SparkSession, shared: SessionSpec, request: TableRequest, session: Session
 ) -> DataFrame:
     import msgspec
 
+    scan = Scan(session, request)
     values = [name for name in scan.needed if name not in scan.layout.dims]
     full = [
         name
@@ -200,7 +201,7 @@ def _cells(
         inner_dims=scan.inner_dims,
         carried=tuple(dim for dim in inner if dim not in literals),
     )
-    lines = _frame(spark, ScanTicket(shared, lined))
+    lines = _frame(spark, ScanTicket(shared, lined), Scan(session, lined))
     exploded = _explode(lines, scan, full[0], [v for v in values if v != full[0]], literals)
     left = _left_condition(scan)
     if left is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -341,11 +340,9 @@ def _number(value: float) -> float | None:
 
 def _ingested_files(repository: Repository, version: Version) -> Iterator[Any]:
     """What was ingested from where, one row for each time."""
-    try:
-        tell: Any = importlib.import_module("icefloe.virtual.ingested").ingested_files
-    except ModuleNotFoundError:
-        return
-    columns = tell(version.session(repository))
+    from icefloe.virtual.ingested import ingested_files
+
+    columns = ingested_files(version.session(repository))
     columns["region"] = [json.dumps(region) for region in columns["region"]]
     columns["variables"] = [list(names) for names in columns["variables"]]
     names = _INGESTED_SCHEMA.names
