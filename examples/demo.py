@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import SparkSession
+
+# Of other libraries, about each other.
+warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr version 3")
 
 ROOT = Path(__file__).resolve().parent.parent
 MONTHS = [f"{year}-{month:02}" for year in (2023, 2024) for month in range(1, 13)]

@@ -55,6 +55,20 @@ def break_file(path: Path) -> None:
     path.write_bytes(data[: len(data) // 3])
 
 
+def _land(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    """Where something like continents is, from 0 to 1."""
+    north, east = lat[:, None], lon[None, :]
+    humps = (
+        *((52, 80, 20, 50), (5, 20, 22, 18), (48, -100, 18, 28)),
+        *((-15, -60, 20, 14), (-25, 134, 9, 15)),
+    )
+    heights = [
+        np.exp(-(((north - y) / height) ** 4) - ((east - x) / width) ** 4)
+        for y, x, height, width in humps
+    ]
+    return np.max(heights, axis=0)
+
+
 def _weather(
     times: pd.DatetimeIndex, lat: np.ndarray, lon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -65,9 +79,11 @@ def _weather(
     for number, strength, speed in ((2, 3.0, 4), (3, 2.5, 7), (5, 2.0, 13), (7, 1.0, 21)):
         tilt = number * theta + (number + 1) * phi - 2 * np.pi * day * speed / 90
         waves += strength * np.cos(tilt) * np.sin(2 * phi) ** 2
-    season = -np.cos(2 * np.pi * (day - 15) / 365.25) * np.sin(phi)
+    land = _land(lat, lon)
+    season = -np.cos(2 * np.pi * (day - 15) / 365.25) * np.sin(phi) * (0.5 + 1.3 * land)
     warming = 0.03 * (times.year - 2020).to_numpy()[:, None, None]
-    temperature = 250 + 48 * np.cos(phi) ** 2 + 14 * season + 2 * waves + warming
+    temperature = 250 + 48 * np.cos(phi) ** 2 + 14 * season + 1.5 * waves + warming
     temperature = temperature + random.normal(0, 0.8, size=waves.shape)
-    wet = 3 * np.exp(-((np.rad2deg(phi) / 12) ** 2)) + np.maximum(waves, 0) / 4
+    belt = np.rad2deg(phi) - 8 * np.sin(2 * np.pi * (day - 100) / 365.25)
+    wet = 9 * np.exp(-((belt / 9) ** 2)) * (0.6 + land) + np.maximum(waves, 0) + 0.3
     return temperature, (random.gamma(0.6, 1.0, size=waves.shape) * wet).astype("f4")

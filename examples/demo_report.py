@@ -63,7 +63,7 @@ class Report:
         titles = {1: "January", 4: "April", 7: "July", 10: "October"}
         figure, axes = plt.subplots(2, 2, figsize=(11, 6), layout="constrained")
         for axis, month in zip(axes.flat, months, strict=True):
-            drawn = self._map(axis, climate.sel(month=month) - 273.15, "RdYlBu_r", (-30, 35))
+            drawn = self._map(axis, climate.sel(month=month) - 273.15, "RdYlBu_r", (-45, 35))
             axis.set_title(titles[month])
         figure.colorbar(drawn, ax=axes, label="mean temperature, °C", shrink=0.8)
         figure.suptitle("Climatology 2023 and 2024, reduced on Spark")
@@ -82,7 +82,8 @@ class Report:
             axis.plot(line["time"].values, line.values - 273.15, lw=0.9, label=place)
         axis.set_ylabel("°C")
         axis.grid(alpha=0.3)
-        axis.legend(loc="lower right", ncols=len(lines), frameon=False)
+        axis.legend(loc="lower center", ncols=len(lines), frameon=False)
+        axis.set_ylim(bottom=-35)
         axis.set_title("Two years at three places, from chunks made for time series")
         self._save(figure, name)
 

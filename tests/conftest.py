@@ -9,14 +9,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    import pytest
 
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 pytest_plugins = ["tests.endpoints.fixtures"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many cases the tests went through that count theirs (`record_property`)."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        counts.update({name: value for name, value in report.user_properties if name in COUNTED})
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"{name}: {count}")
+
+
+COUNTED = {"crash points", "failed operations", "steps of the collection machine"}
+
 
 # No deadlines: how long an example takes depends on the machine, and no test may.
 settings.register_profile(

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 import hypothesis.strategies as st
 import zarr
 from hypothesis import settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 import icefloe
 from icefloe import BasicConflictSolver, Repository
@@ -78,6 +85,7 @@ class Interrupted(ForwardingStorage):
 
 class CollectionMachine(RuleBasedStateMachine):
     writers = Bundle("writers")
+    steps = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,6 +302,7 @@ class CollectionMachine(RuleBasedStateMachine):
     def all_that_is_reached_can_be_read(self) -> None:
         if not hasattr(self, "repo"):
             return
+        CollectionMachine.steps += 1
         repo = Repository.open(self.clock)
         assert {f"branch {name}" for name in repo.list_branches()} == {
             ref for ref in self.refs if ref.startswith("branch")
@@ -310,5 +319,10 @@ class CollectionMachine(RuleBasedStateMachine):
                     assert read == self.values[info.id], (ref, info.message)
 
 
-TestCollectionMachine = CollectionMachine.TestCase
-TestCollectionMachine.settings = settings(max_examples=settings().max_examples // 2)
+def test_nothing_that_is_reached_is_ever_deleted(
+    record_property: Callable[[str, object], None],
+) -> None:
+    CollectionMachine.steps = 0
+    budget = settings(max_examples=settings().max_examples // 2)
+    run_state_machine_as_test(CollectionMachine, settings=budget)
+    record_property("steps of the collection machine", CollectionMachine.steps)

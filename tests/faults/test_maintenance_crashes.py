@@ -135,7 +135,9 @@ def deaths(
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_crash_point_leaves_what_is_sound_and_can_be_tidied_up(
-    name: str, new_storage: Callable[[], Storage]
+    name: str,
+    new_storage: Callable[[], Storage],
+    record_property: Callable[[str, object], None],
 ) -> None:
     act = ALL[name]
     prepared = new_storage()
@@ -151,7 +153,9 @@ def test_every_crash_point_leaves_what_is_sound_and_can_be_tidied_up(
     act(Repository.open(whole))
     new = shown(whole)
     checked = set()
+    points = 0
     for place, left in deaths(act, make):
+        points += 1
         kinds = tuple(sorted((i.key.rpartition("/")[0], i.size) for i in left.list()))
         if kinds in checked:
             continue  # but for random names, an earlier death left the same
@@ -159,6 +163,7 @@ def test_every_crash_point_leaves_what_is_sound_and_can_be_tidied_up(
         check_sound(left, old, new, place)
         check_tidied(left, place)
     assert len(checked) > 1
+    record_property("crash points", points)
 
 
 def check_sound(storage: Storage, old: Digests, new: Digests, place: str) -> None:
@@ -194,7 +199,9 @@ def faulty() -> FaultyStorage:
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.LOST_ANSWER])
 @pytest.mark.parametrize("name", MAINTENANCE)
-def test_every_operation_that_fails_leaves_what_is_sound(name: str, fault: Fault) -> None:
+def test_every_operation_that_fails_leaves_what_is_sound(
+    name: str, fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
     """Errors and lost answers; then the same is done again, to the end."""
     prepared = icefloe.in_memory_storage()
     prepare(prepared)
@@ -222,6 +229,7 @@ def test_every_operation_that_fails_leaves_what_is_sound(name: str, fault: Fault
         MAINTENANCE[name](again)
     assert again.verify().is_clean
     assert raised > 0
+    record_property("failed operations", raised)
 
 
 def test_an_unknown_cut_is_made_by_the_next_expiry(faulty: FaultyStorage) -> None:

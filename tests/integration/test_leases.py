@@ -245,3 +245,5 @@ def test_the_thread_renews_as_long_as_the_lease_lives(monkeypatch: pytest.Monkey
     del gone
     gc.collect()
     assert any(method() is None for *_, method in keeper._keeper._due[:waiting])
+    keeper._keeper._purge()
+    assert all(method() is not None for *_, method in keeper._keeper._due)

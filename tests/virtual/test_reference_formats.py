@@ -17,7 +17,7 @@ import zarr
 import icefloe
 from icefloe.errors import InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import ChunkKind
-from icefloe.virtual import reference_files
+from icefloe.virtual import ParseOptions, read_file, reference_files
 from tests.virtual.files import (
     grib_message,
     month_file,
@@ -162,6 +162,38 @@ def test_chunks_stored_without_their_filters_are_refused(tmp_path: Path) -> None
         file.create_dataset("v", data=np.frombuffer(noise, "u1"), chunks=(4096,), compression="lzf")
     with pytest.raises(InvalidInputError, match="copy this variable instead"):
         reference_files(session_for(tmp_path), path)
+
+
+def test_hdf5_files_whose_data_is_in_other_files_are_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"top secret")
+    data = tmp_path / "data"
+    data.mkdir()
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["v"] = np.arange(10)
+    for name, make in {
+        "external": lambda file: file.create_dataset(
+            "v", (10,), "u1", external=[(str(secret), 0, 10)]
+        ),
+        "link": lambda file: file.__setitem__(
+            "v", h5py.ExternalLink(str(tmp_path / "other.h5"), "v")
+        ),
+        "virtual": lambda file: file.create_virtual_dataset("v", virtual_layout(tmp_path)),
+    }.items():
+        with h5py.File(data / f"{name}.h5", "w") as file:
+            make(file)
+        session = session_for(data)
+        with pytest.raises(InvalidInputError, match="in another file"):
+            reference_files(session, data / f"{name}.h5")
+        url = (data / f"{name}.h5").as_uri()
+        with pytest.raises(InvalidInputError, match="in another file"):
+            read_file(url, session.virtual_sources, ParseOptions(for_copies=True))
+
+
+def virtual_layout(folder: Path) -> Any:
+    layout = h5py.VirtualLayout((10,), "i8")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "v", (10,))
+    return layout
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

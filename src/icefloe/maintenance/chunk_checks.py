@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.errors import IcefloeError, ObjectNotFoundError
+from icefloe.errors import IcefloeError
 from icefloe.files.checksums import checksums
 from icefloe.maintenance.findings import Problem, ProblemKind
 from icefloe.maintenance.id_sets import IdSet, are_in, as_ids
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 _SHOWN_CHUNKS = 10
-_BYTES_AT_ONCE = 32 * 1024 * 1024
+_BYTES_AT_ONCE = 64 * 1024 * 1024
+_JOBS_AT_ONCE = 256
 
 
 class Place(NamedTuple):
@@ -107,36 +108,49 @@ class ChunkChecker:
         # File by file, and within a file from front to back.
         rows = rows[np.lexsort((refs.offsets[rows], refs.sources[rows]))]
         wrong: list[int] = []
-        start = 0
-        while start < len(rows):
-            filled = np.cumsum(refs.lengths[rows[start:]])
-            one_file = int(
-                np.searchsorted(refs.sources[rows[start:]], refs.sources[rows[start]], side="right")
-            )
-            fitting = int(np.searchsorted(filled, np.uint64(_BYTES_AT_ONCE), side="right"))
-            count = max(1, min(one_file, fitting))
-            try:
-                wrong += self._wrong(chunks, rows[start : start + count])
-            except (ObjectNotFoundError, IcefloeError) as error:
-                yield Problem(
-                    ProblemKind.CHUNK_FILE,
-                    f"chunk file cannot be read: {error}",
-                    key=self._key(refs.files[refs.sources[rows[start]]]),
-                    path=place.path,
-                    snapshot_id=place.snapshot_id,
-                )
-            start += count
-        found = np.array(wrong, dtype=np.intp)
+        for window in self._windows(chunks, rows):
+            found = self._context.files.in_parallel(lambda job: self._wrong(chunks, job), window)
+            for job, bad in zip(window, found, strict=True):
+                if isinstance(bad, IcefloeError):
+                    message = f"chunk file cannot be read ({bad})"
+                    yield from self._report(chunks, job, place, message)
+                else:
+                    wrong += bad
         message = "chunk file has other bytes than were written"
-        yield from self._report(chunks, found, place, message, ProblemKind.CHECKSUM)
+        rows = np.array(wrong, dtype=np.intp)
+        yield from self._report(chunks, rows, place, message, ProblemKind.CHECKSUM)
 
-    def _wrong(self, chunks: ArrayChunks, rows: npt.NDArray[np.intp]) -> list[int]:
-        """Of some chunks of one file, those whose bytes are not what they were."""
+    def _windows(
+        self, chunks: ArrayChunks, rows: npt.NDArray[np.intp]
+    ) -> Iterator[list[npt.NDArray[np.intp]]]:
+        """Rows in jobs of one file each, and as many jobs together as fit into memory."""
+        window: list[npt.NDArray[np.intp]] = []
+        held = 0
+        changes = np.flatnonzero(np.diff(chunks.refs.sources[rows])) + 1
+        for job in np.split(rows, changes):
+            filled = np.cumsum(chunks.refs.lengths[job]) // np.uint64(_BYTES_AT_ONCE)
+            for part in np.split(job, np.flatnonzero(np.diff(filled)) + 1):
+                if len(part) == 0:
+                    continue
+                size = int(chunks.refs.lengths[part].sum())
+                if window and (held + size > _BYTES_AT_ONCE or len(window) >= _JOBS_AT_ONCE):
+                    yield window
+                    window, held = [], 0
+                window.append(part)
+                held += size
+        if window:
+            yield window
+
+    def _wrong(self, chunks: ArrayChunks, rows: npt.NDArray[np.intp]) -> list[int] | IcefloeError:
+        """Of some chunks of one file, those whose bytes are not what they were; or why not."""
         refs = chunks.refs
         key = self._key(refs.files[refs.sources[rows[0]]])
         offsets, lengths = refs.offsets[rows], refs.lengths[rows]
         ranges = list(zip(offsets.tolist(), lengths.tolist(), strict=True))
-        data = self._context.storage.get_ranges(key, ranges)
+        try:
+            data = self._context.storage.get_ranges(key, ranges)
+        except IcefloeError as error:
+            return error
         self.bytes_read += sum(map(len, data))
         ends = np.cumsum(lengths.astype(np.int64))
         found = checksums(b"".join(data), ends - lengths.astype(np.int64), lengths.astype(np.int64))

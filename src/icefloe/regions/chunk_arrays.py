@@ -185,8 +185,7 @@ class ChunkArrays:
             self._session.write_chunks(self._path, coords[kept], segments)
 
     def _delete(self, coords: Coords) -> None:
-        for row in coords.tolist():
-            self._session.delete_chunk(self._path, tuple(row))
+        self._session.delete_chunk_set(self._path, coords)
 
     def _empty_rows(self, chunks: Chunks) -> npt.NDArray[np.bool_]:
         """Which chunks have nothing but the fill value, by Zarr's idea of equal."""

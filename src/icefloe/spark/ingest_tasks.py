@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icefloe.virtual.ingested import IngestedFile
     from icefloe.virtual.parsed import ParsedFile
 
-BLOCK_BYTES = 64 * 1024 * 1024
+BLOCK_BYTES = 128 * 1024 * 1024
 """How many bytes of an array a task holds at a time."""
 _OPEN_FILES = 8
 

@@ -24,6 +24,7 @@ from icefloe.spark import arrays, ingest_tasks
 from icefloe.spark.grid import Grid, Target, group_tasks, whole
 from icefloe.spark.ingest_sources import find_files
 from icefloe.spark.ingest_tasks import (
+    BLOCK_BYTES,
     CopiedVariable,
     CopyWork,
     HeaderWork,
@@ -430,8 +431,7 @@ class _Ingest:
             copied = _copied(job, plan, variable, grid)
             variables[path] = copied
             targets += _targets(grid, copied, plan, variable)
-        total = sum(target.num_bytes for target in targets)
-        tasks = group_tasks(targets, job.task_bytes(total))
+        tasks = group_tasks(targets, self._task_bytes(targets, plan))
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
         shared = CopyWork(
             SessionSpec.of(job.session),
@@ -442,6 +442,24 @@ class _Ingest:
             dict(statuses),
         )
         job.run(ingest_tasks.copy_values, tasks, shared, tasks)
+
+    def _task_bytes(self, targets: Sequence[Target], plan: IngestPlan) -> int:
+        """Bytes for each task: at least all chunks beside each other that need the same files.
+
+        Otherwise several tasks would read and decode each file for a part of it.
+        """
+        given = self._job.task_bytes(sum(target.num_bytes for target in targets))
+        if self._job.options.task_bytes is not None:
+            return given
+        slabs = [given]
+        for target in targets:
+            grid = target.grid
+            dims = plan.variables[paths.name(grid.path)].dims
+            slab = grid.item_bytes
+            for dim, size, chunk in zip(dims, grid.shape, grid.chunk_shape, strict=True):
+                slab *= chunk if dim in plan.axes else size
+            slabs.append(min(slab, BLOCK_BYTES))
+        return max(slabs)
 
     def _create(self, path: str, variable: VariablePlan) -> None:
         from zarr.core.dtype import get_data_type_from_json

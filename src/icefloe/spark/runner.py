@@ -174,7 +174,7 @@ def _pickled(values: Iterable[Any]) -> list[bytes]:
         module
         for name, module in list(sys.modules.items())
         if type(module) is ModuleType
-        and name != "__main__"
+        and name == module.__name__ != "__main__"  # some are there under several names
         and module.__spec__ is None
         and not hasattr(module, "__file__")
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from icefloe.versioning.session import ForkSession, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Zarr says so in every worker process of chunks that NetCDF files compressed; nothing follows.
+warnings.filterwarnings("ignore", "Numcodecs codecs are not in the Zarr version 3")
 
 _CONTEXTS = 4
 _VALUES = 16

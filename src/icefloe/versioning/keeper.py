@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 30.0
+_MANY = 1024
 
 
 class _Keeper:
@@ -27,10 +28,13 @@ class _Keeper:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._started = False
+        self._purge_at = _MANY
 
     def add(self, method: Callable[[], bool], pause: float) -> None:
         with self._changed:
             self._push(weakref.WeakMethod(method), pause, pause)
+            if len(self._due) > self._purge_at:
+                self._purge()
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._run, name="icefloe-leases", daemon=True).start()
@@ -41,6 +45,12 @@ class _Keeper:
     ) -> None:
         entry = (time.monotonic() + delay, next(self._numbers), pause, method)
         heapq.heappush(self._due, entry)
+
+    def _purge(self) -> None:
+        """Forget those that are gone: a program may open thousands of sessions in a minute."""
+        self._due = [entry for entry in self._due if entry[3]() is not None]
+        heapq.heapify(self._due)
+        self._purge_at = max(_MANY, 2 * len(self._due))
 
     def _run(self) -> None:
         while True:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
+from icefloe.config.locations import parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
 from icefloe.virtual.parsers.manifest_stores import arrays_of
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import h5py
 
     from icefloe.virtual.authorized import AuthorizedStore
@@ -24,12 +27,11 @@ _NEVER_SKIPPED = {1, 2, 3}
 def parse_hdf5(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
     """Read the metadata of a group of a file."""
     import h5py
-    from obspec_utils.readers import BlockStoreReader
     from virtualizarr.parsers import HDFParser
 
     from icefloe.virtual.authorized import AuthorizedRegistry
 
-    reader = BlockStoreReader(cast("Any", store), url)
+    reader = _readable(url, store)
     try:
         with h5py.File(reader, mode="r") as file:
             own = _described_here(file, group, url)
@@ -53,18 +55,17 @@ def parse_hdf5_for_copies(url: str, store: AuthorizedStore, group: str | None = 
     This also takes files that references cannot describe.
     """
     import h5py
-    from obspec_utils.readers import BlockStoreReader
     from virtualizarr.parsers.hdf.hdf import _extract_attrs
 
     try:
-        file = h5py.File(BlockStoreReader(cast("Any", store), url), mode="r")
+        file = h5py.File(_readable(url, store), mode="r")
         where = file.get(group or "/")
         if not isinstance(where, h5py.Group):
             raise InvalidInputError(f"{url} has no group {group!r}")
         arrays = {
             name: _read_by_h5py(dataset, str(where.name))
-            for name, dataset in where.items()
-            if isinstance(dataset, h5py.Dataset) and not _is_bare_dimension(dataset)
+            for name, dataset in _datasets(where, url)
+            if not _is_bare_dimension(dataset)
         }
         attributes = _extract_attrs(where)
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
@@ -114,8 +115,8 @@ def _described_here(file: h5py.File, group: str | None, url: str) -> dict[str, P
     if not isinstance(where, h5py.Group):
         raise InvalidInputError(f"{url} has no group {group!r}")
     found = {}
-    for name, dataset in where.items():
-        if not isinstance(dataset, h5py.Dataset) or _is_bare_dimension(dataset):
+    for name, dataset in _datasets(where, url):
+        if _is_bare_dimension(dataset):
             continue
         if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.kind == "O":
             found[name] = _strings(dataset, str(where.name))
@@ -124,6 +125,38 @@ def _described_here(file: h5py.File, group: str | None, url: str) -> dict[str, P
         else:
             _check_no_skipped_filters(dataset, url)
     return found
+
+
+def _readable(url: str, store: AuthorizedStore) -> Any:
+    """What h5py opens: a local file by its path, any other through its store."""
+    from obspec_utils.readers import BlockStoreReader
+
+    store.status(url)  # raises unless the file exists and may be read
+    location = parse_location(url)
+    if location.scheme == "file":
+        return f"/{location.key}"
+    return BlockStoreReader(cast("Any", store), url)
+
+
+def _datasets(group: h5py.Group, url: str) -> Iterator[tuple[str, h5py.Dataset]]:
+    """The datasets of a group, none of which may have its bytes in other files.
+
+    HDF5 would open whatever file is named there, and nobody has authorised that.
+    """
+    import h5py
+
+    for name in group:
+        is_elsewhere = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
+        dataset = None if is_elsewhere else group[name]
+        if isinstance(dataset, h5py.Dataset):
+            is_elsewhere = dataset.external is not None or dataset.is_virtual
+        if is_elsewhere:
+            raise InvalidInputError(
+                f"{url}: {name!r} has its data in another file, which HDF5 would open by itself, "
+                "authorised or not; reference or ingest that file instead"
+            )
+        if isinstance(dataset, h5py.Dataset):
+            yield name, dataset
 
 
 def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
