@@ -23,6 +23,7 @@ from icefloe import (
     VersionSelection,
 )
 from tests.documents import array, chunks_of, group, make_tree, node_paths, set_chunks
+from tests.formats import GENERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -321,9 +322,9 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def repository() -> Repository:
-    made = Repository.create(icefloe.in_memory_storage())
+@pytest.fixture(params=GENERATIONS)
+def repository(request: pytest.FixtureRequest) -> Repository:
+    made = Repository.create(icefloe.in_memory_storage(), generation=request.param)
     make_tree(made)
     return made
 

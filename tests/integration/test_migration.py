@@ -156,7 +156,7 @@ def test_a_migration_that_died_goes_on(name: str) -> None:
     repo.migrate(counted, **how)
     writes = counted.writes()
     expected = shown(source)
-    for nth in range(1, len(writes) + 1, 3):
+    for nth in range(1, len(writes) + 1, 7):
         inner = icefloe.in_memory_storage()
         faulty = FaultyStorage(inner)
         verb, key = writes[nth - 1]

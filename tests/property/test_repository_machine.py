@@ -854,7 +854,7 @@ def run(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_in_memory(name: str) -> None:
-    share = 0.6 if "spec_version" in FORMATS[name] else 0.2
+    share = 0.6 if "spec_version" in FORMATS[name] else 0.12
     run(icefloe.in_memory_storage, how=FORMATS[name], share=share)
 
 

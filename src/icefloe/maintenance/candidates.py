@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.formats.port import ObjectKind
-from icefloe.maintenance.id_sets import ID_TYPE, are_in, as_ids, id_bytes
+from icefloe.maintenance.id_sets import ID_TYPE, are_in, as_ids, check_width, id_bytes
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> Objects:
         name = layout.parse(info.key)
         if name is None or name.kind != kind:
             continue
+        check_width(name.id, info.key)
         ids.append(name.id)
         sizes.append(info.size)
         times.append(info.last_modified.timestamp())

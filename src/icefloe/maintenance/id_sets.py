@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.errors import InvalidInputError
 from icefloe.model.ids import Identifier
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ def as_ids(data: bytes | npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).tobytes()
     return np.frombuffer(data, dtype=ID_TYPE)
+
+
+def check_width(identifier: Identifier, key: str) -> None:
+    """Raise InvalidInputError for ids of 16 bytes, which others gave to objects of a store."""
+    if len(identifier) != identifier.SIZE:
+        raise InvalidInputError(
+            f"{key} has an id of {len(identifier)} bytes, which another implementation gave; "
+            "such stores are neither collected nor verified: migrate the repository first"
+        )
 
 
 def id_bytes(value: bytes) -> bytes:

@@ -7,7 +7,7 @@ import secrets
 import threading
 from typing import TYPE_CHECKING
 
-from icefloe.errors import AlreadyExistsError, IcefloeError, UnsafeStorageError
+from icefloe.errors import AlreadyExistsError, ConflictError, IcefloeError, UnsafeStorageError
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -20,6 +20,7 @@ PROBE_FOLDER = "probe"
 _RACERS = 8
 
 _safe_locations: set[str] = set()
+_swapping_locations: set[str] = set()
 _lock = threading.Lock()
 
 
@@ -59,6 +60,37 @@ def _probe(storage: Storage) -> None:
             storage.delete_many(keys)
         except IcefloeError as error:
             _logger.warning("probes %s were left behind in %s: %s", keys, storage.location, error)
+
+
+def ensure_conditional_replace(storage: Storage) -> None:
+    """Raise UnsafeStorageError if a swap could overwrite what somebody else swapped in (H-13)."""
+    if not storage.capabilities.needs_probe or storage.location in _swapping_locations:
+        return
+    with _lock:
+        if storage.location not in _swapping_locations:
+            _probe_replace(storage)
+            _swapping_locations.add(storage.location)
+
+
+def _probe_replace(storage: Storage) -> None:
+    key = f"{PROBE_FOLDER}/{secrets.token_hex(12)}"
+    try:
+        first = storage.replace(key, secrets.token_bytes(16), None)
+        newest = secrets.token_bytes(16)
+        storage.replace(key, newest, first)
+        try:
+            storage.replace(key, secrets.token_bytes(16), first)
+        except ConflictError:
+            pass
+        else:
+            _refuse(storage, "it replaced an object that had changed; a dataset needs If-Match")
+        if storage.get(key) != newest:
+            _refuse(storage, "an object held the bytes of a writer that was refused")
+    finally:
+        try:
+            storage.delete_many([key])
+        except IcefloeError as error:
+            _logger.warning("the probe %s was left behind in %s: %s", key, storage.location, error)
 
 
 def _creates(storage: Storage, key: str, data: bytes) -> bool:

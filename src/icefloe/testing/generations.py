@@ -477,11 +477,13 @@ class GenerationTests:
         assert reader.get_chunk("/big", (99,)) == b"99"
 
     def test_large_tables(self, repo: Repository, storage: Storage) -> None:
-        """More references than one block holds, dense and sparse, in one manifest."""
+        """More references than one block holds, dense and sparse."""
+        # Rows of MessagePack have no blocks, and take long.
+        side = 50 if (repo.generation, repo.spec_version) == ("repository", 1) else 257
         session = repo.writable_session("main")
-        session.set_document("/v", array_document((257, 257), (1, 1)))
+        session.set_document("/v", array_document((side, side), (1, 1)))
         session.set_document("/w", array_document((50, 700), (1, 1)))
-        coords = np.indices((257, 257)).reshape(2, -1).T
+        coords = np.indices((side, side)).reshape(2, -1).T
         sparse = np.indices((50, 60)).reshape(2, -1).T * np.array([1, 7])
         for path, places in (("/v", coords), ("/w", sparse)):
             session.set_chunk_refs(path, virtual_refs(places))
@@ -489,7 +491,7 @@ class GenerationTests:
         reader = Repository.open(storage).readonly_session("main")
         for path, place, row in (
             ("/v", (0, 0), 0),
-            ("/v", (256, 256), 257 * 257 - 1),
+            ("/v", (side - 1, side - 1), side * side - 1),
             ("/w", (49, 350), 49 * 60 + 50),
         ):
             ref = reader.locate(path, place)

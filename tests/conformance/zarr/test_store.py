@@ -425,3 +425,15 @@ class TestLocal(IcefloeStoreTests):
         config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
         storage = icefloe.local_filesystem_storage(str(tmp_path))
         return icefloe.Repository.create(storage, config)
+
+
+class TestStoreGeneration(IcefloeStoreTests):
+    @pytest.fixture
+    def repository(self):
+        return icefloe.Repository.create(icefloe.in_memory_storage(), generation="store")
+
+
+class TestDatasetGeneration(IcefloeStoreTests):
+    @pytest.fixture
+    def repository(self):
+        return icefloe.Repository.create(icefloe.in_memory_storage(), generation="dataset")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -424,6 +424,17 @@ def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71
     assert [reader.get_chunk("/a", (i,)) for i in (0, 1)] == [b"abc", b"x" * 1000]
     assert json.loads(reader.document("/b"))["attributes"] == {"k": [1]}
     validate_all(storage)
+
+
+def test_what_others_named_is_not_collected() -> None:
+    storage = foreign_store(parents=0)
+    repo = Repository.open(storage)
+    before = {info.key for info in storage.list()}
+    with pytest.raises(InvalidInputError, match="migrate"):
+        repo.garbage_collect(timedelta(days=1))
+    with pytest.raises(InvalidInputError, match="migrate"):
+        repo.verify()
+    assert before <= {info.key for info in storage.list()}
 
 
 BAD_SNAPSHOTS: dict[str, Any] = {

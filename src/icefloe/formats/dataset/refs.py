@@ -28,6 +28,7 @@ from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
 from icefloe.formats.port import BranchTip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
+from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -236,6 +237,7 @@ class StateRefs:
 
         `change` raises if it must not be done; it is asked anew for each state.
         """
+        ensure_conditional_replace(self._storage)
         for attempt in range(_MAX_TRIES):
             state, version = self._read_version()
             if state is None:

@@ -1,0 +1,66 @@
+"""The generations `store` and `dataset` on an object store: commits, races, refusals."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import icefloe
+from icefloe import ConflictDetector, Repository
+from icefloe.errors import UnsafeStorageError
+from icefloe.storage import probe
+from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.storage.port import Capabilities, Version
+from icefloe.testing.generations import make, picture
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import BytesLike
+    from tests.endpoints.fixtures import S3Endpoint
+
+
+@pytest.mark.endpoint
+@pytest.mark.parametrize("generation", ["store", "dataset"])
+def test_threads_commit_to_one_branch(s3_endpoint: S3Endpoint, generation: str) -> None:
+    storage = s3_endpoint.storage()
+    repo = make(storage, {"generation": generation})
+    expected = icefloe.in_memory_storage()
+    make(expected, {"generation": generation})
+    assert picture(storage) == picture(expected)
+
+    def write(number: int) -> str:
+        session = repo.writable_session("main")
+        session.set_chunk("/b", (number,), b"%d!" % number)
+        return session.commit(f"{number}", rebase_with=ConflictDetector())
+
+    with ThreadPoolExecutor(4) as threads:
+        ids = set(threads.map(write, range(4)))
+    infos = list(Repository.open(storage).ancestry(branch="main"))
+    assert {info.id for info in infos[:4]} == ids
+    reader = Repository.open(storage).readonly_session("main")
+    assert [reader.get_chunk("/b", (n,)) for n in range(4)] == [b"0!", b"1!", b"2!", b"3!"]
+
+
+class Careless(ForwardingStorage):
+    """A store that ignores the condition of a swap, as some do."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(needs_probe=True)
+
+    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+        del expected
+        self.inner.put(key, data)
+        return self.inner.get_with_version(key)[1]
+
+
+@pytest.mark.parametrize("generation", ["store", "dataset"])
+def test_a_store_that_swaps_carelessly_is_refused(generation: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(probe, "_swapping_locations", set())
+    storage = Careless(icefloe.in_memory_storage())
+    if generation == "store":  # R3-38: needs no swap
+        Repository.create(storage, generation=generation)
+        return
+    with pytest.raises(UnsafeStorageError, match="If-Match"):
+        Repository.create(storage, generation=generation)
