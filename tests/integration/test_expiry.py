@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import zarr
 
 import icefloe
 from icefloe import ExpirationPolicy, Repository
 from icefloe.errors import InvalidInputError
+from icefloe.formats.registry import GENERATIONS
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.memory import MemoryStorage
 from icefloe.testing.clock import ClockedStorage
-from tests.integration.maintained import DAY, fill, make, messages, values, wait
+from tests.integration.maintained import DAY, NATIVE, fill, make, messages, values, wait
 
 FIRST = str(FIRST_SNAPSHOT_ID)
 
@@ -206,3 +208,28 @@ def test_histories_without_a_listing_end_where_they_were_cut(repo: Repository) -
     repo.garbage_collect(timedelta(0))
     unlisted = Repository.open(Unlisted(repo.storage))
     assert history(unlisted, branch="main") == [ids[2], ids[1], FIRST]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_blame_and_diffs_end_where_the_history_does(generation: str) -> None:
+    repo = Repository.create(
+        ClockedStorage(icefloe.in_memory_storage()), NATIVE, generation=generation
+    )
+    with repo.transaction("main", message="start") as store:
+        zarr.create_array(store, name="a", shape=(4,), chunks=(1,), dtype="u1")
+    commits = [fill(repo, place + 1, chunks=slice(place, place + 1)) for place in range(4)]
+    repo.expire_snapshots(keep_last=2)
+    wait(repo, 10 * DAY)
+    assert repo.garbage_collect(DAY).snapshots_deleted == 3
+    found = repo.blame("/a", branch="main")
+    # Without logs, nobody knows what the oldest commit changed, and it is not blamed for all.
+    unknown = 2 if generation == "repository" else 3
+    written = [found.snapshot_id(place) for place in range(4)]
+    assert written == [None] * unknown + commits[unknown:]
+    assert f"{unknown}  written before the history begins" in repr(found)
+    for one, other in (commits[2:], commits[:1:-1]):
+        diff = repo.diff(from_snapshot_id=one, to_snapshot_id=other)
+        assert diff.updated_chunks == {"/a": [[3]]}
+    root = list(repo.ancestry(branch="main"))[-1].id
+    assert repo.diff(from_snapshot_id=root, to_branch="main").new_arrays == {"/a"}
+    assert repo.diff(from_branch="main", to_snapshot_id=root).deleted_arrays == {"/a"}

@@ -78,7 +78,10 @@ def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
     for stub in history.stubs(snapshot_id):
         if len(unknown) == 0:
             break
-        index = history.log(stub.id).updated_chunks.get(node.id)
+        log = history.known_log(stub.id)
+        if log is None:
+            break  # what came before was collected: nobody knows what is of this commit
+        index = log.updated_chunks.get(node.id)
         if index is None:
             continue
         wrote = index.find_many(coords[unknown]) >= 0

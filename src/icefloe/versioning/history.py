@@ -278,18 +278,29 @@ class History:
     # --- differences
 
     def log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """What a commit changed, from its log or, in layouts without logs, by comparison."""
+        """What a commit changed, from its log or, in layouts without logs, by comparison.
+
+        Where there is nothing to compare with, all that the snapshot has counts as new.
+        """
+        log = self.known_log(snapshot_id)
+        if log is not None:
+            return log
+        return self._all_new(self.files.read_snapshot(snapshot_id))
+
+    def known_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
+        """What a commit changed; None if that takes a snapshot which is not there any more."""
         log = self.files.read_transaction_log(snapshot_id)
         if log is not None:
             return log
         snapshot = self.files.read_snapshot(snapshot_id)
-        parent = None if snapshot.parent_id is None else self._read_if_present(snapshot.parent_id)
-        return compare_nodes(
-            list(parent.nodes) if parent is not None else [],
-            list(snapshot.nodes),
-            SnapshotChunks(self.files, parent or snapshot).table,
-            SnapshotChunks(self.files, snapshot).table,
-        )
+        if snapshot.parent_id is None:
+            return self._all_new(snapshot)
+        parent = self._read_if_present(snapshot.parent_id)
+        return None if parent is None else self._compare(parent, snapshot)
+
+    def _all_new(self, snapshot: Snapshot) -> TransactionLog:
+        table = SnapshotChunks(self.files, snapshot).table
+        return compare_nodes([], list(snapshot.nodes), table, table)
 
     def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
         """The parent of what takes the place of a snapshot, and all that happened since."""
