@@ -283,6 +283,32 @@ class ChunkEdits:
             indexes.append(old.index)
         return indexes[0].union(*indexes[1:]) if indexes else None
 
+    def touched_by_both(self, other: ChunkEdits) -> ChunkIndex | None:
+        """Coordinates of chunks that others edited, too; None if there are none.
+
+        Table by table: forks that are merged one by one mostly share nothing, and one of the two
+        sides has the edits of all forks before.
+        """
+        theirs = [_index_of(table) for table in other._tables_with_single()]
+        found = [
+            ChunkIndex.from_coords(common)[0]
+            for mine in map(_index_of, self._tables_with_single())
+            for index in theirs
+            if len(common := mine.intersection(index))
+        ]
+        return found[0].union(*found[1:]) if found else None
+
+    def within(self, index: ChunkIndex) -> ChunkEdits:
+        """The edits of some chunks only, without what happened to all chunks before."""
+        twin = ChunkEdits(self.rank)
+        coords = index.coords()
+        for table in self._tables_with_single():
+            rows = _index_of(table).find_many(coords)
+            rows = np.sort(rows[rows >= 0])
+            if len(rows):
+                twin._tables.append(_rows_of(table, rows))
+        return twin
+
     def few_written(self) -> list[tuple[int, ...]]:
         """The coordinates of single edits in order, if they are few and delete nothing."""
         if not 0 < len(self._single) <= _FEW_EDITS or self._as_tables is not None:
@@ -399,6 +425,17 @@ def _add_joined(tables: list[Table], table: Table) -> None:
         else:
             return
         tables[-2:] = [joined]
+
+
+def _rows_of(table: Table, rows: npt.NDArray[np.intp]) -> Table:
+    """At least one row of a table, in ascending order."""
+    if isinstance(table, PendingChunks):
+        return table.take(rows)
+    index = _index_of(table)
+    coords = index.box.delinearize(index.positions()[rows])
+    if isinstance(table, ChunkIndex):
+        return ChunkIndex.from_coords(coords)[0]
+    return ArrayChunks.from_sorted(coords, table.refs.take(rows))
 
 
 def _without(table: Table, gone: ChunkIndex) -> Table | None:

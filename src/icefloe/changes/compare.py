@@ -107,14 +107,12 @@ def compare_chunks(before: ArrayChunks | None, after: ArrayChunks | None) -> Chu
 
 def disputed(ours: ChunkEdits, theirs: ChunkEdits) -> npt.NDArray[np.uint64]:
     """Coordinates (n, rank) of chunks that two sides edited, each in its own way."""
-    touched = ours.touched(None), theirs.touched(None)
-    if touched[0] is None or touched[1] is None:
+    common = ours.touched_by_both(theirs)
+    if common is None:
         return np.empty((0, ours.rank), dtype=np.uint64)
-    common = touched[0].intersection(touched[1])
-    if len(common):
-        after = compare_chunks(ours.apply(None), theirs.apply(None))
-        common = common[:0] if after is None else common[after.find_many(common) >= 0]
-    return common
+    differs = compare_chunks(ours.within(common).apply(None), theirs.within(common).apply(None))
+    coords = common.coords()
+    return coords[:0] if differs is None else coords[differs.find_many(coords) >= 0]
 
 
 def same_refs(left: ChunkRefs, right: ChunkRefs) -> npt.NDArray[np.bool_]:

@@ -237,8 +237,9 @@ class ChunkIndex:
         """Coordinates (n, rank) that are in both sets, in row-major order."""
         if self.rank != other.rank or not self.box.intersects(other.box):
             return np.empty((0, self.rank), dtype=np.uint64)
-        coords = self.coords()
-        common: npt.NDArray[np.uint64] = coords[other.find_many(coords) >= 0]
+        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        coords = few.coords()
+        common: npt.NDArray[np.uint64] = coords[many.find_many(coords) >= 0]
         return common
 
     def union(self, *others: ChunkIndex) -> ChunkIndex:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.compare import disputed
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef
 from icefloe.model.manifest import ArrayChunks
@@ -146,3 +147,15 @@ def test_a_reader_looks_once() -> None:
     edits._single = Vanishing(edits._single)
     assert edits.get((0,)) == (True, InlineRef(b"x"))
     assert edits.get((0,)) == (False, None)
+
+
+@given(steps, steps)
+def test_disputed_is_what_two_sides_left_differently(one: Any, two: Any) -> None:
+    ours, theirs = ChunkEdits(RANK), ChunkEdits(RANK)
+    mine: Model = {}
+    yours: Model = {}
+    touched: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())
+    run(ours, one, mine, touched[0])
+    run(theirs, two, yours, touched[1])
+    expected = {c for c in touched[0] & touched[1] if mine.get(c) != yours.get(c)}
+    assert {tuple(row) for row in disputed(ours, theirs).tolist()} == expected
