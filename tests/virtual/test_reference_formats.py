@@ -179,6 +179,7 @@ def test_hdf5_files_whose_data_is_in_other_files_are_refused(tmp_path: Path) -> 
             "v", h5py.ExternalLink(str(tmp_path / "other.h5"), "v")
         ),
         "virtual": lambda file: file.create_virtual_dataset("v", virtual_layout(tmp_path)),
+        "soft": lambda file: soft_link_out(file, tmp_path / "other.h5"),
     }.items():
         with h5py.File(data / f"{name}.h5", "w") as file:
             make(file)
@@ -188,6 +189,34 @@ def test_hdf5_files_whose_data_is_in_other_files_are_refused(tmp_path: Path) -> 
         url = (data / f"{name}.h5").as_uri()
         with pytest.raises(InvalidInputError, match="in another file"):
             read_file(url, session.virtual_sources, ParseOptions(for_copies=True))
+
+
+def soft_link_out(file: h5py.File, other: Path) -> None:
+    file.create_group("hidden")["out"] = h5py.ExternalLink(str(other), "/")
+    file["v"] = h5py.SoftLink("/hidden/out/v")
+
+
+def test_groups_of_hdf5_files_lead_to_no_other_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["v"] = np.arange(10)
+        file["unreadable"] = h5py.SoftLink("/nowhere")
+    with h5py.File(data / "a.h5", "w") as file:
+        file["mine"] = np.arange(3)
+        below = file.create_group("below/deeper")
+        below["out"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/")
+        file["below/soft"] = h5py.SoftLink("deeper/out")
+    session = session_for(data)
+    url = (data / "a.h5").as_uri()
+    for copies in (False, True):
+        # What is below the group that is read is not looked at, so it may be anything.
+        found = read_file(url, session.virtual_sources, ParseOptions(for_copies=copies))
+        assert set(found.arrays) == {"mine"}
+        for group in ("below/deeper/out", "below/soft", "/below/deeper/../deeper/out"):
+            options = ParseOptions(group=group, for_copies=copies)
+            with pytest.raises(InvalidInputError, match=r"in another file|has no group"):
+                read_file(url, session.virtual_sources, options)
 
 
 def virtual_layout(folder: Path) -> Any:

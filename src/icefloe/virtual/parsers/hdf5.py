@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _NEVER_SKIPPED = {1, 2, 3}
 """Filters that HDF5 applies to every chunk: deflate, shuffle, fletcher32."""
+_MAX_LINKS = 16
+"""HDF5 itself follows so many in a row."""
 
 
 def parse_hdf5(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
@@ -34,9 +36,12 @@ def parse_hdf5(url: str, store: AuthorizedStore, group: str | None = None) -> Pa
     reader = _readable(url, store)
     try:
         with h5py.File(reader, mode="r") as file:
-            own = _described_here(file, group, url)
+            where = _group(file, group, url)
+            own = _described_here(where, url)
+            # The parser would describe all groups below, too, and follow their links.
+            below = [name for name in where if isinstance(where[name], h5py.Group)]
         parser = HDFParser(
-            group=group, drop_variables=sorted(own), reader_factory=lambda *_: reader
+            group=group, drop_variables=sorted({*own, *below}), reader_factory=lambda *_: reader
         )
         with quietly():
             arrays, attributes = arrays_of(parser(url, cast("Any", AuthorizedRegistry(store))))
@@ -59,9 +64,7 @@ def parse_hdf5_for_copies(url: str, store: AuthorizedStore, group: str | None = 
 
     try:
         file = h5py.File(_readable(url, store), mode="r")
-        where = file.get(group or "/")
-        if not isinstance(where, h5py.Group):
-            raise InvalidInputError(f"{url} has no group {group!r}")
+        where = _group(file, group, url)
         arrays = {
             name: _read_by_h5py(dataset, str(where.name))
             for name, dataset in _datasets(where, url)
@@ -107,13 +110,10 @@ def _read_by_h5py(dataset: h5py.Dataset, group: str) -> ParsedArray:
     return ParsedArray(document, References.none(len(dataset.shape)), reader=read)
 
 
-def _described_here(file: h5py.File, group: str | None, url: str) -> dict[str, ParsedArray]:
+def _described_here(where: h5py.Group, url: str) -> dict[str, ParsedArray]:
     """Datasets that the parser cannot describe, or only at the cost of their whole size."""
     import h5py
 
-    where = file.get(group or "/")
-    if not isinstance(where, h5py.Group):
-        raise InvalidInputError(f"{url} has no group {group!r}")
     found = {}
     for name, dataset in _datasets(where, url):
         if _is_bare_dimension(dataset):
@@ -138,6 +138,44 @@ def _readable(url: str, store: AuthorizedStore) -> Any:
     return BlockStoreReader(cast("Any", store), url)
 
 
+def _group(file: h5py.File, group: str | None, url: str) -> h5py.Group:
+    """A group of the file itself."""
+    import h5py
+
+    path = group or "/"
+    if _leaves_the_file(file["/"], path):
+        raise InvalidInputError(
+            f"{url}: the group {path!r} is in another file, which HDF5 would open by itself, "
+            "authorised or not; reference or ingest that file instead"
+        )
+    where = file.get(path)
+    if not isinstance(where, h5py.Group):
+        raise InvalidInputError(f"{url} has no group {group!r}")
+    return where
+
+
+def _leaves_the_file(start: h5py.Group, path: str, hops: int = 0) -> bool:
+    """Whether a path leads through a link to another file; links are looked at, not followed."""
+    import h5py
+
+    where = start.file["/"] if path.startswith("/") else start
+    for name in filter(None, path.split("/")):
+        if name == ".":
+            continue
+        encoded = name.encode()
+        if not isinstance(where, h5py.Group) or not where.id.links.exists(encoded):
+            return False  # there is nothing, which whoever opens it will find
+        kind = where.id.links.get_info(encoded).type
+        if kind == h5py.h5l.TYPE_SOFT:
+            target = where.id.links.get_val(encoded).decode()
+            if hops >= _MAX_LINKS or _leaves_the_file(where, target, hops + 1):
+                return True
+        elif kind != h5py.h5l.TYPE_HARD:
+            return True
+        where = where.get(name)
+    return False
+
+
 def _datasets(group: h5py.Group, url: str) -> Iterator[tuple[str, h5py.Dataset]]:
     """The datasets of a group, none of which may have its bytes in other files.
 
@@ -146,7 +184,7 @@ def _datasets(group: h5py.Group, url: str) -> Iterator[tuple[str, h5py.Dataset]]
     import h5py
 
     for name in group:
-        is_elsewhere = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
+        is_elsewhere = _leaves_the_file(group, name)
         dataset = None if is_elsewhere else group[name]
         if isinstance(dataset, h5py.Dataset):
             is_elsewhere = dataset.external is not None or dataset.is_virtual
