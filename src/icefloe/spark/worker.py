@@ -38,6 +38,10 @@ class SessionSpec(Record, frozen=True):
     state: bytes = b""
     """What makes it a writable part; empty for a read-only session."""
 
+    def __repr__(self) -> str:
+        # Never the pickles: a storage that was given credentials has them in its own.
+        return f"SessionSpec({self.snapshot_id}, writable={bool(self.state)})"
+
     @classmethod
     def of(cls, session: Session) -> SessionSpec:
         """Describe a session: a writable one by a part of it, see `Session.part`."""

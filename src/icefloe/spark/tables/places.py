@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -47,6 +48,12 @@ def _open(place: Place) -> Repository:
 
 def _provider(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 (a user's function)
     module, _, attribute = name.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        # An option is text that anyone may have written: it is no way to call os.system.
+        raise InvalidInputError(
+            f"the option storage-provider is a function of yours that makes storages; "
+            f"{name!r} is one of Python's own modules"
+        )
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
