@@ -30,7 +30,6 @@ GENERATIONS: Mapping[str, Generation] = {
 }
 """By name, in the order in which a storage is searched for them."""
 DEFAULT_GENERATION = next(iter(GENERATIONS))
-DEFAULT_SPEC_VERSION = max(GENERATIONS[DEFAULT_GENERATION].spec_versions)
 SPEC_VERSIONS = GENERATIONS[DEFAULT_GENERATION].spec_versions
 """Versions of the default generation that can be written."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.formats.port import ObjectKind
-from icefloe.maintenance.id_sets import ID_TYPE, are_in, as_ids, check_width, id_bytes
+from icefloe.maintenance.id_sets import are_in, as_ids, check_width, id_bytes
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 if TYPE_CHECKING:
@@ -92,11 +92,6 @@ def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> Objects:
             flush()
     flush()
     return Objects(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-
-
-def no_objects() -> Objects:
-    """No objects at all."""
-    return Objects(np.empty(0, ID_TYPE), np.empty(0, np.int64), np.empty(0, np.float64))
 
 
 def key_maker(layout: Layout, kind: ObjectKind) -> Callable[[bytes], str]:

@@ -10,8 +10,6 @@ import msgspec
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 
-NodeType = Literal["array", "group"]
-
 
 class ArrayMetadata(Record, frozen=True):
     """The parts of an array's document that matter to storage."""

@@ -27,11 +27,6 @@ class Region(NamedTuple):
     axes: tuple[Axis, ...]
 
     @property
-    def full_shape(self) -> tuple[int, ...]:
-        """Numbers of elements along all axes of the array."""
-        return tuple(axis.length for axis in self.axes)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         return tuple(axis.length for axis in self.axes if not axis.dropped)

@@ -10,7 +10,6 @@ from icefloe.spark import arrays
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
     import xarray as xr
     import zarr
 
@@ -55,10 +54,3 @@ def decoded_coordinate(array: zarr.Array[Any], dimension: str) -> xr.DataArray:
 
     variable = xr.Variable((dimension,), array[...], dict(array.attrs))
     return xr.decode_cf(xr.Dataset(coords={dimension: variable}))[dimension]
-
-
-def values_of(array: zarr.Array[Any]) -> np.ndarray[Any, Any]:
-    """The stored values of a coordinate."""
-    import numpy as np
-
-    return np.asarray(array[...])

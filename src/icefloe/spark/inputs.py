@@ -9,7 +9,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark import arrays, cf
+from icefloe.spark import arrays
 from icefloe.spark.grid import Region, shape_of
 from icefloe.spark.worker import SessionSpec
 
@@ -197,8 +197,3 @@ def trimmed(
             after = min(after, extent - part.stop)
         cut.append(slice(before, before + want) if have == want + before + after else slice(None))
     return values[tuple(cut)]
-
-
-def decoded_block(each: InputArray, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as CF attributes say."""
-    return cf.decoded(values, each.attributes)

@@ -107,12 +107,3 @@ def encode_one(coords: Sequence[int]) -> bytes:
     """The bytes of one chunk's coordinates."""
     table = np.array(list(coords), dtype=np.uint64).reshape(1, len(coords))
     return encode(table)[0].tobytes()
-
-
-def encoded_range(lower: Sequence[int], upper: Sequence[int]) -> tuple[bytes, bytes]:
-    """Bounds of the bytes of all chunks in a box: at least the first, less than the second.
-
-    Other chunks may lie between them: those of whole rows of the leading dimension.
-    """
-    last = [high - 1 for high in upper]
-    return encode_one(lower), encode_one(last) + b"\xff" * MAX_LENGTH

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 MAX_EXAMPLES = 5
-OUTSIDE = "outside"
-DUPLICATE = "duplicate"
 
 
 class Refused(Record, frozen=True):
