@@ -19,7 +19,7 @@ help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.ready  ## see it work: a climate dataset with history, on local files under build/demo
+demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/demo
 	@.venv/bin/python examples/demo.py $(ARGS)
 
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
