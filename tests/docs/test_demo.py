@@ -1,4 +1,4 @@
-"""The demo of `make demo` runs to its end and draws its picture."""
+"""The demo of `make demo` runs to its end and draws its pictures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ def test_demo_tells_its_story(tmp_path: Path) -> None:
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    picture = tmp_path / "demo" / "two-versions.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Correct the sensor fault of 17 January" in done.stdout
-    assert (tmp_path / "demo" / "repository" / "refs").is_dir()
+    # The JVM announces a module of its own; nothing else may complain.
+    assert [line for line in done.stderr.splitlines() if "incubator" not in line] == []
+    for picture in ("climatology.png", "places.png", "december.png"):
+        assert (tmp_path / "demo" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "22 new, 0 replaced, 0 unchanged, 1 broken files" in done.stdout
+    assert "24 files unchanged, no commit" in done.stdout
+    assert "Chunks for time series" in done.stdout
+    assert "climatology.png" in (tmp_path / "demo" / "report.html").read_text()

@@ -484,6 +484,24 @@ def test_reindex_array_follows_a_function(repository: Repository) -> None:
     assert data[:].tolist() == [3, 2, 1, 0]
 
 
+def test_chunks_that_stay_are_not_touched_by_a_rearrangement(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    data = zarr.create_array(session.store, name="d", shape=(6,), chunks=(1,), dtype="i4")
+    data[:4] = [1, 2, 3, 4]
+    session.commit("four")
+    late, other = (repository.writable_session("main") for _ in range(2))
+    late.reindex_array("/d", lambda index: index if index[0] < 2 else (index[0] + 1,))
+    assert late.status().updated_chunks == {"/d": [[2], [3], [4]]}
+    zarr.open_array(other.store, path="d")[0] = 9
+    other.commit("meanwhile")
+    late.commit("one between", rebase_with=icefloe.ConflictDetector())
+    found = zarr.open_array(repository.readonly_session("main").store, path="d", mode="r")
+    assert found[:].tolist() == [9, 2, 0, 3, 4, 0]
+    session = repository.writable_session("main")
+    session.reindex_array("/d", lambda index: index)
+    assert not session.has_uncommitted_changes
+
+
 # --- pickling
 
 

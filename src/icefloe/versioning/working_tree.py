@@ -603,7 +603,7 @@ class WorkingTree:
 
         Args:
             path: Canonical path of an array.
-            place: New coordinates (n, rank) of chunks from their present ones.
+            place: New coordinates (n, rank) of chunks from their present ones, as a new array.
         """
         with self._lock:
             self._check_writable()
@@ -613,15 +613,24 @@ class WorkingTree:
             table = self.chunk_table(path)
             if table is None:
                 return
-            coords = place(table.index.coords().astype(np.int64))
+            old = table.index.coords().astype(np.int64)
+            coords = place(old)
             inside = (coords >= 0).all(axis=1)
             if node.array.grid_shape is not None:
                 inside &= (coords < np.array(node.array.grid_shape, dtype=np.int64)).all(axis=1)
             rows = np.flatnonzero(inside)
             if len(np.unique(coords[rows], axis=0)) != len(rows):
                 raise InvalidInputError(f"two chunks of {path} would get the same index")
+            moves = (coords != old).any(axis=1) | ~inside
+            if not moves.any():
+                return
             edits = self._changes.edits(node)
-            edits.clear()
+            if node.manifests:
+                # What stays is not touched: only manifests with chunks that move change.
+                edits.delete_many(ChunkIndex.from_coords(old[moves])[0])
+                rows = np.flatnonzero(inside & moves)
+            else:
+                edits.clear()
             if len(rows):
                 edits.set_many(ArrayChunks.from_columns(coords[rows], table.refs.take(rows)))
 
