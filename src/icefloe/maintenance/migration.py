@@ -143,8 +143,12 @@ class _Migration:
         self._copy_snapshots(present)
         self._copy_config()
         self._target.sync()
+        copy = Context(
+            self._target, self._format, self._source.config, VirtualAccess({}, frozenset())
+        )
+        self._compare_all(copy)
         self._publish(refs)
-        problems = self._verify()
+        report = verify_repository(copy, deep=False, limits=Limits())
         return MigrationReport(
             self._format.name,
             self._format.spec_version,
@@ -155,7 +159,7 @@ class _Migration:
             {str(method): count for method, count in self._copied.items() if count},
             len(refs.branches),
             len(refs.tags),
-            problems,
+            tuple(map(str, report.problems)),
         )
 
     # --- what there is
@@ -423,16 +427,12 @@ class _Migration:
 
     # --- proof
 
-    def _verify(self) -> tuple[str, ...]:
-        """Compare every snapshot with its original, and verify the target (M4)."""
-        access = VirtualAccess({}, frozenset())
-        copy = Context(self._target, self._format, self._source.config, access)
+    def _compare_all(self, copy: Context) -> None:
+        """Compare every snapshot with its original (M4), before anyone can take it for one."""
         for number, snapshot_id in enumerate(self._parents):
             twin = copy.files.read_snapshot(_narrow(snapshot_id))
             self._compare(self._read(snapshot_id), twin, copy)
             self._progress("compare", number + 1, len(self._parents))
-        report = verify_repository(copy, deep=False, limits=Limits())
-        return tuple(map(str, report.problems))
 
     def _compare(self, original: Snapshot, copy: Snapshot, context: Context) -> None:
         if list(original.nodes.paths) != list(copy.nodes.paths):
