@@ -164,6 +164,40 @@ def test_chunks_stored_without_their_filters_are_refused(tmp_path: Path) -> None
         reference_files(session_for(tmp_path), path)
 
 
+def test_nearly_empty_datasets_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", (2**40,), "u1", chunks=(1,))[7:9] = 1
+    with pytest.raises(InvalidInputError, match="2 of 1099511627776 possible chunks"):
+        reference_files(session_for(tmp_path), path)
+
+
+@pytest.mark.parametrize(
+    "zarray",
+    [
+        {"zarr_format": 2},
+        {"shape": [4], "chunks": [2], "dtype": "no such type"},
+        {"shape": "four", "chunks": [2], "dtype": "<f4"},
+        {"shape": [4], "chunks": [0], "dtype": "<f4"},
+        {"shape": [2**60], "chunks": [1], "dtype": "<f4"},
+    ],
+)
+@pytest.mark.parametrize("name", ["refs.json", "refs.parq"])
+def test_references_that_make_no_sense_are_refused(
+    tmp_path: Path, zarray: dict[str, Any], name: str
+) -> None:
+    metadata = {".zgroup": {"zarr_format": 2}, "v/.zarray": zarray, "v/.zattrs": {}}
+    path = tmp_path / name
+    if name.endswith(".json"):
+        refs = {key: json.dumps(value) for key, value in metadata.items()}
+        path.write_text(json.dumps({"version": 1, "refs": {**refs, "v/1/1": ["x", 0, 4]}}))
+    else:
+        path.mkdir()
+        (path / ".zmetadata").write_text(json.dumps({"record_size": 10, "metadata": metadata}))
+    with pytest.raises(icefloe.IcefloeError):
+        reference_files(session_for(tmp_path), path)
+
+
 def test_hdf5_files_whose_data_is_in_other_files_are_refused(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"top secret")

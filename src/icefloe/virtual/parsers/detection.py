@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from icefloe.errors import InvalidInputError, VirtualChunkError
+from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
 from icefloe.virtual.authorized import AuthorizedRegistry, AuthorizedStore
 from icefloe.virtual.parsed import ParsedFile
 from icefloe.virtual.quiet import quietly
@@ -19,6 +19,8 @@ FileFormat = Literal["netcdf3", "hdf5", "grib", "geotiff", "kerchunk", "zarr"]
 _HDF5_STARTS = (0, 512, 1024, 2048)
 """Where the superblock may be; users may have put something before it."""
 _SMALL_BYTES = 4096
+_SIGNS_OF_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What parsers raise where a file says something that makes no sense."""
 
 
 def parse_file(
@@ -53,7 +55,13 @@ def parse_file(
         from icefloe.virtual.parsers.hdf5 import parse_hdf5_for_copies
 
         return parse_hdf5_for_copies(url, store, group)
-    return _parse(found, url, store, group)
+    try:
+        return _parse(found, url, store, group)
+    except _SIGNS_OF_DAMAGE as error:
+        if isinstance(error, IcefloeError):
+            raise
+        msg = f"{url} cannot be read as {found}: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
 
 
 def detect_format(url: str, store: AuthorizedStore) -> FileFormat:

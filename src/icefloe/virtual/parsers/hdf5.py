@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _NEVER_SKIPPED = {1, 2, 3}
 """Filters that HDF5 applies to every chunk: deflate, shuffle, fletcher32."""
+_MAX_SPARSE_CHUNKS = 10_000_000
 _MAX_LINKS = 16
 """HDF5 itself follows so many in a row."""
 
@@ -123,6 +125,7 @@ def _described_here(where: h5py.Group, url: str) -> dict[str, ParsedArray]:
         elif dataset.chunks is not None and dataset.id.get_num_chunks() == 0:
             found[name] = _unwritten(dataset, str(where.name))
         else:
+            _check_not_too_sparse(dataset, url)
             _check_no_skipped_filters(dataset, url)
     return found
 
@@ -251,6 +254,21 @@ def _dims(dataset: h5py.Dataset, group: str) -> list[str]:
     from virtualizarr.parsers.hdf.hdf import _dataset_dims
 
     return list(_dataset_dims(dataset, group=group))
+
+
+def _check_not_too_sparse(dataset: h5py.Dataset, url: str) -> None:
+    """Refuse grids that are nearly empty: the parser makes a row for each chunk that could be."""
+    if dataset.chunks is None:
+        return
+    grid = prod(
+        -(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+    )
+    written = dataset.id.get_num_chunks()
+    if grid > max(_MAX_SPARSE_CHUNKS, 16 * written):
+        raise InvalidInputError(
+            f"{url}: {dataset.name} has {written} of {grid} possible chunks, which is too sparse "
+            "for references; copy this variable instead"
+        )
 
 
 def _check_no_skipped_filters(dataset: h5py.Dataset, url: str) -> None:

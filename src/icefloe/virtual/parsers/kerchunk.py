@@ -56,6 +56,8 @@ def parse_kerchunk_parquet(
         rows_per_file = int(found["record_size"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(url, f"its .zmetadata cannot be read: {error!r}") from None
+    if rows_per_file < 1:
+        raise _damaged(url, f"its record_size is {rows_per_file}")
     tree = _Tree(found["metadata"], group, url)
     arrays = {
         name: _from_parquet(tree, name, base, rows_per_file, store) for name in tree.array_names()
@@ -177,16 +179,19 @@ def _from_parquet(
     chunk_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
     grid = [-(-size // chunk) for size, chunk in zip(document["shape"], chunk_shape, strict=True)]
     count = prod(grid)
-    files = [
+    if count == 0:
+        return ParsedArray(document, References.none(len(grid)))
+    # One by one: how many files there should be is what the document says, and may be nonsense.
+    files = (
         f"{base}/{tree.prefix}{name}/refs.{number}.parq"
         for number in range(-(-count // rows_per_file))
-    ]
-    if not files:
-        return ParsedArray(document, References.none(len(grid)))
+    )
     table = pa.concat_tables(
         [pq.read_table(pa.BufferReader(store.read(file))) for file in files],
         promote_options="permissive",
     ).slice(0, count)
+    if table.num_rows != count:
+        raise _damaged(base, f"{name} has {count} chunks, found {table.num_rows} references")
     raw = table.column("raw").to_pylist() if "raw" in table.column_names else []
     coords = np.stack(np.unravel_index(np.arange(count), grid or (1,)), axis=1)[:, : len(grid)]
     held = {row: data for row, data in enumerate(raw) if data is not None}
