@@ -1,0 +1,111 @@
+"""Checks chunks that are read or written against the grid of their array."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.chunk_index import bounding_box, is_inside
+from icefloe.model.segments import Segments
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icefloe.model.chunk_index import Box
+    from icefloe.model.nodes import Node
+
+
+def within_grid(
+    node: Node, coords: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
+    """Coordinates (n, rank) in the chunk grid, and which ones they are; None if they are all."""
+    assert node.array is not None
+    if coords.ndim != 2 or coords.shape[1] != node.array.rank:
+        raise InvalidInputError(
+            f"chunks of {node.path} have coordinates of the shape (n, {node.array.rank}), "
+            f"found {coords.shape}"
+        )
+    largest = np.iinfo(np.int64).max
+    grid = node.array.grid_shape or (largest,) * node.array.rank
+    inside = is_inside(coords, (0,) * node.array.rank, grid)
+    if inside.all():
+        return coords.astype(np.uint64), None
+    rows = np.flatnonzero(inside)
+    return coords[rows].astype(np.uint64), rows
+
+
+def check_all_in_grid(node: Node, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Coordinates (n, rank) of chunks that may be written."""
+    wanted, rows = within_grid(node, coords)
+    if rows is not None:
+        assert node.array is not None
+        outside = np.setdiff1d(np.arange(len(coords)), rows)
+        raise InvalidInputError(
+            f"invalid chunk index: {coords[outside[0]].tolist()} in {node.path}, whose chunk grid "
+            f"is {list(node.array.grid_shape or ())}"
+        )
+    return wanted
+
+
+def _in_octets(segments: Segments) -> Segments:
+    """Segments whose buffer counts bytes, also if it was given as numbers of another size."""
+    if isinstance(segments.data, bytes | bytearray):
+        return segments
+    try:
+        octets = memoryview(segments.data).cast("B")
+    except TypeError as error:
+        raise InvalidInputError(f"the buffer of segments must be contiguous: {error}") from None
+    return Segments(octets, segments.offsets, segments.lengths)
+
+
+def checked_segments(
+    node: Node, coords: npt.NDArray[np.integer], segments: Segments
+) -> tuple[npt.NDArray[np.uint64], Segments]:
+    """Chunks that may be written, in row-major order."""
+    wanted = check_all_in_grid(node, coords)
+    if len(wanted) != len(segments):
+        raise InvalidInputError(
+            f"expected a segment for each of {len(wanted)} chunks of {node.path}, found "
+            f"{len(segments)}"
+        )
+    if len(wanted) == 0:
+        return wanted, segments
+    segments = _in_octets(segments)
+    size = len(segments.data)
+    lowest = min(int(segments.offsets.min()), int(segments.lengths.min()))
+    if lowest < 0 or int((segments.offsets + segments.lengths).max()) > size:
+        raise InvalidInputError(f"segments of chunks of {node.path} lie outside of their buffer")
+    linear = bounding_box(wanted).linearize(wanted)
+    if not (linear[1:] > linear[:-1]).all():
+        order = np.argsort(linear, kind="stable")
+        wanted, segments, linear = wanted[order], segments.take(order), linear[order]
+        twice = np.flatnonzero(linear[1:] == linear[:-1])
+        if len(twice):
+            raise InvalidInputError(
+                f"chunk {wanted[twice[0]].tolist()} of {node.path} is given twice"
+            )
+    return wanted, segments
+
+
+def check_box(node: Node, box: Box) -> None:
+    """Raise InvalidInputError if a box of chunks is not all within the grid."""
+    if not in_grid(node, tuple(upper - 1 for upper in box.upper)):
+        assert node.array is not None
+        raise InvalidInputError(
+            f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
+            f"of its grid {node.array.grid_shape}"
+        )
+
+
+def in_grid(node: Node, coords: tuple[int, ...]) -> bool:
+    """Whether a chunk is within the grid."""
+    assert node.array is not None
+    grid = node.array.grid_shape
+    if grid is None:
+        return len(coords) == node.array.rank
+    if len(coords) != len(grid):
+        return False
+    return all(map(operator.lt, coords, grid)) and min(coords, default=0) >= 0
