@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import sys
 import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,11 @@ from icefloe.versioning.session import ForkSession, Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Zarr says so in every worker process of chunks that NetCDF files compressed; nothing follows.
-warnings.filterwarnings("ignore", "Numcodecs codecs are not in the Zarr version 3")
+_main = getattr(sys.modules.get("__main__"), "__spec__", None)
+if _main is not None and _main.name.startswith("pyspark."):
+    # Zarr says so in every worker process of chunks that NetCDF files compressed; nothing follows.
+    # Filters of the user's own process are the user's.
+    warnings.filterwarnings("ignore", "Numcodecs codecs are not in the Zarr version 3")
 
 _CONTEXTS = 4
 _VALUES = 16
