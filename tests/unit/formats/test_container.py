@@ -44,7 +44,7 @@ def test_client_is_this_version_in_at_most_12_bytes() -> None:
     assert len(CLIENT.encode()) <= 12
 
 
-def test_object_metadata_repeats_the_header() -> None:
+def test_object_metadata_repeats_the_header() -> None:  # H-31
     attributes = object_attributes(1, FileType.TRANSACTION_LOG, Compression.ZSTD)  # R2-14
     assert attributes == {
         "ic_spec_ver": "1",
@@ -55,7 +55,7 @@ def test_object_metadata_repeats_the_header() -> None:
 
 
 @pytest.mark.parametrize("file_type", list(FileType))
-def test_headers_are_read_back(file_type: FileType) -> None:
+def test_headers_are_read_back(file_type: FileType) -> None:  # R2-03
     data = make_header(1, file_type, Compression.ZSTD) + b"body"
     header = read_header(data, file_type, "key")
     assert header is not None

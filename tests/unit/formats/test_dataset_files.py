@@ -273,7 +273,7 @@ def test_a_dataset_without_references_shows_what_was_listed_last(
         {"snapshots": [{"snapshot-id": "x", "timestamp-ms": 1, "structure-file": "x.parquet"}] * 2},
     ],
 )
-def test_bad_states_are_refused(change: dict[str, Any]) -> None:
+def test_bad_states_are_refused(change: dict[str, Any]) -> None:  # R0-36 R0-41 H-01
     document = {"id": "x", "generation": 1, "snapshots": []} | change
     with pytest.raises(FormatError, match=r"state\.json"):
         State.parse(json.dumps(document).encode())
