@@ -93,7 +93,7 @@ def test_of_two_that_save_at_once_one_is_told() -> None:
     assert kept.inline_chunk_threshold_bytes == 99
 
 
-def test_layers_are_merged_field_by_field_and_deeply() -> None:  # api-facts 9
+def test_layers_are_merged_field_by_field_and_deeply() -> None:  # api-facts 9, R4-19
     storage = icefloe.in_memory_storage()
     kept = RepositoryConfig(
         inline_chunk_threshold_bytes=1,

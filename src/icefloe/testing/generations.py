@@ -36,6 +36,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
+from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect
 from icefloe.storage.clock import storage_now
 from icefloe.storage.local import LocalStorage
@@ -196,6 +197,7 @@ class GenerationTests:
     # --- documents and chunks
 
     def test_documents_come_back_byte_for_byte(self, repo: Repository, storage: Storage) -> None:
+        # R0-48
         session = repo.writable_session("main")
         documents = {f"/odd/{number}": each for number, each in enumerate(ODD_DOCUMENTS)}
         documents |= {f"/odd/a{number}": each for number, each in enumerate(ODD_ARRAYS)}
@@ -388,6 +390,27 @@ class GenerationTests:
             with pytest.raises(RefNotFoundError):
                 repo.writable_session(name)
 
+    def test_the_reference_is_written_last(self, storage: Storage, how: dict[str, Any]) -> None:
+        # R0-25, R3-25, R3-38, R1-07, R1-16
+        faulty = FaultyStorage(storage)
+        repo = make(faulty, how)
+        fmt = detect(storage)
+        assert fmt is not None
+        session = repo.writable_session("main")
+        faulty.trace.clear()
+        session.set_chunk("/g/a", (9, 0), bytes(20))
+        session.set_document("/g", ODD_DOCUMENTS[2] + b" ")
+        session.commit("two")
+        names = [fmt.layout.parse(key) for _, key in faulty.writes()]
+        steps = [
+            each and str(each.kind)
+            for each in names
+            if each is None or each.kind != ObjectKind.TRANSACTION_LOG
+        ]
+        assert steps == ["chunk-file", "manifest", "attributes", "snapshot", None]
+        last = "replace" if repo.generation == "dataset" else "create"
+        assert [verb for verb, _ in faulty.writes()] == ["put"] * (len(names) - 1) + [last]
+
     def test_all_states_of_a_branch_are_remembered(
         self, repo: Repository, storage: Storage
     ) -> None:
@@ -402,7 +425,7 @@ class GenerationTests:
         targets = [tip.snapshot_id and str(tip.snapshot_id) for tip in log]
         assert targets == [one, None, one]
 
-    def test_a_long_history(self, repo: Repository, storage: Storage) -> None:  # R3-100
+    def test_a_long_history(self, repo: Repository, storage: Storage) -> None:  # R3-100, R3-07
         ids = [repo.lookup_branch("main")]
         for value in range(25):
             session = repo.writable_session("main")
@@ -418,6 +441,9 @@ class GenerationTests:
         assert opened.lookup_branch("main~25") == ids[0]
         as_of = opened.readonly_session("main", as_of=infos[5].written_at)
         assert as_of.snapshot_id == infos[5].id
+        for value, snapshot_id in enumerate(ids[1:]):
+            old = opened.readonly_session(snapshot_id=snapshot_id)
+            assert old.document("/") == GROUP + b" " * value + b"\n"
 
     # --- writers that meet
 
@@ -505,7 +531,7 @@ class GenerationTests:
         assert repo.diff(from_branch="main~1", to_branch="main").is_empty()
 
     def test_manifests_are_split_and_linked(self, storage: Storage, how: dict[str, Any]) -> None:
-        # R0-53, R3-20, R3-82, R1-34, R4-01
+        # R0-50, R0-53, R3-20, R3-82, R1-34, R4-01
         config = RepositoryConfig.default()
         config.manifest = split_every(10)
         repo = make(storage, how, config)

@@ -324,7 +324,7 @@ class StorageTests(StorageReadTests):
         with pytest.raises(AlreadyExistsError):
             storage.create("big/created", data[:-1] + b"x")
 
-    def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:
+    def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:  # R2-14
         storage.put("attributed", b"1", {"icefloetype": "snapshot", "icefloeversion": "2"})
         storage.put("plain", b"1")
         expected = {"icefloetype": "snapshot", "icefloeversion": "2"}

@@ -103,7 +103,7 @@ def header_with(version: int = 2, kind: int = 1, compression: int = 1) -> bytes:
         (wide_header(kind=6), "found type 6"),
     ],
 )
-def test_bad_headers_say_what_is_wrong(data: bytes, reason: str) -> None:
+def test_bad_headers_say_what_is_wrong(data: bytes, reason: str) -> None:  # R2-08, R2-10, R2-11
     with pytest.raises(FormatError, match=reason) as caught:  # R2-20
         read_header(data, FileType.SNAPSHOT, "snapshots/X")
     assert caught.value.key == "snapshots/X"
@@ -116,7 +116,7 @@ def test_frames_state_size_and_checksum() -> None:
     assert parameters.has_checksum
 
 
-def test_uncompressed_bodies_are_read() -> None:
+def test_uncompressed_bodies_are_read() -> None:  # R2-11
     data = make_header(1, FileType.SNAPSHOT, Compression.NONE) + b"\x90"
     header = read_header(data, FileType.SNAPSHOT, "key")
     assert header is not None
@@ -134,7 +134,7 @@ def test_frames_without_a_size_are_read(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [compress, undeclared])
-def test_frames_must_be_whole_and_alone(make) -> None:
+def test_frames_must_be_whole_and_alone(make) -> None:  # R2-20
     frame = make(b"some content that is long enough" * 9)
     for length in range(len(frame)):
         with pytest.raises(FormatError):
@@ -190,7 +190,7 @@ def test_limits_follow_the_compressed_size() -> None:
         (b"", "truncated"),
     ],
 )
-def test_bad_msgpack_says_what_is_wrong(body: bytes, reason: str) -> None:
+def test_bad_msgpack_says_what_is_wrong(body: bytes, reason: str) -> None:  # R2-20
     with pytest.raises(FormatError, match=reason):
         decode_msgpack(ANY, body, "key")
 

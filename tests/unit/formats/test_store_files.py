@@ -456,7 +456,7 @@ def foreign_store(parents: int = 1) -> Storage:
     return storage
 
 
-def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71, R3-20, R3-82
+def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71, R3-20, R3-82, R3-33
     storage = foreign_store()
     snapshot_id = SnapshotId(WIDE)
     repo = Repository.open(storage)

@@ -212,7 +212,7 @@ def configs(draw: st.DrawFn) -> ChunkManifests:
 )
 def test_every_item_is_placed_once_and_limits_hold(
     config: ChunkManifests, sizes: list[int], standing: list[tuple[str, int]]
-) -> None:  # R4-62, R4-67, R4-23, R4-24, R4-66, H-37
+) -> None:  # R4-62, R4-67, R4-23, R4-24, R4-66, H-37, R4-65
     items = [item(f"n{i}", size) for i, size in enumerate(sizes)]
     before = {f"s{i}": place for i, place in enumerate(standing)}
     plan = planned(items, config, before)
