@@ -13,7 +13,7 @@ NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-newest check format bench docs pin api clean
+.PHONY: help demo test test-deep test-newest check format bench docs pin api requirements clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -40,11 +40,12 @@ test-newest:  ## run the zarr conformance suites on Python 3.13 with the newest 
 	    .venv-newest/bin/python -m pytest -n $(JOBS) -p no:cacheprovider $(NEWEST_TESTS); \
 	fi
 
-check: .venv/.ready  ## formatting, lint, types and import contracts
+check: .venv/.ready  ## formatting, lint, types, import contracts, a test for each requirement
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
+	.venv/bin/python scripts/list_requirements.py --check
 
 format: .venv/.ready  ## format the code and apply the safe lint fixes
 	.venv/bin/ruff format .
@@ -65,6 +66,9 @@ api: .venv/.ready  ## renew the listing of public names after a deliberate chang
 	@mkdir -p build
 	.venv/bin/python scripts/list_api.py icefloe > build/public_api.json
 	mv build/public_api.json tests/architecture/public_api.json
+
+requirements: .venv/.ready  ## renew the page that says which test shows which requirement
+	.venv/bin/python scripts/list_requirements.py
 
 clean:  ## remove everything that these targets made
 	rm -rf .venv .venv-newest .venv-bench .venv-docs build .hypothesis

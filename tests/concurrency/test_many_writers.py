@@ -151,7 +151,7 @@ def shared_storage(request: pytest.FixtureRequest) -> Storage:
 
 
 @pytest.mark.parametrize("generation", ["store", "dataset"])
-def test_processes_race_in_every_generation(local: Storage, generation: str) -> None:
+def test_processes_race_in_every_generation(local: Storage, generation: str) -> None:  # R3-31
     check_cells(local, writers=3, commits=4, generation=generation)  # R3-14 H-13
 
 

@@ -142,7 +142,7 @@ def crash_points(
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_crash_point_leaves_the_old_or_the_new_state(
     name: str, new_storage: Callable[[], Storage]
-) -> None:
+) -> None:  # R0-05, R0-06, R3-06
     operation = OPERATIONS[name]
     prepared = new_storage()
     prepare(prepared)
@@ -202,7 +202,7 @@ def test_every_crash_point_of_create_can_be_repaired_by_creating_again(
     config: RepositoryConfig | None,
     new_storage: Callable[[], Storage],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # R3-91, R1-39
     outcomes = set()
     for place, left in crash_points(lambda s: Repository.create(s, config), new_storage):
         exists = Repository.exists(left)

@@ -25,6 +25,7 @@ _WITHIN_SECONDS = 60
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path, generation: str) -> None:
+    # R0-06
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repository"))
     create_pair(storage, generation=generation)
     journal = tmp_path / "journal"

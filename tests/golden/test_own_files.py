@@ -74,7 +74,7 @@ def test_manifest(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_attributes_and_log(version: int) -> None:
+def test_attributes_and_log(version: int) -> None:  # R2-18, R2-19
     folder = DATA / f"v{version}"
     rows = CODEC.decode_attributes((folder / "attributes").read_bytes(), "golden")
     assert rows == make_golden.attribute_rows()
@@ -105,7 +105,7 @@ def unpacked(name: str, data: bytes) -> tuple[bytes, ...]:
         for kind in ("snapshot", "manifest", "attributes", "transaction_log")
     ],
 )
-def test_writing_again_gives_the_same_bytes(name: str) -> None:
+def test_writing_again_gives_the_same_bytes(name: str) -> None:  # R2-03, R2-12, R2-13
     written = make_golden.golden_files()[name]
     assert unpacked(name, written) == unpacked(name, (DATA / name).read_bytes())
 

@@ -505,6 +505,7 @@ def test_conflicts_come_in_a_fixed_order(repository: Repository) -> None:  # api
 
 
 def test_without_a_solver_a_moved_branch_is_a_conflict(repository: Repository) -> None:
+    # R3-26, H-48
     session, theirs = collide(repository, write("/b", 5), write("/b", 6))
     base = session.snapshot_id
     for arguments in ({}, {"rebase_with": ConflictDetector(), "rebase_tries": 0}):

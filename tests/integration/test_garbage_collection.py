@@ -54,7 +54,7 @@ def test_nothing_is_collected_that_a_reference_reaches(repo: Repository) -> None
     assert before <= {info.key for info in repo.storage.list()}
 
 
-def test_counts_and_bytes_are_those_of_what_is_gone(repo: Repository) -> None:
+def test_counts_and_bytes_are_those_of_what_is_gone(repo: Repository) -> None:  # R0-14, R3-16
     for value in range(1, 5):
         fill(repo, value)
     repo.reset_branch("main", "main~3")

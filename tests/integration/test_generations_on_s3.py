@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @pytest.mark.endpoint
 @pytest.mark.parametrize("generation", ["store", "dataset"])
 def test_threads_commit_to_one_branch(s3_endpoint: S3Endpoint, generation: str) -> None:
+    # R0-15, R3-05, R3-18
     storage = s3_endpoint.storage()
     repo = make(storage, {"generation": generation})
     expected = icefloe.in_memory_storage()

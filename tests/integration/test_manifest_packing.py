@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -9,8 +12,14 @@ import icefloe
 from icefloe.config import ManifestConfig, ManifestRule, ManifestSet, ManifestSplittingConfig
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, VirtualRef
 from icefloe.model.manifest import ArrayChunks
+from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, group, set_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icefloe.storage.port import BytesLike, Storage
 
 
 def repository(
@@ -57,12 +66,14 @@ def touch(repo: icefloe.Repository, path: str, place: int = 0, data: bytes = b"\
 
 
 def test_small_arrays_share_a_manifest_and_large_ones_do_not() -> None:  # R4-11, R4-42
+    # R1-34, R4-01, R4-13
     repo, _ = repository()
     commit_arrays(repo, {"/time": 10, "/lat": 4, "/lon": 4, "/t2m": 20_000})
     assert groups(repo) == [["/lat", "/lon", "/time"], ["/t2m"]]
 
 
 def test_a_commit_rewrites_only_the_closure_of_what_it_changed() -> None:  # R4-51, R4-63, C2
+    # R4-05, R4-58, R4-80
     repo, _ = repository()
     commit_arrays(repo, {"/time": 10, "/lat": 4, "/t2m": 20_000, "/wind": 1_000_000})
     before = layout(repo)
@@ -73,14 +84,14 @@ def test_a_commit_rewrites_only_the_closure_of_what_it_changed() -> None:  # R4-
     assert groups(repo) == [["/lat", "/time"], ["/t2m"], ["/wind"]]
 
 
-def test_new_small_arrays_join_the_manifest_of_the_others() -> None:  # H-38
+def test_new_small_arrays_join_the_manifest_of_the_others() -> None:  # H-38, R4-76
     repo, _ = repository()
     for number in range(5):
         commit_arrays(repo, {f"/a{number}": 3})
     assert len(layout(repo)) == 1
 
 
-def test_cardinality_and_overflow_hold_across_commits() -> None:  # R4-25, R4-26, H-38
+def test_cardinality_and_overflow_hold_across_commits() -> None:  # R4-25, R4-26, H-38, R4-13, R4-15
     sets = [
         ManifestSet(name="coord", max_manifest_size=10, cardinality=2, overflow_to="rest"),
         ManifestSet(name="rest", arrays_per_manifest=2, cardinality=None),
@@ -195,7 +206,26 @@ def test_appending_touches_the_last_tile_only() -> None:  # R4-10
     assert len(after) == 3
 
 
-def test_splitting_as_the_user_says() -> None:  # api-facts 37, 38
+class Together(ForwardingStorage):
+    """Writes no manifest before a second one is on its way."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.meeting = threading.Barrier(2, timeout=30)
+
+    def put(self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None) -> None:
+        if key.startswith("manifests/"):
+            self.meeting.wait()
+        super().put(key, data, attributes)
+
+
+def test_manifests_are_written_at_the_same_time() -> None:  # R4-78
+    repo = icefloe.Repository.create(Together(icefloe.in_memory_storage()))
+    commit_arrays(repo, {"/time": 10, "/t2m": 900_000})
+    assert groups(repo) == [["/t2m"], ["/time"]]
+
+
+def test_splitting_as_the_user_says() -> None:  # api-facts 37, 38, R4-14
     any_array = icefloe.ManifestSplitCondition.AnyArray()
     axis = icefloe.ManifestSplitDimCondition.Axis(0)
     splitting = ManifestSplittingConfig.from_dict({any_array: {axis: 3}})
@@ -255,7 +285,7 @@ def extents(repo: icefloe.Repository, path: str) -> list[tuple[tuple[int, ...], 
     return [(ref.extents.lower, ref.extents.upper) for ref in node.manifests]
 
 
-def test_an_array_that_is_to_be_split_is_cut_when_a_neighbour_changes() -> None:
+def test_an_array_that_is_to_be_split_is_cut_when_a_neighbour_changes() -> None:  # R4-02
     repo, storage = repository()
     commit_arrays(repo, {"/a": 6, "/b": 3}, chunks=6)
     repo = reopened(storage, split(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,7 +45,7 @@ def test_nothing_is_kept_until_it_is_given() -> None:  # api-facts 8
     assert Repository.open(storage).config == opened.config
 
 
-def test_what_create_gets_is_kept() -> None:
+def test_what_create_gets_is_kept() -> None:  # R2-02
     storage = icefloe.in_memory_storage()
     config = RepositoryConfig(
         inline_chunk_threshold_bytes=5, caching=CachingConfig(num_chunk_refs=7)
@@ -52,6 +53,10 @@ def test_what_create_gets_is_kept() -> None:
     Repository.create(storage, config)
     assert Repository.fetch_config(storage) == config
     assert config_files(storage) == ["config/ZZZZZZZZ.json"]
+    assert json.loads(storage.get("config/ZZZZZZZZ.json")) == {
+        "inline_chunk_threshold_bytes": 5,
+        "caching": {"num_chunk_refs": 7},
+    }
 
 
 def test_saving_adds_a_file_and_alters_none() -> None:  # H-33
@@ -88,7 +93,7 @@ def test_of_two_that_save_at_once_one_is_told() -> None:
     assert kept.inline_chunk_threshold_bytes == 99
 
 
-def test_layers_are_merged_field_by_field_and_deeply() -> None:  # api-facts 9
+def test_layers_are_merged_field_by_field_and_deeply() -> None:  # api-facts 9, R4-19
     storage = icefloe.in_memory_storage()
     kept = RepositoryConfig(
         inline_chunk_threshold_bytes=1,

@@ -35,7 +35,7 @@ def keys(storage: Storage) -> list[str]:
     return [info.key for info in storage.list()]
 
 
-def test_a_new_repository_has_one_snapshot_and_one_branch() -> None:  # R1-10, api-facts 6
+def test_a_new_repository_has_one_snapshot_and_one_branch() -> None:  # R1-10, api-facts 6, R1-39
     storage = icefloe.in_memory_storage()
     assert not Repository.exists(storage)
     repository = Repository.create(storage)
@@ -126,7 +126,7 @@ def test_two_repositories_on_one_memory_storage_share_data() -> None:  # api-fac
 
 
 @pytest.mark.parametrize("with_config", [False, True])
-def test_one_of_many_threads_creates(with_config: bool) -> None:  # R3-92
+def test_one_of_many_threads_creates(with_config: bool) -> None:  # R3-92, R1-39
     config = RepositoryConfig(inline_chunk_threshold_bytes=7) if with_config else None
     for _ in range(20):
         storage = icefloe.in_memory_storage()

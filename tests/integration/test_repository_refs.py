@@ -184,6 +184,7 @@ def test_a_commit_after_a_reset_starts_from_there(repository: Repository) -> Non
     ["deleted", "deleted and created again", "reset", "reset and back", "amended", "committed"],
 )
 def test_a_stale_session_cannot_commit(repository: Repository, happened: str) -> None:  # T-ABA
+    # R3-37, R3-99, R1-43
     repository.create_branch("dev", "main")
     tip = repository.lookup_branch("dev")
     stale = repository.writable_session("dev")
@@ -222,7 +223,7 @@ def test_a_stale_session_cannot_commit(repository: Repository, happened: str) ->
 # --- tags
 
 
-def test_tags_never_change(repository: Repository) -> None:  # R1-11, R1-24, R1-25
+def test_tags_never_change(repository: Repository) -> None:  # R1-11, R1-24, R1-25, R1-44, H-21
     repository.create_tag("v1", "main~1")
     target = repository.lookup_tag("v1")
     commit_attribute(repository, "later")

@@ -53,7 +53,7 @@ def session(repository: Repository) -> Session:
 # --- what a session is
 
 
-def test_a_writable_session(repository: Repository, session: Session) -> None:
+def test_a_writable_session(repository: Repository, session: Session) -> None:  # R3-36
     assert not session.read_only
     assert session.branch == "main"
     assert session.mode == "writable"
@@ -90,7 +90,7 @@ REFUSED_WRITES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED_WRITES)
-def test_a_read_only_session_refuses(repository: Repository, name: str) -> None:
+def test_a_read_only_session_refuses(repository: Repository, name: str) -> None:  # R3-98
     keys = [info.key for info in repository.storage.list()]
     session = repository.readonly_session("main")
     with pytest.raises(ReadOnlyError, match="Read only sessions cannot modify"):
@@ -102,6 +102,7 @@ def test_a_read_only_session_refuses(repository: Repository, name: str) -> None:
 
 
 def test_a_commit_publishes_everything_at_once(repository: Repository, session: Session) -> None:
+    # R0-04, R0-05, R3-06, R3-36, R1-03
     base = session.snapshot_id
     watcher = repository.readonly_session("main")
     session.set_document("/n", array(colour="red"))

@@ -71,6 +71,7 @@ def objects(storage: FaultyStorage, folder: str) -> set[str]:
 
 
 def test_a_commit_writes_the_reference_last(storage: FaultyStorage) -> None:  # R3-25, C1
+    # R1-07, R1-16, R2-18, R2-19
     config = RepositoryConfig(inline_attributes_threshold_bytes=10)
     session = Repository.open(storage, config).writable_session("main")
     storage.trace.clear()
@@ -90,7 +91,7 @@ def test_a_commit_writes_the_reference_last(storage: FaultyStorage) -> None:  # 
     assert {verb for verb, _ in storage.writes()[:-1]} == {"put"}
 
 
-def test_nothing_is_overwritten_or_deleted(storage: FaultyStorage) -> None:
+def test_nothing_is_overwritten_or_deleted(storage: FaultyStorage) -> None:  # R0-14, R3-18
     repository = Repository.open(storage)
     for value in range(3):
         session = repository.writable_session("main")
@@ -102,7 +103,7 @@ def test_nothing_is_overwritten_or_deleted(storage: FaultyStorage) -> None:
     assert {verb for verb, _ in storage.writes()} == {"put", "create"}
 
 
-def test_readers_write_nothing(storage: FaultyStorage) -> None:  # R0-07
+def test_readers_write_nothing(storage: FaultyStorage) -> None:  # R0-07, R3-06
     repository = Repository.open(storage)
     session = repository.readonly_session("main")
     chunks_of(session, "/b")
@@ -121,6 +122,7 @@ def test_readers_write_nothing(storage: FaultyStorage) -> None:  # R0-07
 
 
 def test_an_array_is_read_without_the_manifests_of_others(storage: FaultyStorage) -> None:  # R0-24
+    # R1-07, R1-26, R4-02, R4-04
     repository = Repository.open(storage)
     session = repository.readonly_session("main")
     storage.trace.clear()
@@ -192,6 +194,7 @@ def manifest_of(repository: Repository, path: str) -> set[str]:
 
 
 def test_unchanged_arrays_keep_their_manifest(storage: FaultyStorage) -> None:  # R0-26, R4-63, C2
+    # R4-80
     repository = Repository.open(storage)
     kept = manifest_of(repository, "/g/a")
     replaced = manifest_of(repository, "/b")
@@ -233,6 +236,7 @@ def test_an_array_without_chunks_has_no_manifest(storage: FaultyStorage) -> None
 
 
 def test_a_rename_touches_no_manifest_and_no_chunk(storage: FaultyStorage) -> None:  # R3-09
+    # R0-08, R1-03
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=10))
     session = repository.writable_session("main")
     session.set_document("/g/a", array(text="in an attribute file of its own"))
@@ -291,7 +295,7 @@ def test_attributes_above_the_threshold_go_to_a_file(
     assert [key for _, key in storage.trace].count(file) == 1, "read once"
 
 
-def test_unchanged_attribute_files_are_linked(storage: FaultyStorage) -> None:  # R0-26
+def test_unchanged_attribute_files_are_linked(storage: FaultyStorage) -> None:  # R0-26, R1-30
     config = RepositoryConfig(inline_attributes_threshold_bytes=10)
     repository = Repository.open(storage, config)
     session = repository.writable_session("main")

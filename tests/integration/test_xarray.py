@@ -72,7 +72,7 @@ def write(obj, repository, **kwargs):
 
 
 @pytest.mark.parametrize("chunks", [None, {"time": 3, "lat": 2}], ids=["memory", "dask"])
-def test_round_trip(repository, chunks):
+def test_round_trip(repository, chunks):  # R0-01, R0-02
     dataset = climate() if chunks is None else climate().chunk(chunks)
     write(dataset, repository)
     again = reopen(repository)
@@ -314,7 +314,7 @@ def test_consolidated_metadata_is_not_needed(repository):
     xr.testing.assert_identical(xr.open_zarr(store).load(), climate())
 
 
-def test_time_travel(repository):
+def test_time_travel(repository):  # R3-07, R1-03
     write(climate(), repository)
     repository.create_tag("v1", repository.lookup_branch("main"))
     write(climate(4), repository, mode="w")

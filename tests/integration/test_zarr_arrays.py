@@ -306,7 +306,7 @@ def test_overwriting_and_deleting_nodes(repository):
     assert_same(before["g/y"][...], np.ones(4, dtype="i4"))
 
 
-def test_groups_members_and_attributes(repository):
+def test_groups_members_and_attributes(repository):  # R0-01, R3-02, R1-02
     session = repository.writable_session("main")
     root = zarr.create_group(session.store, attributes={"title": "é", "list": [1, None, 2.5]})
     deep = root.create_group("a/b/c", attributes={"deep": True})

@@ -604,6 +604,7 @@ class CuttingMachine(PackingMachine):
 
 @pytest.mark.parametrize("machine", [PackingMachine, CuttingMachine])
 def test_packing(machine: type[PackingMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+    # R4-02, R4-14, R4-23, R4-24, R4-58, R4-59, R4-63, R4-64, R4-75, R4-76
     monkeypatch.setattr(tiles, "MAX_TILE_REFS", MAX_TILE_REFS)
     # Each step commits and reads everything back, so fewer of them do.
     examples = max(2, int(settings().max_examples * 0.3))

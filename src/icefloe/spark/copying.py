@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zarr
@@ -129,6 +131,8 @@ class _Source:
                 zarr.open_group(source.store, mode="r"),
                 lambda name, offset: RepositoryArray(spec, paths.canonical(name), offset),
             )
+        if isinstance(source, PathLike) or (isinstance(source, str) and "://" not in source):
+            source = Path(source).absolute()  # executors may run in another folder
         group = source if isinstance(source, zarr.Group) else zarr.open_group(source, mode="r")
         pickled = pickle.dumps(group.store)
         prefix = group.path

@@ -10,6 +10,7 @@ class TestMyGeneration(GenerationTests):
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from datetime import timedelta
@@ -20,6 +21,8 @@ import pytest
 
 from icefloe.changes.conflicts import BasicConflictSolver, ConflictDetector
 from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.manifests import ManifestConfig
+from icefloe.config.preloading import ManifestPreload
 from icefloe.config.repository import ChunkPackingConfig, RepositoryConfig
 from icefloe.errors import (
     AlreadyExistsError,
@@ -27,10 +30,13 @@ from icefloe.errors import (
     FormatError,
     IcefloeError,
     InvalidInputError,
+    ReadOnlyError,
     RebaseFailedError,
+    RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
+from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect
 from icefloe.storage.clock import storage_now
 from icefloe.storage.local import LocalStorage
@@ -163,7 +169,7 @@ class GenerationTests:
 
     def test_it_is_found_again(
         self, repo: Repository, storage: Storage, how: dict[str, Any]
-    ) -> None:
+    ) -> None:  # R3-28
         opened = Repository.open(storage)
         assert opened.generation == repo.generation == how.get("generation", "repository")
         assert opened.spec_version == repo.spec_version
@@ -174,7 +180,7 @@ class GenerationTests:
         again = Repository.open_or_create(storage, generation=repo.generation)
         assert again.lookup_branch("main") == repo.lookup_branch("main")
 
-    def test_on_local_files(self, tmp_path: Path, how: dict[str, Any]) -> None:
+    def test_on_local_files(self, tmp_path: Path, how: dict[str, Any]) -> None:  # R3-05, R3-18
         storage = LocalStorage(str(tmp_path / "x"), "none")
         make(storage, how)
         other = MemoryStorage()
@@ -191,6 +197,7 @@ class GenerationTests:
     # --- documents and chunks
 
     def test_documents_come_back_byte_for_byte(self, repo: Repository, storage: Storage) -> None:
+        # R0-48
         session = repo.writable_session("main")
         documents = {f"/odd/{number}": each for number, each in enumerate(ODD_DOCUMENTS)}
         documents |= {f"/odd/a{number}": each for number, each in enumerate(ODD_ARRAYS)}
@@ -204,6 +211,7 @@ class GenerationTests:
             assert reader.document(path) == document
 
     def test_chunks_of_all_kinds(self, tmp_path: Path, how: dict[str, Any]) -> None:
+        # R0-62, R3-08, R3-90, R1-03, R1-38
         (tmp_path / "file.bin").write_bytes(bytes(range(256)))
         prefix = f"file://{tmp_path}/"
         config = RepositoryConfig(inline_chunk_threshold_bytes=4)
@@ -234,6 +242,21 @@ class GenerationTests:
         assert reader.get_chunk("/s", ()) == b"scalar"
         assert sorted(map(tuple, reader.chunk_coords("/a").tolist())) == sorted(expected)
         assert reader.get_chunk("/a", (7,)) is None
+
+    def test_any_hierarchy(self, how: dict[str, Any]) -> None:  # R0-01, R3-02, R1-02
+        root = {"/": array_document((4,), (2,))}
+        parents = ["/" + "/".join("abcdefghij"[:depth]) for depth in range(11)]
+        deep = dict.fromkeys(parents, GROUP) | {f"{parents[-1]}/x": array_document((4,), (2,))}
+        for documents in (root, deep):
+            storage = MemoryStorage()
+            session = Repository.create(storage, **how).writable_session("main")
+            for path, document in documents.items():
+                session.set_document(path, document)
+            *_, array = documents
+            session.set_chunk(array, (1,), b"12")
+            session.commit("one")
+            found = tree(Repository.open(storage).readonly_session("main"))
+            assert found == documents | {f"{array} [1]": b"12"}
 
     def test_replaced_and_deleted_chunks(self, repo: Repository, storage: Storage) -> None:
         session = repo.writable_session("main")
@@ -271,6 +294,7 @@ class GenerationTests:
     # --- nodes
 
     def test_a_rename_touches_the_snapshot_alone(self, repo: Repository, storage: Storage) -> None:
+        # R3-09, R0-08
         before = tree(repo.readonly_session("main"))
         was = objects(storage)
         session = repo.writable_session("main")
@@ -332,6 +356,61 @@ class GenerationTests:
         with pytest.raises(InvalidInputError):
             repo.delete_branch("main")
 
+    @pytest.mark.parametrize("way", ["branch", "tag", "snapshot_id"])
+    def test_reads_go_from_the_name_to_the_chunk(
+        self, storage: Storage, how: dict[str, Any], way: str
+    ) -> None:
+        # R0-24, R3-24, R3-93, R3-95, R3-96, R3-97, R3-98, R1-07, R1-40, R1-41, R1-42
+        config = RepositoryConfig(
+            inline_chunk_threshold_bytes=4,
+            inline_attributes_threshold_bytes=200,
+            manifest=ManifestConfig(preload=ManifestPreload(max_manifests=0)),
+        )
+        made = make(storage, how, config)
+        tip = made.lookup_branch("main")
+        made.create_branch("dev", tip)
+        session = made.writable_session("main")
+        session.set_chunk("/g/a", (9, 1), b"later")
+        session.commit("two")
+        faulty = FaultyStorage(storage)
+        fmt = detect(storage)
+        assert fmt is not None
+        repo = Repository.open(faulty)
+        faulty.trace.clear()
+        name = {"branch": "dev", "tag": "first", "snapshot_id": tip}[way]
+        session = repo.readonly_session(**{way: name})  # type: ignore[arg-type]
+        assert session.get_chunk("/g/a", (9, 1)) == bytes([9]) * 20
+        assert session.snapshot_id == tip
+        kinds = [each and each.kind for each in (fmt.layout.parse(k) for _, k in faulty.trace)]
+        steps = [kind for kind, _ in itertools.groupby(kinds)]
+        assert steps == [None] * (way != "snapshot_id") + ["snapshot", "manifest", "chunk-file"]
+        with pytest.raises(ReadOnlyError):
+            session.set_chunk("/g/a", (9, 1), b"x")
+        if way != "branch":
+            with pytest.raises(RefNotFoundError):
+                repo.writable_session(name)
+
+    def test_the_reference_is_written_last(self, storage: Storage, how: dict[str, Any]) -> None:
+        # R0-25, R3-25, R3-38, R1-07, R1-16
+        faulty = FaultyStorage(storage)
+        repo = make(faulty, how)
+        fmt = detect(storage)
+        assert fmt is not None
+        session = repo.writable_session("main")
+        faulty.trace.clear()
+        session.set_chunk("/g/a", (9, 0), bytes(20))
+        session.set_document("/g", ODD_DOCUMENTS[2] + b" ")
+        session.commit("two")
+        names = [fmt.layout.parse(key) for _, key in faulty.writes()]
+        steps = [
+            each and str(each.kind)
+            for each in names
+            if each is None or each.kind != ObjectKind.TRANSACTION_LOG
+        ]
+        assert steps == ["chunk-file", "manifest", "attributes", "snapshot", None]
+        last = "replace" if repo.generation == "dataset" else "create"
+        assert [verb for verb, _ in faulty.writes()] == ["put"] * (len(names) - 1) + [last]
+
     def test_all_states_of_a_branch_are_remembered(
         self, repo: Repository, storage: Storage
     ) -> None:
@@ -346,7 +425,7 @@ class GenerationTests:
         targets = [tip.snapshot_id and str(tip.snapshot_id) for tip in log]
         assert targets == [one, None, one]
 
-    def test_a_long_history(self, repo: Repository, storage: Storage) -> None:
+    def test_a_long_history(self, repo: Repository, storage: Storage) -> None:  # R3-100, R3-07
         ids = [repo.lookup_branch("main")]
         for value in range(25):
             session = repo.writable_session("main")
@@ -362,10 +441,13 @@ class GenerationTests:
         assert opened.lookup_branch("main~25") == ids[0]
         as_of = opened.readonly_session("main", as_of=infos[5].written_at)
         assert as_of.snapshot_id == infos[5].id
+        for value, snapshot_id in enumerate(ids[1:]):
+            old = opened.readonly_session(snapshot_id=snapshot_id)
+            assert old.document("/") == GROUP + b" " * value + b"\n"
 
     # --- writers that meet
 
-    def test_one_of_two_commits_wins(self, repo: Repository) -> None:
+    def test_one_of_two_commits_wins(self, repo: Repository) -> None:  # R3-37
         sessions = [repo.writable_session("main") for _ in range(2)]
         for number, session in enumerate(sessions):
             session.set_chunk("/b", (number,), b"new")
@@ -374,6 +456,7 @@ class GenerationTests:
             sessions[1].commit("second")
 
     def test_both_changes_survive_a_rebase(self, repo: Repository, storage: Storage) -> None:
+        # R3-26, R3-40, R3-101, R1-43, H-48
         mine, theirs = repo.writable_session("main"), repo.writable_session("main")
         for number, session in enumerate((theirs, mine)):
             session.set_document(f"/new{number}", array_document((4,), (1,)))
@@ -448,6 +531,7 @@ class GenerationTests:
         assert repo.diff(from_branch="main~1", to_branch="main").is_empty()
 
     def test_manifests_are_split_and_linked(self, storage: Storage, how: dict[str, Any]) -> None:
+        # R0-50, R0-53, R3-20, R3-82, R1-34, R4-01
         config = RepositoryConfig.default()
         config.manifest = split_every(10)
         repo = make(storage, how, config)
@@ -537,6 +621,7 @@ class GenerationTests:
     # --- death and damage
 
     def test_a_writer_that_dies_anywhere_harms_nothing(self, how: dict[str, Any]) -> None:
+        # R0-05, R0-06, R3-06
         prepared = MemoryStorage()
         make(prepared, how)
         old = picture(prepared)

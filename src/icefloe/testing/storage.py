@@ -129,6 +129,7 @@ class StorageReadTests:
             storage.get("folder/object/below")
 
     def test_ranges_are_exact(self, storage: Storage, writer: Storage) -> None:  # R3-15
+        # R0-13, R1-05
         data = bytes(range(256)) * 4
         writer.put("ranges", data)
         assert storage.get("ranges", 10, 20) == data[10:30]
@@ -289,7 +290,7 @@ class StorageTests(StorageReadTests):
             storage.delete_many([key])
         assert [*storage.list()] == []
 
-    def test_odd_keys_are_listed_and_deleted(self, storage: Storage) -> None:
+    def test_odd_keys_are_listed_and_deleted(self, storage: Storage) -> None:  # R3-16, R1-05
         for key in ODD_KEYS:
             storage.create(key, b"1")
         assert [info.key for info in storage.list()] == sorted(ODD_KEYS, key=str.encode)
@@ -298,7 +299,7 @@ class StorageTests(StorageReadTests):
         storage.delete_many(ODD_KEYS)
         assert [*storage.list()] == []
 
-    def test_reads_and_lists_show_writes_at_once(self, storage: Storage) -> None:  # R3-13
+    def test_reads_and_lists_show_writes_at_once(self, storage: Storage) -> None:  # R3-13, R1-05
         for number in range(20):
             key = f"now/{number:02}"
             storage.put(key, b"%d" % number)
@@ -323,7 +324,7 @@ class StorageTests(StorageReadTests):
         with pytest.raises(AlreadyExistsError):
             storage.create("big/created", data[:-1] + b"x")
 
-    def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:
+    def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:  # R2-14
         storage.put("attributed", b"1", {"icefloetype": "snapshot", "icefloeversion": "2"})
         storage.put("plain", b"1")
         expected = {"icefloetype": "snapshot", "icefloeversion": "2"}
@@ -335,7 +336,7 @@ class StorageTests(StorageReadTests):
 
     # Conditional writes
 
-    def test_create_refuses_to_overwrite(self, storage: Storage) -> None:  # R3-14
+    def test_create_refuses_to_overwrite(self, storage: Storage) -> None:  # R3-14, R1-05
         storage.create("refs/first", b"ours")
         with pytest.raises(AlreadyExistsError):
             storage.create("refs/first", b"theirs")
@@ -440,7 +441,7 @@ class StorageTests(StorageReadTests):
 
     # Listing and deleting
 
-    def test_a_listing_is_sorted_by_bytes(self, storage: Storage) -> None:  # R3-17
+    def test_a_listing_is_sorted_by_bytes(self, storage: Storage) -> None:  # R3-17, R1-05
         keys = [
             "a-b",
             "a.b",

@@ -193,7 +193,7 @@ class TestValues:
 
 
 class TestFiles:
-    def test_the_example_of_the_seed(self):
+    def test_the_example_of_the_seed(self):  # R4-21, R4-22, R4-23, R4-24, R4-28, R4-36, R4-37
         config = from_yaml(EXAMPLE)
 
         assert config == RepositoryConfig(manifest=EXAMPLE_CONFIG)

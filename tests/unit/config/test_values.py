@@ -189,7 +189,7 @@ class TestEffective:
     def test_defaults(self):
         settings = RepositoryConfig().effective()
 
-        assert settings.inline_chunk_threshold_bytes == 512
+        assert settings.inline_chunk_threshold_bytes == 512  # R2-36
         assert settings.inline_attributes_threshold_bytes == 65_536  # H-07
         assert settings.get_partial_values_concurrency == 10
         assert settings.compression_level == 3

@@ -44,7 +44,7 @@ def test_client_is_this_version_in_at_most_12_bytes() -> None:
     assert len(CLIENT.encode()) <= 12
 
 
-def test_object_metadata_repeats_the_header() -> None:
+def test_object_metadata_repeats_the_header() -> None:  # H-31
     attributes = object_attributes(1, FileType.TRANSACTION_LOG, Compression.ZSTD)  # R2-14
     assert attributes == {
         "ic_spec_ver": "1",
@@ -55,7 +55,7 @@ def test_object_metadata_repeats_the_header() -> None:
 
 
 @pytest.mark.parametrize("file_type", list(FileType))
-def test_headers_are_read_back(file_type: FileType) -> None:
+def test_headers_are_read_back(file_type: FileType) -> None:  # R2-03
     data = make_header(1, file_type, Compression.ZSTD) + b"body"
     header = read_header(data, file_type, "key")
     assert header is not None
@@ -103,7 +103,7 @@ def header_with(version: int = 2, kind: int = 1, compression: int = 1) -> bytes:
         (wide_header(kind=6), "found type 6"),
     ],
 )
-def test_bad_headers_say_what_is_wrong(data: bytes, reason: str) -> None:
+def test_bad_headers_say_what_is_wrong(data: bytes, reason: str) -> None:  # R2-08, R2-10, R2-11
     with pytest.raises(FormatError, match=reason) as caught:  # R2-20
         read_header(data, FileType.SNAPSHOT, "snapshots/X")
     assert caught.value.key == "snapshots/X"
@@ -116,7 +116,7 @@ def test_frames_state_size_and_checksum() -> None:
     assert parameters.has_checksum
 
 
-def test_uncompressed_bodies_are_read() -> None:
+def test_uncompressed_bodies_are_read() -> None:  # R2-11
     data = make_header(1, FileType.SNAPSHOT, Compression.NONE) + b"\x90"
     header = read_header(data, FileType.SNAPSHOT, "key")
     assert header is not None
@@ -134,7 +134,7 @@ def test_frames_without_a_size_are_read(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [compress, undeclared])
-def test_frames_must_be_whole_and_alone(make) -> None:
+def test_frames_must_be_whole_and_alone(make) -> None:  # R2-20
     frame = make(b"some content that is long enough" * 9)
     for length in range(len(frame)):
         with pytest.raises(FormatError):
@@ -190,7 +190,7 @@ def test_limits_follow_the_compressed_size() -> None:
         (b"", "truncated"),
     ],
 )
-def test_bad_msgpack_says_what_is_wrong(body: bytes, reason: str) -> None:
+def test_bad_msgpack_says_what_is_wrong(body: bytes, reason: str) -> None:  # R2-20
     with pytest.raises(FormatError, match=reason):
         decode_msgpack(ANY, body, "key")
 

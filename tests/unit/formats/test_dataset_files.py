@@ -166,7 +166,7 @@ def test_bytes_that_are_no_coordinates(data: bytes) -> None:
 # --- the state file
 
 
-def test_where_files_lie(storage: Storage) -> None:  # R0-45 R0-17 R0-39 H-24
+def test_where_files_lie(storage: Storage) -> None:  # R0-45 R0-17 R0-39 H-24, R0-20
     repo = Repository.create(
         storage, RepositoryConfig(inline_attributes_threshold_bytes=50), generation="dataset"
     )
@@ -188,7 +188,7 @@ def test_where_files_lie(storage: Storage) -> None:  # R0-45 R0-17 R0-39 H-24
     assert rows[0]["inline_attrs"] is None  # R0-49
 
 
-def test_the_state_counts_its_generations(storage: Storage) -> None:
+def test_the_state_counts_its_generations(storage: Storage) -> None:  # R0-17, R0-33, R0-39
     # R0-27 R0-28 R0-29 R0-31 R0-32 R0-34 R0-36 R0-37 R0-38 R0-40 R0-41 R0-43 H-01 H-09
     repo = Repository.create(storage, generation="dataset")
     state = state_of(storage)
@@ -209,6 +209,7 @@ def test_the_state_counts_its_generations(storage: Storage) -> None:
         assert state_of(storage)["generation"] == number
     state = state_of(storage)
     assert state["id"] == dataset_id
+    assert "store_root" not in state
     assert [each["snapshot-id"] for each in state["snapshots"]][1:] == [tip, two]
     first, _, newest = state["snapshots"]
     assert first["parent-snapshot-id"] is None
@@ -241,15 +242,16 @@ def test_the_state_is_swapped_last(storage: Storage) -> None:  # R0-25 R0-12 R0-
 
 def test_a_dataset_without_references_shows_what_was_listed_last(
     repo: Repository, storage: Storage
-) -> None:  # R0-35 R0-66 H-11
+) -> None:  # R0-35 R0-66 H-11, R0-37
     tip = repo.lookup_branch("main")
     state = state_of(storage)
-    del state["refs"], state["icefloe"]
+    del state["refs"], state["icefloe"], state["snapshots"][0]["parent-snapshot-id"]
     state["others"] = {"kept": True}
     storage.put("state.json", json.dumps(state).encode())
     opened = Repository.open(storage)
     assert opened.lookup_branch("main") == tip
     assert opened.list_branches() == {"main"}
+    assert [info.parent_id is None for info in opened.ancestry(branch="main")] == [False, True]
     session = opened.writable_session("main")
     session.set_chunk("/b", (9,), b"9")
     new = session.commit("more")
@@ -271,7 +273,7 @@ def test_a_dataset_without_references_shows_what_was_listed_last(
         {"snapshots": [{"snapshot-id": "x", "timestamp-ms": 1, "structure-file": "x.parquet"}] * 2},
     ],
 )
-def test_bad_states_are_refused(change: dict[str, Any]) -> None:
+def test_bad_states_are_refused(change: dict[str, Any]) -> None:  # R0-36 R0-41 H-01
     document = {"id": "x", "generation": 1, "snapshots": []} | change
     with pytest.raises(FormatError, match=r"state\.json"):
         State.parse(json.dumps(document).encode())
@@ -357,6 +359,7 @@ def test_the_schemas_are_those_of_the_spec(repo: Repository, storage: Storage) -
 
 
 def test_rows_describe_the_nodes(repo: Repository, storage: Storage) -> None:  # R0-18 R0-20 R0-50
+    # R0-46, R0-47b, R0-47d
     table = read(storage, f"s/{repo.lookup_branch('main')}.parquet").read()
     rows = {row["path"]: row for row in table.to_pylist()}
     assert {path: row["type"] for path, row in rows.items()} == {
@@ -380,6 +383,25 @@ def test_rows_describe_the_nodes(repo: Repository, storage: Storage) -> None:  #
     (inventory,) = array_row["inventories"]
     assert f"i/{inventory['inventory_file']}" in keys(storage, "i")
     assert inventory["extent"] == [[0, 10]]  # H-18
+
+
+def test_attributes_are_never_in_two_places(storage: Storage) -> None:  # R0-49
+    config = RepositoryConfig(inline_attributes_threshold_bytes=50)
+    session = Repository.create(storage, config, generation="dataset").writable_session("main")
+    session.set_document("/", group(long="x" * 100))
+    session.set_document("/g", group(short=1))
+    snapshot_id = SnapshotId.parse(session.commit("one"))
+    key = FORMAT.layout.snapshot(snapshot_id)
+    table = read(storage, key).read().replace_schema_metadata(None)
+    kinds = ["inline_attrs", "attrs_reference"]
+    used = [[name for name in kinds if row[name] is not None] for row in table.to_pylist()]
+    assert used == [["attrs_reference"], ["inline_attrs"]]
+    place = table.schema.get_field_index("inline_attrs")
+    both = table.set_column(place, table.schema.field(place), [[b'{"a":1}'] * 2])
+    sink = io.BytesIO()
+    pq.write_table(both, sink)
+    with pytest.raises(FormatError, match="both here and in a file"):
+        list(CODEC.decode_snapshot(sink.getvalue(), snapshot_id, key).nodes)
 
 
 @pytest.mark.parametrize(

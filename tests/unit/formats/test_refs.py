@@ -52,7 +52,7 @@ def keys(storage) -> list[str]:
     return [info.key for info in storage.list()]
 
 
-def test_content_is_as_in_spec_001() -> None:
+def test_content_is_as_in_spec_001() -> None:  # R2-02
     snapshot_id = SnapshotId.parse("VY76P925PRY57WFEK410")  # R1-12 to R1-14
     assert ref_content(snapshot_id) == b'{"snapshot":"VY76P925PRY57WFEK410"}'
     assert snapshot_id == bytes.fromhex("df8e6b2445b63c53f1ee9902")
@@ -62,6 +62,7 @@ def test_content_is_as_in_spec_001() -> None:
 
 
 def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
+    # R3-39, R3-40, R1-17, R1-18, R1-20
     tip = refs.tip("main")
     assert tip == BranchTip("main", 0, ONE)
     assert refs.advance(tip, TWO) == BranchTip("main", 1, TWO)
@@ -94,7 +95,7 @@ def test_a_torn_branch_does_not_hide_the_others(refs: SequenceRefs, storage, cap
         again.tip("torn")
 
 
-def test_a_moved_branch_is_a_conflict(refs: SequenceRefs) -> None:
+def test_a_moved_branch_is_a_conflict(refs: SequenceRefs) -> None:  # R3-40, R1-17
     tip = refs.tip("main")
     refs.advance(tip, TWO)
     with pytest.raises(ConflictError) as caught:

@@ -26,6 +26,7 @@ def body(data: bytes) -> Any:
 
 
 def test_snapshot_has_the_eleven_fields_of_spec_001() -> None:
+    # R1-27, R2-12, R2-13, R2-21, R2-22, R2-32
     snapshot = make_golden.snapshot()
     fields = body(CODEC.encode_snapshot(snapshot).data)
     (
@@ -54,7 +55,7 @@ def test_snapshot_has_the_eleven_fields_of_spec_001() -> None:
     assert list(nodes) == list(snapshot.nodes.paths)  # R1-31
 
 
-def test_nodes_are_the_structs_of_spec_001() -> None:
+def test_nodes_are_the_structs_of_spec_001() -> None:  # R1-32
     snapshot = make_golden.snapshot()
     nodes = body(CODEC.encode_snapshot(snapshot).data)[10]
     root, data, scalar, large = (nodes[path] for path in snapshot.nodes.paths)
@@ -90,7 +91,7 @@ def test_floats_of_four_bytes_are_written_as_such() -> None:
     assert bytes.fromhex("81 a7 46 6c 6f 61 74 33 32 ca 7f c0 00 00") in raw
 
 
-def test_manifest_is_a_sorted_map_with_arrays_as_keys() -> None:
+def test_manifest_is_a_sorted_map_with_arrays_as_keys() -> None:  # R1-35, R1-37, R2-29, R2-32
     parts = make_golden.manifest_parts()
     version, flags, chunks = body(CODEC.encode_manifest(parts[::-1]).data)  # R1-36
     assert version == 0

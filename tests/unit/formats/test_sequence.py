@@ -51,7 +51,7 @@ class PickyStorage(MemoryStorage):
         (1099511627775, "00000000"),
     ],
 )
-def test_names(sequence: int, name: str) -> None:
+def test_names(sequence: int, name: str) -> None:  # R3-43, R1-20
     assert sequence_name(sequence) == f"{name}.json"
     assert parse_sequence_name(f"{name}.json") == sequence
 

@@ -110,6 +110,7 @@ def committed(*documents: bytes) -> tuple[Storage, dict[str, Any]]:
 
 
 def test_where_files_lie(tmp_path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-91 H-24
+    # R3-23, R3-39, R3-41
     storage = icefloe.local_filesystem_storage(str(tmp_path))
     config = RepositoryConfig(inline_attributes_threshold_bytes=50)
     repo = Repository.create(storage, config, generation="store")
@@ -220,7 +221,7 @@ def test_fill_values(data_type: str, value: Any, tagged: dict[str, Any]) -> None
     assert "zarr_metadata" not in nodes["/0"]  # it is rebuilt byte for byte
 
 
-def test_all_variants_are_tried() -> None:
+def test_all_variants_are_tried() -> None:  # R3-64
     variants = seed_schema("snapshot")["definitions"]["FillValue"]["oneOf"]
     names = {name for variant in variants for name in variant["properties"]}
     assert names == {name for _, _, tagged in TYPED for name in tagged}
@@ -296,6 +297,54 @@ def test_nodes_have_numbers_that_last() -> None:  # R3-70 H-20 R3-09
     assert newest["/moved"]["id"] == numbers["/0"]
     (manifest,) = stored(storage, "m")
     assert manifest["chunks"] == {f"{numbers['/0']}/0": {"Inline": [97, 98, 99]}}  # H-14 R3-84
+
+
+def test_a_snapshot_file_says_it_all() -> None:
+    # R3-19 R3-21 R3-51 R3-52 R3-54 R3-55 R3-56 R3-57 R3-66 R3-69 R3-72 R3-75 R3-76 R3-80 H-15 H-27
+    storage = icefloe.in_memory_storage()
+    config = RepositoryConfig(inline_attributes_threshold_bytes=50)
+    repo = Repository.create(storage, config, generation="store")
+    documents = {
+        "/": group(),
+        "/g": group(short=1),
+        "/g/a": document(),
+        "/large": group(long="x" * 100),
+    }
+    session = repo.writable_session("main")
+    for path, each in documents.items():
+        session.set_document(path, each)
+    session.set_chunk("/g/a", (0,), b"abc")
+    session.commit("one")
+    session = repo.writable_session("main")
+    begun = datetime.now(UTC)
+    session.set_chunk("/g/a", (1,), b"def")
+    tip = session.commit("two")
+    validate_all(storage)
+    assert len(stored(storage, "s")) == 3
+    found = json.loads(storage.get(FORMAT.layout.snapshot(SnapshotId.parse(tip))))
+    assert bytes(found["metadata"]["id"][:12]) == SnapshotId.parse(tip)
+    assert found["metadata"]["message"] == "two"
+    history = found["short_term_history"]
+    assert [each["message"] for each in history] == ["one", "Repository initialized"]
+    assert found["short_term_parents"] == found["total_parents"] == 2
+    times = [each["written_at"] for each in (history[1], history[0])]
+    times += [found["started_at"], begun.isoformat(), found["metadata"]["written_at"]]
+    moments = [datetime.fromisoformat(each) for each in times]
+    assert moments == sorted(moments)
+    nodes = found["nodes"]
+    assert {path: node["path"] for path, node in nodes.items()} == {p: p for p in documents}
+    assert nodes["/g"]["node_data"] == "Group"
+    assert nodes["/g"]["user_attributes"] == {"Inline": {"short": 1}}
+    _, (ref,) = nodes["/g/a"]["node_data"]["Array"]
+    assert ref["flags"] == []
+    assert f"m/{file_name(bytes(ref['object_id']))}.json" in {i.key for i in storage.list("m/")}
+    outside = nodes["/large"]["user_attributes"]["Ref"]
+    (rows,) = (json.loads(storage.get(info.key)) for info in storage.list("a/"))
+    assert rows[outside["location"]] == {"long": "x" * 100}
+    assert outside["flags"] == []
+    storage.delete_many([info.key for info in storage.list("m/")])
+    reader = Repository.open(storage).readonly_session("main")
+    assert {path: reader.document(path) for path in documents} == documents
 
 
 def test_properties_that_json_has_not_come_back() -> None:  # R3-53
@@ -407,7 +456,7 @@ def foreign_store(parents: int = 1) -> Storage:
     return storage
 
 
-def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71
+def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71, R3-20, R3-82, R3-33
     storage = foreign_store()
     snapshot_id = SnapshotId(WIDE)
     repo = Repository.open(storage)
@@ -451,7 +500,7 @@ BAD_SNAPSHOTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("place", BAD_SNAPSHOTS)
-def test_bad_snapshots_are_refused(place: str) -> None:
+def test_bad_snapshots_are_refused(place: str) -> None:  # R3-52 R3-55 R3-65 R3-71 R3-76
     storage, _ = committed(document())
     snapshot = max(stored(storage, "s"), key=lambda s: s["total_parents"])
     del snapshot["checksum"]
@@ -481,7 +530,7 @@ def test_bad_snapshots_are_refused(place: str) -> None:
         {"1/0": {"Ref": {"id": [0] * 16, "offset": 2**64 - 1, "length": 2}}},
     ],
 )
-def test_bad_manifests_are_refused(chunks: Any) -> None:
+def test_bad_manifests_are_refused(chunks: Any) -> None:  # R3-89
     data = json.dumps({"chunks": chunks}).encode()
     with pytest.raises(FormatError):
         CODEC.decode_manifest_index(data, len(data), KEY)

@@ -61,6 +61,8 @@ def stored_nodes(draw: st.DrawFn, path: str) -> Node:
 
 @given(st.data())
 def test_a_spliced_table_is_the_table_of_all_nodes(data: st.DataObject) -> None:
+    # R4-53, R4-79: manifests of nodes, nodes of manifests
+
     def some(paths: set[str]) -> dict[str, Node]:
         return {path: data.draw(stored_nodes(path)) for path in sorted(paths)}
 

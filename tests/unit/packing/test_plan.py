@@ -48,7 +48,7 @@ MANIFESTS = {b"M1": "ab", b"M2": "abc", b"M3": "c"}
 
 
 @pytest.mark.parametrize("modified", ["a", "ab", "abc", "c"])
-def test_closure_of_the_worked_example(modified: str) -> None:
+def test_closure_of_the_worked_example(modified: str) -> None:  # R4-52
     visited: list[bytes] = []
 
     def members(manifest: Any) -> str:
@@ -81,6 +81,7 @@ def test_arrays_larger_than_the_default_set_are_alone() -> None:  # R4-31, R4-65
 
 
 def test_rules_stop_at_the_first_match() -> None:  # R4-33, R4-68, H-35, H-40
+    # R4-16, R4-36, R4-37, R4-64
     config = ChunkManifests(
         sets=(
             ManifestSet(name="one", max_manifest_size=10),
@@ -96,7 +97,7 @@ def test_rules_stop_at_the_first_match() -> None:  # R4-33, R4-68, H-35, H-40
     assert apply_rules(item("a", 6, "/g/time"), config) == "default"
 
 
-def test_sets_that_only_receive_overflow_are_filled() -> None:  # H-34
+def test_sets_that_only_receive_overflow_are_filled() -> None:  # H-34, R4-59
     config = ChunkManifests(
         sets=(
             ManifestSet(name="first", max_manifest_size=10, overflow_to="second"),
@@ -108,7 +109,7 @@ def test_sets_that_only_receive_overflow_are_filled() -> None:  # H-34
     assert contents(plan) == [("default", ["c"]), ("first", ["a"]), ("second", ["b"])]
 
 
-def test_overflow_order_is_topological_then_as_configured() -> None:  # R4-61, R4-69
+def test_overflow_order_is_topological_then_as_configured() -> None:  # R4-61, R4-69, R4-81
     sets = (
         ChunkManifests(
             sets=(
@@ -155,6 +156,7 @@ def test_packing_by_number_mixes_large_and_small() -> None:  # R4-71 to R4-73
 
 @given(st.lists(st.integers(1, 100), max_size=60), st.integers(100, 300))
 def test_bins_are_few_and_never_too_full(sizes: list[int], bin_size: int) -> None:  # R4-60, R4-70
+    # R4-81
     bins = pack_by_size(range(len(sizes)), bin_size, lambda i: sizes[i])
     assert sorted(i for b in bins for i in b) == list(range(len(sizes)))
     assert all(sum(sizes[i] for i in b) <= bin_size for b in bins)
@@ -210,7 +212,7 @@ def configs(draw: st.DrawFn) -> ChunkManifests:
 )
 def test_every_item_is_placed_once_and_limits_hold(
     config: ChunkManifests, sizes: list[int], standing: list[tuple[str, int]]
-) -> None:  # R4-62, R4-67
+) -> None:  # R4-62, R4-67, R4-23, R4-24, R4-66, H-37, R4-65
     items = [item(f"n{i}", size) for i, size in enumerate(sizes)]
     before = {f"s{i}": place for i, place in enumerate(standing)}
     plan = planned(items, config, before)

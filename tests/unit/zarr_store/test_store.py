@@ -254,7 +254,7 @@ async def test_a_chunk_does_not_change_with_the_array_it_was_written_from(store)
         assert await value(store, key) == bytes([1]) * size
 
 
-async def test_empty_chunks_are_not_absent_ones(store):
+async def test_empty_chunks_are_not_absent_ones(store):  # H-50
     await store.set("a/zarr.json", buffer(array_document()))
     await store.set("a/c/0/0", buffer(b""))
     store.session.commit("one empty chunk")
