@@ -149,7 +149,7 @@ def test_all_small_numbers_and_their_lengths() -> None:  # R0-57
 
 
 @given(st.tuples(numbers, numbers), st.tuples(numbers, numbers), st.tuples(numbers, numbers))
-def test_a_box_lies_between_its_corners(a: Any, b: Any, c: Any) -> None:  # R0-59
+def test_a_box_is_within_its_range(a: Any, b: Any, c: Any) -> None:  # R0-59
     lower, upper = zip(*map(sorted, zip(a, b, strict=True)), strict=True)
     inside = tuple(min(max(x, lo), hi) for x, lo, hi in zip(c, lower, upper, strict=True))
     first, last = coordinates.encode_one(lower), coordinates.encode_one(upper)
