@@ -13,6 +13,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark import arrays
+from icefloe.spark.coordinates import decoded_coordinate
 from icefloe.spark.grid import (
     Region,
     Target,
@@ -170,10 +171,7 @@ def _chosen(
 
 def positions(coordinate: zarr.Array[Any], dimension: str, wanted: slice) -> slice:
     """Where a slice of coordinate values is, as xarray finds it."""
-    import xarray as xr
-
-    variable = xr.Variable((dimension,), coordinate[:], dict(coordinate.attrs))
-    decoded = xr.decode_cf(xr.Dataset(coords={dimension: variable}))
+    decoded = decoded_coordinate(coordinate, dimension)
     found = decoded.indexes[dimension].slice_indexer(wanted.start, wanted.stop)
     if not isinstance(found, slice) or found.step not in (None, 1):
         raise InvalidInputError(f"{wanted} selects no consecutive part of {dimension}")
