@@ -13,7 +13,7 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
-from icefloe.errors import InvalidInputError, RebaseFailedError
+from icefloe.errors import AlreadyExistsError, InvalidInputError, RebaseFailedError
 from tests.documents import array, group
 
 ANY = ManifestSplitCondition.AnyArray()
@@ -23,12 +23,18 @@ CONFIG = icefloe.RepositoryConfig(
     )
 )
 SIZE = 10
+FORMATS = [("repository", 1), ("repository", 2), ("store", None), ("dataset", None)]
 
 
-@pytest.fixture
-def repo(tmp_path):
+def create(tmp_path, generation, spec_version):
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
-    repo = icefloe.Repository.create(storage, CONFIG)
+    how = {} if spec_version is None else {"spec_version": spec_version}
+    return icefloe.Repository.create(storage, CONFIG, generation=generation, **how)
+
+
+@pytest.fixture(params=FORMATS, ids=lambda each: f"{each[0]}-{each[1] or 0}")
+def repo(request, tmp_path):
+    repo = create(tmp_path, *request.param)
     session = repo.writable_session("main")
     session.set_document("/", group())
     session.set_document("/a", array((SIZE, 2)))
@@ -109,14 +115,19 @@ def test_a_branch_that_moved_keeps_their_chunks(repo, row):
 
 
 def test_a_conflict_within_a_linked_tile_is_found(repo):
-    for solver, fails in (
-        (icefloe.ConflictDetector(), True),
-        (icefloe.BasicConflictSolver(on_chunk_conflict=icefloe.VersionSelection.UseTheirs), False),
+    # Without logs, writing what is there already is no change: each of them writes another value.
+    for solver, fails, value in (
+        (icefloe.ConflictDetector(), True, b"first"),
+        (
+            icefloe.BasicConflictSolver(on_chunk_conflict=icefloe.VersionSelection.UseTheirs),
+            False,
+            b"theirs",
+        ),
     ):
         session = repo.writable_session("main")
         session.link_tiles("/a", wrote(session, {(4, 0): b"ours", (4, 1): b"ours"}))
         theirs = repo.writable_session("main")
-        theirs.set_chunk("/a", (4, 0), b"theirs")
+        theirs.set_chunk("/a", (4, 0), value)
         theirs.commit("theirs")
         if fails:
             with pytest.raises(RebaseFailedError):
@@ -158,3 +169,54 @@ def test_deleting_an_array_forgets_its_tiles(repo):
     session.delete_node("/a")
     session.commit("gone")
     assert repo.readonly_session("main").get_node("/a") is None
+
+
+@pytest.mark.parametrize(("generation", "spec_version"), FORMATS)
+def test_new_arrays_are_linked_where_their_ids_are_known(tmp_path, generation, spec_version):
+    repo = create(tmp_path, generation, spec_version)
+    known = generation == "repository"
+    session = repo.writable_session("main")
+    session.set_document("/a", array((SIZE, 2)))
+    assert session.can_link("/a") is known
+    tiles = wrote(session, filled(range(SIZE)))
+    assert (tiles is not None) is known
+    if tiles is None:
+        chunks, deleted = written(session, filled(range(SIZE)))
+        session.set_chunk_refs("/a", chunks, deleted)
+    else:
+        session.link_tiles("/a", tiles)
+    theirs = repo.writable_session("main")
+    theirs.set_document("/b", array((2, 2)))
+    theirs.set_chunk("/b", (0, 0), b"theirs")
+    theirs.commit("another new array, which may take the number")
+    session.commit("ours", rebase_with=icefloe.ConflictDetector())
+    assert contents(repo) == filled(range(SIZE))
+    assert repo.readonly_session("main").get_chunk("/b", (0, 0)) == b"theirs"
+    session = repo.writable_session("main")
+    assert session.can_link("/a")
+
+
+def written(session, chunks):
+    part = pickle.loads(pickle.dumps(session.part()))
+    for place, data in chunks.items():
+        part.set_chunk("/a", place, data)
+    return part.written()["/a"]
+
+
+@pytest.mark.parametrize("generation", ["store", "dataset"])
+def test_a_manifest_that_would_name_another_node_is_refused(tmp_path, generation):
+    session = create(tmp_path, generation, None).writable_session("main")
+    session.set_document("/a", array((SIZE, 2)))
+    with pytest.raises(InvalidInputError, match="given by the commit"):
+        session.link_tiles("/a", [])
+
+
+def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
+    repo = create(tmp_path, "repository", 2)
+    session = repo.writable_session("main")
+    forks = session.fork(), session.fork()
+    for fork in forks:
+        fork.set_document("/a", array((SIZE, 2)))
+    forks[1].link_tiles("/a", wrote(forks[1], filled(range(4))))
+    with pytest.raises(AlreadyExistsError, match="before you fork"):
+        session.merge(*forks)

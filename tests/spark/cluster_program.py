@@ -1,13 +1,12 @@
-"""A driver on a cluster of two executors: core flows, retries, and an executor that dies.
+"""A driver on a cluster of two executors: flows, retries, and processes that die, itself at last.
 
-Run by `test_clusters.py` with the folder of a new repository; prints a line of JSON.
+Run by `test_clusters.py` with an empty folder; prints a line of JSON for each part. One program
+does it all because a cluster takes long to start.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -16,51 +15,18 @@ import numpy as np
 import icefloe
 from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
 from icefloe.spark.session import prepare_environment
-
-SHAPE = (8, 6)
-
-
-def numbers(region):
-    rows = np.arange(region[0].start, region[0].stop)[:, None]
-    return rows * 10 + np.arange(region[1].start, region[1].stop)
+from tests.spark.program_values import SHAPE, Fails, numbers
+from tests.spark.programs import tell
+from tests.spark.stopped_jobs import die_before_the_commit, is_cancelled_by_control_c
+from tests.spark.table_flow import use_tables
 
 
-class Fails:
-    """Values whose first calls for one region fail, each in its own way."""
-
-    def __init__(self, folder: str, times: int, *, kill: bool = False) -> None:
-        self.folder = folder
-        self.times = times
-        self.kill = kill
-
-    def __call__(self, region):
-        if region[0].start == 4 and region[1].start == 0:
-            for number in range(self.times):
-                mark = Path(self.folder) / f"attempt-{self.kill}-{number}"
-                if not mark.exists():
-                    mark.touch()
-                    if self.kill:
-                        os.kill(executor_of(os.getpid()), signal.SIGKILL)
-                    raise ConnectionResetError("the network is flaky today")
-        return numbers(region)
-
-
-def executor_of(process):
-    """The JVM that a Python worker belongs to."""
-    import psutil
-
-    for parent in psutil.Process(process).parents():
-        if parent.name().startswith("java"):
-            return parent.pid
-    raise AssertionError("a worker has an executor above it")
-
-
-def main() -> None:
+def cluster_session():
     from pyspark.sql import SparkSession
 
-    folder = sys.argv[1]
     prepare_environment()
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("icefloe tests")
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings = {
         "spark.executor.memory": "1g",
         "spark.driver.memory": "1g",
@@ -68,26 +34,33 @@ def main() -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": quick,
+        "spark.executor.extraJavaOptions": quick,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.sql.shuffle.partitions": "2",
+        # How long a Python worker may go on after its task was cancelled; 2 s if not given.
+        "spark.python.task.killTimeout": "200ms",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{folder}/repo"))
+    return spark
+
+
+def use_core(spark, repo, folder):
+    """Jobs of several kinds, with tasks that fail and an executor that dies."""
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
     flaky = write(spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, task_bytes=1)
+    map_blocks(spark, repo, np.negative, "flaky", "mapped")
+    reduce(spark, repo, "flaky", "sum", "total/flaky", dims="y")
     killed = write(
         spark, repo, {"killed": Fails(folder, 1, kill=True)}, create={"killed": new}, task_bytes=1
     )
-    map_blocks(spark, repo, np.negative, "flaky", "mapped")
-    reduce(spark, repo, "flaky", "sum", "total/flaky", dims="y")
     rechunk(spark, repo, "killed", (8, 1))
     session = repo.readonly_session("main")
     expected = numbers((slice(0, 8), slice(0, 6)))
-    found = {
+    return {
         "flaky": np.array_equal(session.read_region("/flaky"), expected),
         "killed": np.array_equal(session.read_region("/killed"), expected),
         "mapped": np.array_equal(session.read_region("/mapped"), -expected),
@@ -96,8 +69,17 @@ def main() -> None:
         "attempts": len(list(Path(folder).glob("attempt-*"))),
         "commits": len(list(repo.ancestry(branch="main"))) - 1,
     }
-    print("RESULT", json.dumps(found))
-    spark.stop()
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    spark = cluster_session()
+    repo = icefloe.Repository.create(f"{folder}/repo")
+    tell("core", use_core(spark, repo, folder))
+    tell("tables", use_tables(spark, f"{folder}/tables")[0])
+    stopped = icefloe.Repository.create(f"{folder}/stopped")
+    tell("cancelled", is_cancelled_by_control_c(spark, stopped, folder))
+    die_before_the_commit(spark, stopped)
 
 
 if __name__ == "__main__":

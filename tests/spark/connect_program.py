@@ -1,12 +1,11 @@
-"""A client of Spark Connect: core flows, failures that name what failed, and progress.
+"""A client of Spark Connect: flows, tables, failures that name what failed, and progress.
 
-Run by `test_clusters.py` with the folder of a new repository; prints a line of JSON.
+Run by `test_clusters.py` with an empty folder; prints a line of JSON for each part.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import sys
 
 import numpy as np
@@ -14,7 +13,9 @@ import numpy as np
 import icefloe
 from icefloe.errors import TaskFailedError
 from icefloe.spark import NewArray, local_session, rechunk, reduce, runner, write
-from tests.spark.cluster_program import SHAPE, Fails, numbers
+from tests.spark.program_values import SHAPE, Fails, numbers
+from tests.spark.programs import tell
+from tests.spark.table_flow import use_tables, write_by_format
 
 
 def broken(region):
@@ -23,11 +24,8 @@ def broken(region):
     return 0
 
 
-def main() -> None:
-    folder = sys.argv[1]
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    spark = local_session(2, memory="1g", max_failures=3, connect=True, config=quick)
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{folder}/repo"))
+def use_core(spark, repo, folder):
+    """Jobs of several kinds, with tasks that fail at first, and one that fails for good."""
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
     screen = sys.stderr = io.StringIO()
     report = write(
@@ -43,7 +41,7 @@ def main() -> None:
         told = str(error)
     session = repo.readonly_session("main")
     expected = numbers((slice(0, 8), slice(0, 6)))
-    found = {
+    return {
         "connect": runner.is_connect(spark),
         "values": np.array_equal(session.read_region("/t"), expected),
         "top": np.array_equal(session.read_region("/top/t"), expected.max(axis=1)),
@@ -52,7 +50,20 @@ def main() -> None:
         "shown": "8/8 tasks" in screen.getvalue(),
         "commits": len(list(repo.ancestry(branch="main"))) - 1,
     }
-    print("RESULT", json.dumps(found))
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    quick = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = local_session(2, memory="1g", max_failures=3, connect=True, config=quick)
+    repo = icefloe.Repository.create(f"{folder}/repo")
+    tell("core", use_core(spark, repo, folder))
+    tables = f"{folder}/tables"
+    read, doubled = use_tables(spark, tables)
+    tell("tables", {**read, **write_by_format(doubled, tables)})
     spark.stop()
 
 

@@ -6,7 +6,6 @@ in its first attempt, so that Spark starts another one on the other host.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,8 @@ import pyspark
 import icefloe
 from icefloe.spark import NewArray, write
 from icefloe.spark.session import prepare_environment
-from tests.spark.cluster_program import SHAPE, numbers
+from tests.spark.program_values import SHAPE, numbers
+from tests.spark.programs import tell
 
 HOME = str(Path(pyspark.__file__).parent)
 
@@ -95,7 +95,7 @@ def main() -> None:
             "commits": len(list(repo.ancestry(branch="main"))) - 1,
             "attempts": len(list(Path(folder).glob("attempt-*"))),
         }
-        print("RESULT", json.dumps(found))
+        tell("speculation", found)
         spark.stop()
     finally:
         for process in reversed(processes):

@@ -1,44 +1,38 @@
-"""Spark sessions of other kinds, each in a process of its own; and processes that die."""
+"""Spark sessions of other kinds, each in a process of its own; and processes that die.
+
+Each kind of session runs one program, whose results several tests look at.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import icefloe
-from tests.spark.programs import environment
+from tests.spark.programs import run_program
 
-HERE = Path(__file__).parent
-
-
-def run(program, *arguments):
-    return subprocess.run(
-        [sys.executable, str(HERE / program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=environment(),
-        check=False,
-    )
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def result_of(done):
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert lines, done.stdout + done.stderr[-4000:]
-    return json.loads(lines[0].removeprefix("RESULT "))
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """What a program on a cluster of two executors did, and the folder that it had."""
+    folder = tmp_path_factory.mktemp("cluster")
+    return run_program("cluster_program.py", str(folder)), folder
 
 
-def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(tmp_path):
-    found = result_of(run("cluster_program.py", str(tmp_path)))
-    assert found == {
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory):
+    """What a client of Spark Connect did."""
+    return run_program("connect_program.py", str(tmp_path_factory.mktemp("connect")))
+
+
+def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(cluster):
+    done, _ = cluster
+    assert done["core"] == {
         "flaky": True,
         "killed": True,
         "mapped": True,
@@ -49,8 +43,28 @@ def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(tmp_path):
     }
 
 
-def test_spark_connect_with_retries(tmp_path):
-    found = result_of(run("connect_program.py", str(tmp_path)))
+def test_tables_on_a_cluster(cluster):
+    done, _ = cluster
+    assert done["tables"] == {"sum": True, "doubled": True}
+
+
+def test_control_c_cancels_the_job_on_the_cluster(cluster):
+    done, _ = cluster
+    assert done["cancelled"] is True
+
+
+def test_a_driver_that_dies_before_the_commit_leaves_the_branch(cluster):
+    done, folder = cluster
+    assert done["all_written"]
+    assert done.code == -signal.SIGKILL
+    # Nothing of the job that was interrupted is there either.
+    repo = icefloe.Repository.open(str(folder / "stopped"))
+    assert len(list(repo.ancestry(branch="main"))) == 1
+    assert repo.readonly_session("main").get_node("/t") is None
+
+
+def test_spark_connect_with_retries(connect):
+    found = connect["core"]
     told = found.pop("told")
     assert found == {
         "connect": True,
@@ -64,25 +78,14 @@ def test_spark_connect_with_retries(tmp_path):
     assert "array /t, region [" in told
 
 
-@pytest.fixture
-def repo(tmp_path):
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
-
-
-def test_a_driver_that_dies_before_the_commit_leaves_the_branch(repo, tmp_path):
-    before = repo.lookup_branch("main")
-    done = run("driver_program.py", str(tmp_path), "kill")
-    assert done.returncode == -signal.SIGKILL
-    assert "ALL WRITTEN" in done.stdout
-    again = icefloe.Repository.open(repo.storage)
-    assert again.lookup_branch("main") == before
-    assert again.readonly_session("main").get_node("/t") is None
-
-
-def test_control_c_cancels_the_job_on_the_cluster(repo, tmp_path):
-    before = repo.lookup_branch("main")
-    assert result_of(run("driver_program.py", str(tmp_path), "interrupt")) is False
-    assert icefloe.Repository.open(repo.storage).lookup_branch("main") == before
+def test_tables_on_spark_connect(connect):
+    assert connect["tables"] == {
+        "sum": True,
+        "doubled": True,
+        "told": "by the writer",
+        "again": True,
+    }
+    assert connect.code == 0
 
 
 @pytest.mark.skipif(
@@ -93,5 +96,5 @@ def test_a_speculative_attempt_on_another_host_wins(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    found = result_of(run("speculation_program.py", str(tmp_path), str(port)))
-    assert found == {"values": True, "chunks": 8, "commits": 1, "attempts": 2}
+    done = run_program("speculation_program.py", str(tmp_path), str(port))
+    assert done["speculation"] == {"values": True, "chunks": 8, "commits": 1, "attempts": 2}

@@ -234,7 +234,13 @@ class ChangeSet:
             mine.absorb(edits)
         self.chunks = _without(gone, self.chunks)
         for node_id, tiles in other.linked.items():
-            self.linked.setdefault(known_as.get(node_id, node_id), []).extend(tiles)
+            if known_as.get(node_id, node_id) != node_id:
+                # Their manifests name the node by the id that it had there.
+                raise AlreadyExistsError(
+                    f"cannot merge: a session linked manifests of {other.new[node_id].path}, which "
+                    "another one created too; create nodes before you fork"
+                )
+            self.linked.setdefault(node_id, []).extend(tiles)
         self.linked = _without(gone, self.linked)
 
     def _adopt(self, node: Node) -> NodeId:

@@ -226,8 +226,9 @@ class Job:
         """
         if expected is not None and _num_chunks(expected) > LINK_ABOVE_CHUNKS:
             linked = True if linked is None else linked
-        if linked:
-            return self._run_linked(work, items, shared, expected)
+        tilings = self._tilings() if linked else {}
+        if tilings:
+            return self._run_linked(work, items, shared, expected, tilings)
         results = self._tasks(work, items, shared)
         self.take_over(results, expected)
         return results
@@ -238,10 +239,10 @@ class Job:
         items: Sequence[Any],
         shared: Any,
         expected: Sequence[Sequence[Piece]] | None,
+        tilings: dict[str, tuple[int | None, ...]],
     ) -> Results:
         """Like `run`, but executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
-        tilings = self._tilings()
         results = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
         others = results.of(lambda path: path not in tilings)
         absorb(self.session, others, None)
@@ -261,14 +262,14 @@ class Job:
         return results
 
     def _tilings(self) -> dict[str, tuple[int | None, ...]]:
-        """How arrays that are cut into several manifests are cut."""
+        """How arrays are cut whose manifests are several, and can be written by tasks."""
         settings = Settings.from_config(self.session.config)
         found = {}
         for path in self.session.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
                 tiling = tiling_of(node, settings)
-                if not tiling.is_whole:
+                if not tiling.is_whole and self.session.can_link(path):
                     found[path] = tiling.shape
         return found
 

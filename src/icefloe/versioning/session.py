@@ -405,6 +405,17 @@ class Session(WorkingTree):
             part._show(self._snapshot, nodes)  # noqa: SLF001
             return part
 
+    def can_link(self, path: str) -> bool:
+        """Whether manifests of an array can be written before the commit, for `link_tiles`.
+
+        Not those of a new one where only the commit knows the ids of new nodes, as in the
+        generations `store` and `dataset`: the manifests would name another node.
+        """
+        with self._lock:
+            node = self._view.array(path)
+            numbered_later = self._context.format.generation.node_numbering is not None
+            return not (numbered_later and node.id in self._changes.new)
+
     def link_tiles(self, path: str, tiles: Sequence[LinkedTile]) -> None:
         """Take over tiles of an array whose manifests parts of this session have written.
 
@@ -413,6 +424,11 @@ class Session(WorkingTree):
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
+            if not self.can_link(path):
+                raise InvalidInputError(
+                    f"manifests were written for {path}, a new array whose id is given by the "
+                    "commit; give its references to set_chunk_refs, or commit it first"
+                )
             known = self._changes.linked.setdefault(node.id, [])
             together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
             for one, other in pairwise(together):
@@ -507,9 +523,12 @@ class ForkSession(Session):
     def written_tiles(self, path: str) -> list[LinkedTile] | None:
         """Write the manifests of the tiles of an array that were edited, for `link_tiles`.
 
-        None if they must be written with the rest of the array; see `write_tiles`.
+        None if they must be written with the rest of the array (see `write_tiles`), or by the
+        commit (see `can_link`).
         """
         with self._lock:
+            if not self.can_link(path):
+                return None
             self._packs.write_all()
             node = self._view.array(path)
             edits = self._changes.edits(node)

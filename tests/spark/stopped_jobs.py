@@ -1,0 +1,59 @@
+"""Jobs that are stopped: by Control-C in the middle, by SIGKILL after the tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icefloe.spark import NewArray, write
+from icefloe.versioning.session import Session
+from tests.spark.program_values import SHAPE, Slow, numbers
+from tests.spark.programs import tell
+
+if TYPE_CHECKING:
+    import icefloe
+
+
+def is_cancelled_by_control_c(spark: Any, repo: icefloe.Repository, folder: str) -> bool:
+    """Interrupt a job from the keyboard; says whether nothing of it goes on."""
+    threading.Thread(target=_press_control_c, args=(folder,), daemon=True).start()
+    new = NewArray(SHAPE, "i4", (2, 3))
+    try:
+        write(spark, repo, {"t": Slow(folder)}, create={"t": new})
+    except KeyboardInterrupt:
+        return not _still_running(spark, folder)
+    return False
+
+
+def _press_control_c(folder: str) -> None:
+    while not (Path(folder) / "beat").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _still_running(spark: Any, folder: str) -> bool:
+    """Whether the job or its tasks go on; Spark tells of their end a little later."""
+    beat = Path(folder) / "beat"
+    for _ in range(100):
+        before = beat.read_text()
+        time.sleep(0.4)
+        active = spark.sparkContext.statusTracker().getActiveJobsIds()
+        if not active and beat.read_text() == before:
+            return False
+    return True
+
+
+def die_before_the_commit(spark: Any, repo: icefloe.Repository) -> None:
+    """Let tasks write everything, and kill this process when it is about to commit."""
+
+    def die(*_: Any, **__: Any) -> None:
+        tell("all_written", True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Session.commit = die  # type: ignore[assignment,method-assign]
+    new = NewArray(SHAPE, "i4", (2, 3))
+    write(spark, repo, {"t": numbers}, create={"t": new}, task_bytes=1)

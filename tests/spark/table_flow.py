@@ -1,0 +1,49 @@
+"""Reads a table, writes one back and inspects it, for programs on sessions of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import icefloe
+from icefloe.spark import register_functions, table, write_table
+
+VALUES = np.arange(600.0).reshape(20, 30)
+
+
+def use_tables(spark: Any, url: str) -> tuple[dict[str, Any], Any]:
+    """What rows say of a new repository, and arrays of rows; and these rows."""
+    repo = icefloe.Repository.create(url)
+    writer = repo.writable_session("main")
+    xr.Dataset({"v": (("y", "x"), VALUES)}, coords={"y": np.arange(20) * 0.5}).to_zarr(
+        writer.store, consolidated=False, zarr_format=3, encoding={"v": {"chunks": (5, 30)}}
+    )
+    writer.commit("data")
+    frame = spark.read.format("icefloe").option("partition-bytes", 1).load(url)
+    rows = table(spark, repo, where="v >= 300", partition_bytes=1)
+    doubled = rows.selectExpr("y", "x", "v * 2 AS v")
+    write_table(doubled, repo, group="doubled", dims=["y", "x"], progress=False)
+    session = repo.readonly_session("main")
+    found = {
+        "sum": frame.agg({"v": "sum"}).collect()[0][0] == float(VALUES.sum()),
+        "doubled": np.array_equal(session.read_region("/doubled/v"), VALUES[10:] * 2),
+    }
+    return found, doubled
+
+
+def write_by_format(rows: Any, url: str) -> dict[str, Any]:
+    """Write with the data source itself, and read the history by SQL."""
+    spark = rows.sparkSession
+    (
+        rows.write.format("icefloe").mode("append")
+        .options(group="again", dims="y,x", message="by the writer").save(url)
+    )  # fmt: skip
+    register_functions(spark)
+    told = spark.sql(f"SELECT message FROM icefloe_history('{url}') WHERE steps_back = 0").collect()
+    session = icefloe.Repository.open(url).readonly_session("main")
+    return {
+        "told": told[0][0],
+        "again": np.array_equal(session.read_region("/again/v"), VALUES[10:] * 2),
+    }
