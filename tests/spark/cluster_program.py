@@ -25,6 +25,8 @@ def cluster_session():
     from pyspark.sql import SparkSession
 
     prepare_environment()
+    # Workers of a local cluster ask for the name of this machine otherwise, and listen there.
+    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("icefloe tests")
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings = {
