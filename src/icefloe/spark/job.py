@@ -130,8 +130,12 @@ class JobReport(Record, frozen=True):
             return f"{self.plan}\n  nothing was committed"
         if self.repeated:
             return f"{self.plan.label}: done before, in {self.snapshot_id}"
+        # Tasks of a reduction only read; the driver writes the small result.
+        moved = f"{_readable(self.bytes_written)} written"
+        if not self.bytes_written:
+            moved = f"{_readable(self.bytes_read)} read"
         return (
-            f"{self.plan.label}: {self.chunks:,} chunks, {_readable(self.bytes_written)} written "
+            f"{self.plan.label}: {self.chunks:,} chunks, {moved} "
             f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
         )
 
