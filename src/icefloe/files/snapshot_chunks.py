@@ -31,6 +31,7 @@ class SnapshotChunks:
         """Take the snapshot and where its manifests are."""
         self._files = files
         self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
+        self._snapshot_id = snapshot.id
         self._infos = {info.id: info for info in snapshot.manifests}
 
     def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
@@ -110,4 +111,4 @@ class SnapshotChunks:
         info = self._infos.get(manifest_id)
         if info is None:
             return self._files.manifest(manifest_id, 0)
-        return self._files.manifest(manifest_id, info.size_bytes, info.checksum)
+        return self._files.manifest(manifest_id, info.size_bytes, info.checksum, self._snapshot_id)

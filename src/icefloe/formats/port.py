@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.storage.port import Storage
 
@@ -188,6 +188,9 @@ class Refs(Protocol):
 
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """What references remember of the files of snapshots, where they have room for it."""
 
 
 class ConfigHistory(Protocol):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
 
 logger = logging.getLogger(__name__)
@@ -189,6 +190,10 @@ class SequenceRefs:
             if tip is not None and tip.snapshot_id is not None:
                 found.add(branch)
         return found
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """Nothing: a reference names a snapshot and says no more (R1-12), and each names itself."""
+        return {}
 
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""

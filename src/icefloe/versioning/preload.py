@@ -45,7 +45,9 @@ def _preload(context: Context, snapshot: Snapshot, chosen: list[ManifestId] | No
     try:
         for manifest_id in _chosen(context, snapshot) if chosen is None else chosen:
             info = infos[manifest_id]
-            context.files.manifest(manifest_id, info.size_bytes, info.checksum).load_all()
+            context.files.manifest(
+                manifest_id, info.size_bytes, info.checksum, snapshot.id
+            ).load_all()
             logger.debug("preloaded manifest %s: %d references", info.id, info.num_chunk_refs)
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)
