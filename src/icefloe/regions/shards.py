@@ -126,8 +126,6 @@ def _index_form(codecs: Sequence[Any]) -> tuple[np.dtype[Any], bool] | None:
 
 
 def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
-    from icefloe.regions.plan import ArrayPlan
-
     document = plan.metadata.to_dict()
     document["chunk_grid"] = {
         "name": "regular",
@@ -138,7 +136,7 @@ def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
         with warnings.catch_warnings():
             # What Zarr thinks of the data type it has said when the array was opened.
             warnings.simplefilter("ignore")
-            return ArrayPlan(type(plan.metadata).from_dict(document))
+            return type(plan)(type(plan.metadata).from_dict(document))
     except Exception:  # noqa: BLE001
         # What Zarr cannot make sense of so, it decodes as a whole, or has the error for it.
         return None
