@@ -126,6 +126,7 @@ def test_files_that_are_exchanged_are_found(generation: str, spec_version: int |
                 if each.key in before and "is not the file" in each.message:
                     assert f"{NAMES[kind]} {each.key}" in each.message
                     assert f"snapshot {each.snapshot_id}" in each.message
+                    assert each.path == ("" if kind is ObjectKind.TRANSACTION_LOG else "/a")
         with pytest.raises(FormatError):
             read_all(fresh(storage))
         for key, data in before.items():
@@ -253,7 +254,7 @@ def test_large_manifests_are_compared_when_asked(
     before = {key: repo.storage.get(key) for key in (one, other)}
     repo.storage.put(one, before[other])
     repo.storage.put(other, before[one])
-    with pytest.raises(FormatError, match=r"manifest .* is not the file that snapshot"):
+    with pytest.raises(FormatError, match=r"manifest .* is not the file that snapshot .* for /a"):
         read_all(fresh(repo.storage, RepositoryConfig(verify_chunks=True)))
     assert {one, other} <= {problem.key for problem in repo.verify().problems}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from icefloe.storage.port import Storage
 
 _PIECE_BYTES = 16 * 1024 * 1024
+
+
+class Referrer(NamedTuple):
+    """Who refers to a file."""
+
+    snapshot_id: SnapshotId | None = None
+    path: str = ""
+    """The node that needs it, where a single one is known."""
+
+
+NOBODY = Referrer()
 
 
 def sum_of_stored(storage: Storage, key: str, size: int) -> FileSum:
@@ -44,9 +55,7 @@ def differs(found: FileSum | None, expected: FileSum | None) -> bool:
     )
 
 
-def check_file(
-    data: bytes, expected: FileSum, what: str, key: str, snapshot_id: SnapshotId | None
-) -> None:
+def check_file(data: bytes, expected: FileSum, what: str, key: str, referrer: Referrer) -> None:
     """Raise FormatError unless some bytes are the file that a snapshot refers to.
 
     `what` says what kind of file it should be. Where checksums are slow to compute, sizes are
@@ -56,17 +65,20 @@ def check_file(
     if not is_other and expected.checksum and IS_QUICK:
         is_other = checksum(data) != expected.checksum
     if is_other:
-        raise not_expected(FileSum(len(data), checksum(data)), expected, what, key, snapshot_id)
+        raise not_expected(FileSum(len(data), checksum(data)), expected, what, key, referrer)
 
 
 def not_expected(
-    found: FileSum, expected: FileSum, what: str, key: str, snapshot_id: SnapshotId | None
+    found: FileSum, expected: FileSum, what: str, key: str, referrer: Referrer
 ) -> FormatError:
     """The error for a file that is another one than a snapshot refers to."""
+    snapshot_id, path = referrer
     whose = "its snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
+    where = f" for {path}" if path else ""
     return FormatError(
-        f"{what} {key} is not the file that {whose} refers to: expected {_text(expected)}, found "
-        f"{_text(found)}; it was damaged, cut off or exchanged: restore it from a copy",
+        f"{what} {key} is not the file that {whose} refers to{where}: expected "
+        f"{_text(expected)}, found {_text(found)}; it was damaged, cut off or exchanged: "
+        "restore it from a copy",
         key,
     )
 

@@ -11,7 +11,14 @@ import msgspec
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
 from icefloe.files.checksums import new_checksum
-from icefloe.files.expected import check_file, differs, not_expected, sum_of_stored
+from icefloe.files.expected import (
+    NOBODY,
+    Referrer,
+    check_file,
+    differs,
+    not_expected,
+    sum_of_stored,
+)
 from icefloe.files.shared_caches import CacheBudget, caches_for
 from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.file_sums import sum_of
@@ -98,7 +105,7 @@ class MetadataFiles:
             ) from None
         expected = None if self._listed is None else self._listed().get(snapshot_id)
         if expected is not None:
-            check_file(data, expected, "snapshot", key, snapshot_id)
+            check_file(data, expected, "snapshot", key, Referrer(snapshot_id))
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
         snapshot = self.format.generation.complete(snapshot, self.storage)
         snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(data))
@@ -161,7 +168,7 @@ class MetadataFiles:
             snapshot = self.read_snapshot(snapshot_id)
         expected = None if snapshot is None else snapshot.log_file
         if expected is not None and log.repaired_for != snapshot_id:
-            check_file(data, expected, "transaction log", key, snapshot_id)
+            check_file(data, expected, "transaction log", key, Referrer(snapshot_id))
         return log
 
     def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> FileSum | None:
@@ -182,19 +189,19 @@ class MetadataFiles:
         manifest_id: ManifestId,
         size_bytes: int,
         file_checksum: int = 0,
-        snapshot_id: SnapshotId | None = None,
+        referrer: Referrer = NOBODY,
     ) -> Manifest:
         """Open a manifest: its index now, its blocks when they are needed.
 
         `size_bytes` is the size of the file and `file_checksum` its CRC-32C; 0 where an old layout
-        does not say. The latter is compared if the file is read whole, as `snapshot_id` says it.
+        does not say. The latter is compared if the file is read whole; errors name the referrer.
         """
         expected = FileSum(size_bytes, file_checksum)
         if self._verify and file_checksum and manifest_id not in self._verified:
-            self._verify_manifest(manifest_id, expected, snapshot_id)
+            self._verify_manifest(manifest_id, expected, referrer)
         index = self._caches.indexes.get((self._scope, manifest_id))
         if index is None:
-            index = self._read_index(manifest_id, expected, snapshot_id)
+            index = self._read_index(manifest_id, expected, referrer)
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
@@ -248,7 +255,7 @@ class MetadataFiles:
         return msgspec.structs.replace(info, checksum=new_checksum(file.data))
 
     def _verify_manifest(
-        self, manifest_id: ManifestId, expected: FileSum, snapshot_id: SnapshotId | None
+        self, manifest_id: ManifestId, expected: FileSum, referrer: Referrer
     ) -> None:
         """Compare all bytes of a manifest, once."""
         key = self.format.layout.manifest(manifest_id)
@@ -257,11 +264,11 @@ class MetadataFiles:
         except ObjectNotFoundError:
             raise self._missing(key) from None
         if differs(found, expected):
-            raise not_expected(found, expected, "manifest", key, snapshot_id)
+            raise not_expected(found, expected, "manifest", key, referrer)
         self._verified.add(manifest_id)
 
     def _read_index(
-        self, manifest_id: ManifestId, expected: FileSum, snapshot_id: SnapshotId | None
+        self, manifest_id: ManifestId, expected: FileSum, referrer: Referrer
     ) -> ManifestIndex:
         key = self.format.layout.manifest(manifest_id)
         size = expected.size_bytes
@@ -269,7 +276,7 @@ class MetadataFiles:
             data = self._get(key)
             size = len(data)
             if expected.checksum:
-                check_file(data, expected, "manifest", key, snapshot_id)
+                check_file(data, expected, "manifest", key, referrer)
         else:
             data = self._index_bytes(key, INDEX_PREFIX_BYTES, size)
         answer = self.format.codec.decode_manifest_index(data, size, key)
@@ -321,7 +328,8 @@ class MetadataFiles:
                 for info in snapshot.attribute_files:
                     if info.id == ref.file:
                         expected = FileSum(info.size_bytes, info.checksum)
-                        check_file(data, expected, "attribute file", key, snapshot.id)
+                        referrer = Referrer(snapshot.id, node.path)
+                        check_file(data, expected, "attribute file", key, referrer)
             rows = self.format.codec.decode_attributes(data, key)
             self._caches.attributes.put((self._scope, ref.file), rows, sum(map(len, rows)))
         if ref.row >= len(rows):

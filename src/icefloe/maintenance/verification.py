@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.config.files import from_json
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
-from icefloe.files.expected import differs, not_expected
+from icefloe.files.expected import Referrer, differs, not_expected
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import key_maker, list_objects
 from icefloe.maintenance.chunk_checks import ChunkChecker, Place
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 _SHOWN_ORPHANS = 100
+_SHOWN_ARRAYS = 10
 
 
 def verify_repository(context: Context, *, deep: bool, limits: Limits) -> VerificationReport:
@@ -160,7 +161,7 @@ class _Verifier:
         found, expected = snapshot.own_file, self._listed.get(snapshot.id)
         if found is not None and expected is not None and differs(found, expected):
             key = self._layout.snapshot(snapshot.id)
-            error = not_expected(found, expected, "snapshot", key, snapshot.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
             self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(snapshot.id))
 
     def _check_parent_file(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
@@ -170,7 +171,7 @@ class _Verifier:
         found, expected = parent.own_file, snapshot.parent_file
         if found is not None and expected is not None and differs(found, expected):
             key = self._layout.snapshot(parent.id)
-            error = not_expected(found, expected, "snapshot", key, snapshot.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
             self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(parent.id))
 
     def _check_snapshot(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
@@ -239,7 +240,9 @@ class _Verifier:
         key = self._layout.manifest(manifest_id)
         try:
             known = size if info.checksum else 0
-            manifest = self._files.manifest(manifest_id, known, info.checksum, snapshot.id)
+            manifest = self._files.manifest(
+                manifest_id, known, info.checksum, Referrer(snapshot.id)
+            )
             manifest.load_all()
             found = manifest.num_refs
             real = size if info.checksum else self._context.storage.head(key).size
@@ -252,7 +255,15 @@ class _Verifier:
                 )
         except IcefloeError as error:
             found = None
-            self._add(ProblemKind.MANIFEST, str(error), key=key, snapshot_id=str(snapshot.id))
+            needing = _arrays_with(manifest_id, snapshot)
+            self._add(
+                ProblemKind.MANIFEST,
+                f"{error}; needed by {', '.join(needing[:_SHOWN_ARRAYS])}"
+                + (f" and {len(needing) - _SHOWN_ARRAYS} more" * (len(needing) > _SHOWN_ARRAYS)),
+                key=key,
+                path=needing[0] if len(needing) == 1 else "",
+                snapshot_id=str(snapshot.id),
+            )
         self._manifests[manifest_id] = found
         return found
 
@@ -349,6 +360,17 @@ class _Verifier:
             shown = tuple(key_of(data) for data in itertools.islice(left.each_id(), _SHOWN_ORPHANS))
             found[kind.value] = Orphans(len(left), int(left.sizes.sum()), shown)
         return found
+
+
+def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:
+    """Paths of the arrays of a snapshot that have references in a manifest."""
+    found: list[str] = []
+    for path in snapshot.nodes.paths:
+        with contextlib.suppress(IcefloeError):  # nodes that cannot be read are reported
+            node = snapshot.nodes.get(path)
+            if node is not None and any(ref.manifest_id == manifest_id for ref in node.manifests):
+                found.append(path)
+    return found
 
 
 def _overlapping(refs: tuple[ManifestRef, ...]) -> Iterator[tuple[str, str]]:

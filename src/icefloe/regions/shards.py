@@ -156,6 +156,8 @@ class _Wanted(NamedTuple):
 class ShardedChunks(ChunkArrays):
     """Reads chunks inside of shards; they are written by whole shards, elsewhere."""
 
+    _what = "inner chunk"
+
     def __init__(self, session: Session, path: str, layout: ShardLayout) -> None:
         """Take an array of a session."""
         super().__init__(session, path, layout.inner)
@@ -188,6 +190,7 @@ class ShardedChunks(ChunkArrays):
         ref = session.locate(path, shard)
         if ref is None:
             return None
+        self.present.add(shard)
         length = size_of(ref)
         whole = length <= self._near_bytes() or session.verify_chunks
         held = session._read_ref(path, shard, ref) if whole else None  # noqa: SLF001

@@ -192,6 +192,23 @@ class Box:
         """Coordinates of the shards that were found when the box was read."""
         return self._chunks.present if isinstance(self._chunks, ShardedChunks) else set()
 
+    def read_from_one(self, target: Values) -> bool:
+        """Read all elements if they are in one chunk; says whether they are."""
+        if any(len(span.ids) != 1 for span in self._spans):
+            return False
+        chunk = self._chunks.load_one(
+            tuple(int(span.ids[0]) for span in self._spans), self._plan.chunk_shape
+        )
+        if chunk is None:
+            target[...] = self._plan.fill_value
+            return True
+        index: list[Any] = []
+        for span in self._spans:
+            first, count = int(span.first[0]), int(span.lengths[0])
+            index.append(slice(first, first + (count - 1) * span.step + 1, span.step))
+        target[...] = chunk[(*index, ...)]
+        return True
+
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
         """Read all elements into an array that has all axes; says which chunks there are."""
         present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)

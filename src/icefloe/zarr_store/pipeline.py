@@ -213,7 +213,9 @@ def _sharded(
 
     def read() -> Flags:
         chunks = Box(batch.store.session, batch.path, shards.inner, spans, shards=shards)
-        chunks.read(target[box.axes])
+        whole = target[box.axes]
+        if not chunks.read_from_one(whole):
+            chunks.read(whole)
         found = chunks.shards_found
         return np.array([tuple(place) in found for place in batch.coords.tolist()], dtype=np.bool_)
 
