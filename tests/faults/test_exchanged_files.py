@@ -181,6 +181,27 @@ def test_each_byte_of_an_attribute_file_counts(generation: str, spec_version: in
             read_all(fresh(repo.storage))
 
 
+@pytest.mark.parametrize("what", ["branch", "tag"])
+def test_a_reference_of_a_store_remembers_the_snapshot_file(what: str) -> None:
+    """A snapshot that was replaced by a well-formed one of the same name, and has no child."""
+    repo = made("store", None)
+    tip = SnapshotId.parse(repo.lookup_branch("main"))
+    if what == "tag":
+        repo.create_tag("v1", "main")
+        repo.reset_branch("main", next(repo.ancestry(branch="main")).parent_id or "")
+    files = repo._context.files
+    key = repo._context.format.layout.snapshot(tip)
+    assert repo.verify().is_clean
+    files.write_snapshot(msgspec.structs.replace(files.read_snapshot(tip), message="forged"))
+    (problem,) = repo.verify().problems
+    assert (problem.kind, problem.key) == (ProblemKind.SNAPSHOT, key)
+    assert f"snapshot {key} is not the file" in problem.message
+    read_all(fresh(repo.storage))  # nobody asked
+    asking = fresh(repo.storage, RepositoryConfig(verify_chunks=True))
+    with pytest.raises(FormatError, match=f"snapshot {key} is not the file"):
+        asking.readonly_session(**{what: "main" if what == "branch" else "v1"})
+
+
 def test_a_structure_file_is_compared_with_the_state_file() -> None:
     """Rows of a structure file, which icefloe itself does not read."""
     repo = made("dataset", None)

@@ -113,6 +113,11 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
 
+    def known_file(self, snapshot_id: SnapshotId) -> FileSum | None:
+        """Size and checksum of the file of a snapshot, if that is at hand."""
+        snapshot = self._kept_snapshot(snapshot_id)
+        return None if snapshot is None else snapshot.own_file
+
     def forget(self) -> None:
         """Read everything anew, after objects were deleted."""
         self._caches.clear()

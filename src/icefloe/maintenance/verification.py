@@ -23,6 +23,7 @@ from icefloe.maintenance.marking import Limits, Marks, first_snapshots
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from icefloe.formats.port import Refs
     from icefloe.maintenance.candidates import Objects
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
@@ -68,9 +69,10 @@ class _Verifier:
         }
         self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
         self._check_configuration()
-        with contextlib.suppress(IcefloeError):  # references that cannot be read are reported
-            self._listed = self._context.format.make_refs(self._context.storage).snapshot_files()
-        for tip in self._targets():
+        refs = self._context.format.make_refs(self._context.storage)
+        for tip in self._targets(refs):
+            with contextlib.suppress(IcefloeError):  # what cannot be read is reported
+                self._listed = refs.snapshot_files()
             self._check_history(tip)
         with contextlib.suppress(IcefloeError):  # who descends from it has reported it
             for root in first_snapshots(self._marks):
@@ -94,9 +96,8 @@ class _Verifier:
         except IcefloeError as error:
             self._add(ProblemKind.CONFIGURATION, str(error), key=getattr(error, "key", ""))
 
-    def _targets(self) -> Iterator[SnapshotId]:
+    def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
         """What branches and tags point to, once each; every state of a branch is looked at."""
-        refs = self._context.format.make_refs(self._context.storage)
         seen: set[SnapshotId] = set()
         for branch in sorted(self._names(refs.branches, "branches")):
             self._checked["branches"] += 1

@@ -88,6 +88,9 @@ class StateRefs:
         state = self.read()
         return {} if state is None else state.snapshot_files()
 
+    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
+        """Nothing: a structure file is read when it is listed."""
+
     def read(self) -> State | None:
         """The state of the dataset; None if there is none."""
         try:
