@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -318,3 +319,20 @@ def test_a_log_that_is_gone_is_found_and_written_again() -> None:
     assert problem.repairable
     assert repo.repair()
     assert repo.verify().is_clean
+
+
+@each_generation
+def test_a_collection_believes_no_manifest_that_was_exchanged(
+    generation: str, spec_version: int | None
+) -> None:
+    """It would take chunks for garbage that are not."""
+    repo = made(generation, spec_version)
+    repo.expire_snapshots(keep_last=1)
+    one, *_, other = files_of(repo, ObjectKind.MANIFEST)
+    before = {key: repo.storage.get(key) for key in (one, other)}
+    repo.storage.put(one, before[other])
+    repo.storage.put(other, before[one])
+    listed = {info.key for info in repo.storage.list()}
+    with pytest.raises(FormatError, match="is not the file"):
+        repo.garbage_collect(datetime.now(UTC) + timedelta(days=1))
+    assert {info.key for info in repo.storage.list()} >= listed
