@@ -62,7 +62,9 @@ def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
         return spark.read.format("icefloe").options(**options).load(repo)
 
     def reduced(output: str, **how: Any) -> None:
-        reduce(spark, repo, "t2m", "mean", output, overwrite=True, progress=False, **how)
+        reduce(
+            spark, repo, "t2m", "mean", f"results/{output}", overwrite=True, progress=False, **how
+        )
 
     total = "sum(t2m)", "sum(lat)", "sum(lon)", "max(time)"
     one_week = "time between '2020-01-10' and '2020-01-16'"
