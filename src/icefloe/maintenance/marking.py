@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.chunk_refs import ChunkRefs
-    from icefloe.model.manifest import Manifest
+    from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Capabilities
     from icefloe.versioning.context import Context
@@ -77,18 +77,20 @@ def read_references(context: Context) -> References:
 class Marks:
     """What is reached: snapshots, and what they refer to."""
 
-    def __init__(self, context: Context, limits: Limits) -> None:
-        """Nothing is reached yet."""
+    def __init__(self, context: Context, limits: Limits, *, verify: bool = False) -> None:
+        """Nothing is reached yet; `verify` compares all that is read with its checksums."""
         self.limits = limits
         # A storage around the storage shares no caches: what is not there any more is missed.
         storage = ForwardingStorage(context.storage)
-        self.files = MetadataFiles(storage, context.format, CacheBudget(manifests=1 << 28))
+        self.files = MetadataFiles(
+            storage, context.format, CacheBudget(manifests=1 << 28), verify=verify
+        )
         self.history = History(self.files, context.refs, SeenCuts(context.storage))
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0
         """References in all manifests."""
         self._manifests = IdSet()
-        self._sizes: dict[bytes, int] = {}
+        self._infos: dict[bytes, ManifestFileInfo] = {}
         self._attributes = IdSet()
 
     def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
@@ -125,8 +127,8 @@ class Marks:
         self.snapshots.add(snapshot.id)
         self._manifests.add_each(info.id for info in snapshot.manifests)
         for info in snapshot.manifests:
-            if info.id not in self._sizes:
-                self._sizes[info.id] = info.size_bytes
+            if info.id not in self._infos:
+                self._infos[info.id] = info
                 self.num_refs += info.num_chunk_refs
         self._attributes.add_each(info.id for info in snapshot.attribute_files)
 
@@ -149,7 +151,7 @@ class Marks:
         at_once = min(self.limits.manifest_fetches, MAX_PARALLEL_FILES)
         for value in (self.manifest_ids() if ids is None else ids).tolist():
             manifest_id = ManifestId(id_bytes(value))
-            size = self._sizes.get(manifest_id, 0)
+            size = self._infos[manifest_id].size_bytes if manifest_id in self._infos else 0
             if window and (len(window) >= at_once or held + size > self.limits.manifest_bytes):
                 yield from self.files.in_parallel(self._open, window)
                 window, held = [], 0
@@ -158,7 +160,10 @@ class Marks:
         yield from self.files.in_parallel(self._open, window)
 
     def _open(self, manifest_id: ManifestId) -> Manifest:
-        return self.files.manifest(manifest_id, self._sizes.get(manifest_id, 0))
+        info = self._infos.get(manifest_id)
+        if info is None:
+            return self.files.manifest(manifest_id, 0)
+        return self.files.manifest(manifest_id, info.size_bytes, info.checksum)
 
     def chunk_file_ids(self, ids: npt.NDArray[np.bytes_] | None = None) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the chunk files that all or some manifests refer to; reads those."""

@@ -190,7 +190,11 @@ class History:
         if root is None:
             return snapshot
         return msgspec.structs.replace(
-            snapshot, parent_id=None if root == snapshot.id else root, history=(), total_parents=1
+            snapshot,
+            parent_id=None if root == snapshot.id else root,
+            history=(),
+            total_parents=1,
+            parent_file=None,
         )
 
     def _recorded_ancestry(
@@ -367,7 +371,7 @@ class History:
             for node_id in log.updated_arrays | log.updated_groups
             if (old := before.nodes.by_id(node_id)) is not None
             and (new := after.nodes.by_id(node_id)) is not None
-            and self.files.document(old) == self.files.document(new)
+            and self.files.document(old, before) == self.files.document(new, after)
         }
         return msgspec.structs.replace(
             log,

@@ -71,7 +71,11 @@ def rebase_changes(
     if isinstance(solver, AppendSolver):
         try:
             appended = move_behind(
-                ours, head, solver.dimension, touched, view.context.files.document
+                ours,
+                head,
+                solver.dimension,
+                touched,
+                lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
             advice = f"\nthe appends could not be put behind each other: {reason}"
@@ -128,13 +132,14 @@ class _Sides:
         if node is None:
             return Documents(None, None, None)
 
-        def document(of: Node | None) -> bytes | None:
-            return None if of is None else self._view.context.files.document(of)
+        def document(of: Node | None, snapshot: Snapshot) -> bytes | None:
+            return None if of is None else self._view.context.files.document(of, snapshot)
 
+        base = self._view.base
         return Documents(
-            document(self._view.base.nodes.by_id(node.id)),
-            document(self._ours.by_id(node.id)),
-            document(self.head.nodes.by_id(node.id)),
+            document(base.nodes.by_id(node.id), base),
+            document(self._ours.by_id(node.id), base),
+            document(self.head.nodes.by_id(node.id), self.head),
         )
 
 
