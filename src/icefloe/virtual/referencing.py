@@ -141,7 +141,7 @@ def reference_files(
 
     Args:
         session: A writable session.
-        files: Paths or URLs: NetCDF 3 and 4, HDF5, GRIB 2, GeoTIFF, kerchunk references (JSON, or
+        files: Paths or URLs: NetCDF 3 and 4, HDF5, GRIB, GeoTIFF, kerchunk references (JSON, or
             a folder of Parquet), Zarr stores.
         group: Where to put the arrays.
         concat_dims: Dimensions to put files together along; found out if not given. One that
