@@ -257,7 +257,7 @@ class ChangeSet:
                 "create nodes before you fork, so that the forks share them"
             )
         document = node.document
-        if mine.document != document:
+        if same_group:
             # Attributes of both stay; where they contradict each other, later ones win.
             document, _ = merged_document(mine.document, document)
         self.new[mine.id] = self._overlay[node.path] = make_node(mine.id, node.path, document)

@@ -40,8 +40,12 @@ def common_document(ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def merged_document(ours: bytes, theirs: bytes) -> tuple[bytes, list[DocumentConflict]]:
-    """What both sides say about a group that both created, and where they contradict each other."""
-    return merge_documents(_BARE, ours, theirs)
+    """What both sides say about a group that both created, and where they contradict each other.
+
+    There it has what they say; and their very bytes, if we have nothing to add.
+    """
+    merged, conflicts = merge_documents(_BARE, ours, theirs)
+    return (merged if differing_keys(merged, theirs) else theirs), conflicts
 
 
 def share_new_groups(
