@@ -14,7 +14,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
-from icefloe.versioning.doomed import pinned
+from icefloe.versioning.doomed import SnapshotLease, pinned
 from icefloe.versioning.history import Version
 from icefloe.versioning.inspection import describe_log, describe_manifest
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease
@@ -71,7 +71,13 @@ class MaintainedRepository:
             lifetime: How long it holds after the process has died.
         """
         found = [self._context.history.resolve(Version(snapshot_id=each)) for each in snapshot_ids]
-        return Lease(self._context.storage, holder=holder, snapshots=found, lifetime=lifetime)
+        return SnapshotLease(
+            self._context.storage,
+            self._context.format.layout,
+            found,
+            holder=holder,
+            lifetime=lifetime,
+        )
 
     @contextlib.contextmanager
     def _pinned(self, snapshot_id: str) -> Iterator[SnapshotId]:
