@@ -167,7 +167,7 @@ class MaintainedRepository:
                 deleted, by the storage's clock; a timedelta means that long before now, and
                 does not depend on the clock of this computer.
             dry_run: Only tell what would be deleted.
-            max_snapshots_in_memory: How many snapshots are held at a time.
+            max_snapshots_in_memory: How many snapshots are held at a time, at most.
             max_compressed_manifest_mem_bytes: How many bytes of manifests are read at a time.
             max_concurrent_manifest_fetches: How many manifests are read at a time.
             job: Who does this, for the log of operations.
