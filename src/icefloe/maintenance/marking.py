@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.errors import InvalidInputError, SnapshotNotFoundError
+from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
 from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
@@ -80,8 +80,17 @@ def read_references(context: Context) -> References:
     careful = _WithoutPages(context.storage)
     branches: dict[str, SnapshotId] = {}
     for branch in refs.branches():
+        newest = next(refs.states(branch), None)
         listed = refs.tip(branch)
         tip = context.format.make_refs(careful, listed).tip(branch)
+        if newest is not None and tip is not None and newest.sequence > tip.sequence:
+            # It was found by its number, and a gap hides what comes after it.
+            raise FormatError(
+                f"branch {branch!r} is at entry {tip.sequence}, although there is an entry "
+                f"{newest.sequence}: the sequence has a gap, and nothing is deleted; `verify` "
+                "tells more, and `repair` fills the gap",
+                newest.key,
+            )
         if tip is not None and tip.snapshot_id is not None:
             branches[branch] = tip.snapshot_id
     tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}

@@ -287,7 +287,9 @@ class MaintainedRepository:
     ) -> list[Problem]:
         """Put right what can be put right without guessing; returns what was.
 
-        Those are logs of commits: they are written anew by comparing snapshots.
+        Those are logs of commits, which are written anew by comparing snapshots, and gaps among the
+        numbered entries of a branch: there, the entry before is repeated. Each problem of the
+        report says whether it can be repaired, and if not, what is left to do.
 
         Args:
             report: What `verify` found; looked for now if not given.
