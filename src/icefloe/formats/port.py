@@ -142,6 +142,18 @@ class BranchTip(Record, frozen=True):
     """None if the branch was deleted; its sequence goes on if it is created again."""
 
 
+class BranchState(Record, frozen=True):
+    """A state of a branch as it is found, which may be no more than its number."""
+
+    sequence: int
+    key: str
+    tip: BranchTip | None
+    """None if it is missing or damaged."""
+    fault: str = ""
+    """What is wrong with it."""
+    is_missing: bool = False
+
+
 class Refs(Protocol):
     """Branches and tags of a repository in a storage."""
 
@@ -197,6 +209,12 @@ class Refs(Protocol):
 
     def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
         """Take what knows the files of snapshots, for references that are written from now on."""
+
+    def states(self, branch: str) -> Iterator[BranchState]:
+        """The same as they are found, with those that are missing or damaged among them."""
+
+    def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:
+        """Put a state that repeats another one where one is missing; False if it is there now."""
 
 
 class ConfigHistory(Protocol):

@@ -5,6 +5,7 @@ A generation says where they lie and what they hold (`RefNames`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import unicodedata
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -17,7 +18,7 @@ from icefloe.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
 
@@ -60,6 +61,9 @@ def _is_readable(name: str, names: RefNames) -> bool:
 def folded(name: str) -> str:
     """What names have in common that a file system may take for one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+_LOOK_BACK = 100
 
 
 class RefNames(Protocol):
@@ -135,7 +139,21 @@ class SequenceRefs:
         if newest is None:
             return None
         sequence, data = newest
-        return BranchTip(branch, sequence, self._parse(data, folder.key(sequence)))
+        try:
+            return BranchTip(branch, sequence, self._parse(data, folder.key(sequence)))
+        except FormatError as error:
+            last = self._last_good(folder, sequence)
+            raise FormatError(f"{error}; {last}", folder.key(sequence)) from None
+
+    def _last_good(self, folder: SequenceFolder, sequence: int) -> str:
+        """Which state before one that is damaged can be read, for people."""
+        for number in range(sequence - 1, max(-1, sequence - _LOOK_BACK), -1):
+            with contextlib.suppress(FormatError):
+                data = folder.read(number)
+                if data is not None:
+                    target = self._names.parse(data, folder.key(number))
+                    return f"the last good entry before it is number {number} (snapshot {target})"
+        return "no good entry was found before it"
 
     def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
         """Publish the next state of a branch: atomic, durable, settled.
@@ -233,6 +251,31 @@ class SequenceRefs:
             if data is None:
                 raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
             yield BranchTip(branch, sequence, self._parse(data, key))
+
+    def states(self, branch: str) -> Iterator[BranchState]:
+        """All states of a branch as they are found, newest first; needs a storage that lists."""
+        folder = self._folder(branch)
+        highest = folder.highest()
+        for sequence in range(-1 if highest is None else highest, -1, -1):
+            data, key = folder.read(sequence), folder.key(sequence)
+            if data is None:
+                fault = f"{key} is missing: the sequence of {branch!r} has a gap"
+                yield BranchState(sequence, key, None, fault, is_missing=True)
+                continue
+            try:
+                tip = BranchTip(branch, sequence, self._parse(data, key))
+            except FormatError as error:
+                yield BranchState(sequence, key, None, str(error))
+            else:
+                yield BranchState(sequence, key, tip)
+
+    def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:
+        """Put a state that repeats another one where one is missing; False if it is there now."""
+        try:
+            self._storage.create(missing.key, self._content(before, None))
+        except AlreadyExistsError:
+            return False
+        return True
 
     def _folder(self, branch: str) -> SequenceFolder:
         folder = self._folders.get(branch)

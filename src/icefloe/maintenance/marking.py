@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.errors import SnapshotNotFoundError
+from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
 from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
@@ -18,7 +18,7 @@ from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.versioning.cuts import SeenCuts
-from icefloe.versioning.history import History
+from icefloe.versioning.history import MAX_READ_AHEAD, History
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,12 +32,26 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 
+_LIMIT_NAMES = (
+    "max_snapshots_in_memory",
+    "max_compressed_manifest_mem_bytes",
+    "max_concurrent_manifest_fetches",
+)
+
+
 class Limits(NamedTuple):
     """How much is held in memory at a time."""
 
     snapshots: int = 50
+    """Those that are kept and those that are being read, together."""
     manifest_bytes: int = 512 * 1024 * 1024
     manifest_fetches: int = 500
+
+    def check(self) -> None:
+        """Raise InvalidInputError for what leaves no room to work in."""
+        for name, value in zip(_LIMIT_NAMES, self, strict=True):
+            if value < 1:
+                raise InvalidInputError(f"{name} is 1 or more, found {value}")
 
 
 class _WithoutPages(ForwardingStorage):
@@ -66,8 +80,17 @@ def read_references(context: Context) -> References:
     careful = _WithoutPages(context.storage)
     branches: dict[str, SnapshotId] = {}
     for branch in refs.branches():
+        newest = next(refs.states(branch), None)
         listed = refs.tip(branch)
         tip = context.format.make_refs(careful, listed).tip(branch)
+        if newest is not None and tip is not None and newest.sequence > tip.sequence:
+            # It was found by its number, and a gap hides what comes after it.
+            raise FormatError(
+                f"branch {branch!r} is at entry {tip.sequence}, although there is an entry "
+                f"{newest.sequence}: the sequence has a gap, and nothing is deleted; `verify` "
+                "tells more, and `repair` fills the gap",
+                newest.key,
+            )
         if tip is not None and tip.snapshot_id is not None:
             branches[branch] = tip.snapshot_id
     tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}
@@ -79,13 +102,14 @@ class Marks:
 
     def __init__(self, context: Context, limits: Limits, *, verify: bool = False) -> None:
         """Nothing is reached yet; `verify` compares all that is read with its checksums."""
+        limits.check()
         self.limits = limits
+        read_ahead = max(1, min(MAX_READ_AHEAD, limits.snapshots // 2))
+        budget = CacheBudget(manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead)
         # A storage around the storage shares no caches: what is not there any more is missed.
         storage = ForwardingStorage(context.storage)
-        self.files = MetadataFiles(
-            storage, context.format, CacheBudget(manifests=1 << 28), verify=verify
-        )
-        self.history = History(self.files, context.refs, SeenCuts(context.storage))
+        self.files = MetadataFiles(storage, context.format, budget, verify=verify)
+        self.history = History(self.files, context.refs, SeenCuts(context.storage), read_ahead)
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0
         """References in all manifests."""

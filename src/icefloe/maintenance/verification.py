@@ -19,6 +19,7 @@ from icefloe.maintenance.chunk_checks import ChunkChecker, Place
 from icefloe.maintenance.findings import Orphans, Problem, ProblemKind, VerificationReport
 from icefloe.maintenance.log_checks import true_log, untold
 from icefloe.maintenance.marking import Limits, Marks, first_snapshots
+from icefloe.maintenance.reference_checks import check_branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,19 +103,18 @@ class _Verifier:
         for branch in sorted(self._names(refs.branches, "branches")):
             self._checked["branches"] += 1
             try:
-                newest = next(states := refs.reflog(branch))
-                target = newest.snapshot_id
-                if target is not None and target not in seen:
-                    seen.add(target)
-                    yield target
-                for _ in states:
-                    pass
+                target, problems = check_branch(refs, branch)
             except IcefloeError as error:
                 self._add(
                     ProblemKind.REFERENCE,
                     f"branch {branch!r}: {error}",
                     key=getattr(error, "key", ""),
                 )
+                continue
+            self._problems += problems
+            if target is not None and target not in seen:
+                seen.add(target)
+                yield target
         for tag in sorted(self._names(refs.tags, "tags")):
             self._checked["tags"] += 1
             try:

@@ -29,7 +29,7 @@ from icefloe.errors import (
 from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
 from icefloe.storage.probe import ensure_conditional_replace
 
@@ -90,6 +90,15 @@ class StateRefs:
 
     def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
         """Nothing: a structure file is read when it is listed."""
+
+    def states(self, branch: str) -> Iterator[BranchState]:
+        """The same: one file has all of them, or none can be read."""
+        for tip in self.reflog(branch):
+            yield BranchState(tip.sequence, STATE_KEY, tip)
+
+    def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:  # noqa: ARG002
+        """Nothing: a state file has no gaps."""
+        return False
 
     def read(self) -> State | None:
         """The state of the dataset; None if there is none."""
