@@ -10,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from icefloe.maintenance.findings import Problem, ProblemKind
-from icefloe.maintenance.log_checks import true_log
 from icefloe.model.ids import SnapshotId
+from icefloe.versioning.history import compared_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,4 +43,4 @@ def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> None:
     assert snapshot.parent_id is not None
     parent = files.read_snapshot(snapshot.parent_id)
     # The only object that is ever written a second time: its old bytes are of no use to anyone.
-    files.write_transaction_log(snapshot_id, true_log(files, parent, snapshot))
+    files.write_transaction_log(snapshot_id, compared_step(files, parent, snapshot))
