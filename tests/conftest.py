@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-pytest_plugins = ["tests.endpoints.fixtures"]
+pytest_plugins = ["tests.endpoints.fixtures", "tests.formats"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
-from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
+from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes, id_column
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
@@ -149,16 +149,16 @@ class Marks:
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Reach a snapshot alone."""
         self.snapshots.add(snapshot.id)
-        self._manifests.add_each(info.id for info in snapshot.manifests)
+        self._manifests.add_each([info.id for info in snapshot.manifests])
         for info in snapshot.manifests:
             if info.id not in self._infos:
                 self._infos[info.id] = info
                 self.num_refs += info.num_chunk_refs
-        self._attributes.add_each(info.id for info in snapshot.attribute_files)
+        self._attributes.add_each([info.id for info in snapshot.attribute_files])
 
     def snapshot_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the snapshots that are reached."""
-        return np.unique(as_ids(b"".join(self.snapshots)))
+        return np.unique(id_column(self.snapshots))
 
     def manifest_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the manifests that are reached."""

@@ -7,10 +7,13 @@ M2  Chunk files come first, then manifests, attribute files, logs and snapshots,
 M3  What is there already is not written again: a migration that died is started again and goes on.
     Nodes get the same numbers each time, by the order in which the history created them.
 M4  At the end the target is verified, and every snapshot is compared with its original.
+M5  Nothing of the source is collected meanwhile: history that expires after it was found is copied
+    all the same. Later each of the two collects its own names; bytes that both have stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +28,7 @@ from icefloe.errors import (
     FormatError,
     InvalidInputError,
     ObjectNotFoundError,
+    StoragePermissionError,
 )
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -44,10 +48,13 @@ from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.context import Context, VirtualAccess
+from icefloe.versioning.cuts import SeenCuts
+from icefloe.versioning.history import History
+from icefloe.versioning.leases import default_holder, lease_on_everything
 from icefloe.versioning.node_numbers import NEXT_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icefloe.formats.registry import Format
     from icefloe.model.chunk_index import ChunkIndex
@@ -101,7 +108,30 @@ def migrate_repository(
             f"{found.spec_version}); migrate to an empty place"
         )
     ensure_conditional_writes(target)
-    return _Migration(source, target, fmt, progress or _quiet).run()
+    with _kept(source.storage):
+        return _Migration(source, target, fmt, progress or _quiet).run()
+
+
+@contextlib.contextmanager
+def _kept(storage: Storage) -> Iterator[None]:
+    """Keep the source from being collected (M5), if it can be written to at all."""
+    lease = lease_on_everything(storage, f"migration by {default_holder()}")
+    try:
+        if storage.capabilities.can_write:
+            lease.take()
+            lease.renew_later()
+    except StoragePermissionError as error:
+        logger.debug("no lease on %s: %s", storage.location, error)
+    if not lease.is_held:
+        logger.warning(
+            "%s may not be written to, so that it is migrated without a lease: see to it that "
+            "nobody collects garbage there meanwhile",
+            storage.location,
+        )
+    try:
+        yield
+    finally:
+        lease.release()
 
 
 def _quiet(stage: str, done: int, total: int) -> None:
@@ -111,6 +141,8 @@ def _quiet(stage: str, done: int, total: int) -> None:
 class _Migration:
     def __init__(self, source: Context, target: Storage, fmt: Format, progress: Progress) -> None:
         self._source = source
+        # What has expired by now is left behind, and may be gone.
+        self._history = History(source.files, source.refs, SeenCuts(source.storage))
         self._target = target
         self._format = fmt
         self._progress = progress
@@ -170,16 +202,14 @@ class _Migration:
 
     def _survey(self, targets: Iterable[SnapshotId]) -> None:
         """Find all snapshots, what they refer to, and the numbers of their nodes."""
-        chains: list[list[SnapshotStub]] = []
         for target in targets:
             if target in self._parents:
                 continue
             chain = []
-            for snapshot in self._source.history.ancestry(target):
+            for snapshot in self._history.ancestry(target):
                 chain.append(snapshot.stub())
                 if not self._has_file(snapshot):
                     self._remembered[snapshot.id] = snapshot
-            chains.append(chain)
             for place, stub in enumerate(chain):
                 self._parents.setdefault(stub.id, chain[place + 1 : place + 1 + _HISTORY])
                 self._depths.setdefault(stub.id, len(chain) - 1 - place)
@@ -345,7 +375,7 @@ class _Migration:
                 if log_key in present[ObjectKind.TRANSACTION_LOG]:
                     log_file = self._sum_of(log_key)
                 else:
-                    log = self._renamed_log(self._source.history.log(snapshot_id))
+                    log = self._renamed_log(self._history.log(snapshot_id))
                     file = codec.encode_transaction_log(log)
                     log_file = self._put(log_key, file.data, file.attributes)
             renamed = self._renamed(self._read(snapshot_id), log_file)

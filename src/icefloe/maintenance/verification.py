@@ -17,9 +17,10 @@ from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import key_maker, list_objects
 from icefloe.maintenance.chunk_checks import ChunkChecker, Place
 from icefloe.maintenance.findings import Orphans, Problem, ProblemKind, VerificationReport
-from icefloe.maintenance.log_checks import true_log, untold
+from icefloe.maintenance.log_checks import untold
 from icefloe.maintenance.marking import Limits, Marks, first_snapshots
 from icefloe.maintenance.reference_checks import check_branch
+from icefloe.versioning.history import compared_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -336,7 +337,7 @@ class _Verifier:
             return  # layouts without logs, where what changed is found by comparison
         self._checked["logs"] += 1
         try:
-            wrong = list(untold(log, true_log(self._files, parent, snapshot)))
+            wrong = list(untold(log, compared_step(self._files, parent, snapshot)))
         except IcefloeError:
             return  # what it should tell cannot be read, and that is reported
         for message in wrong:

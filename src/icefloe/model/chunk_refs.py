@@ -545,7 +545,7 @@ def distinct_files(
     files: npt.NDArray[np.uint8],
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Ids of chunk files (n, bytes) without repetitions, and the new number of each old one."""
-    packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
+    packed = np.ascontiguousarray(files).view(f"V{files.shape[1]}").ravel()
     _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
     return files[kept], numbers.astype(np.int64)
 

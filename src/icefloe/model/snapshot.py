@@ -13,6 +13,8 @@ from icefloe.model.record import Record
 FIRST_MESSAGE = "Repository initialized"
 INTERNAL_PREFIX = "__icefloe."
 """Metadata keys that start so are ours and not shown to users."""
+MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
+"""Commits with this property moved chunks without changing a byte of them."""
 
 
 class SnapshotStub(Record, frozen=True):

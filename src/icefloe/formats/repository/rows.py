@@ -6,16 +6,15 @@ plain reader of spec 001 passes it by; see `row_reader` for the other direction.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import encode_msgpack
 from icefloe.formats.repository.zarr_structs import array_struct, storable
+from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import encode_base32
 
@@ -33,17 +32,6 @@ FORMAT_VERSION = 0
 """R2-33: the version within the structs; the header has the one that counts."""
 MAX_HISTORY = 1000
 """H-15: ancestors that a snapshot remembers."""
-
-_document_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def _parse(document: bytes) -> dict[str, Any]:
-    try:
-        return _document_decoder.decode(document)
-    except msgspec.DecodeError:
-        # Python's own parser also takes NaN and integers of any size.
-        parsed: dict[str, Any] = json.loads(document)
-        return parsed
 
 
 def encode_time(time: datetime) -> str:
@@ -112,7 +100,7 @@ def _node(node: Node) -> list[Any]:
         at = node.attributes.position
         whole = whole[:at] + b"{}" + whole[at:]
         attributes = {"Ref": [str(node.attributes.file), node.attributes.row]}
-    document = _parse(whole)
+    document = parse_document(whole)
     if attributes is None and document.get("attributes") is not None:
         attributes = {"Inline": storable(document["attributes"])}
     data: Any = "Group"
@@ -190,7 +178,7 @@ def encode_attributes(rows: Sequence[bytes]) -> bytes:
 
     One more element after the maps holds the JSON itself, verbatim.
     """
-    maps = [storable(_parse(row)) for row in rows]
+    maps = [storable(parse_document(row)) for row in rows]
     return encode_msgpack([*maps, list(rows)])
 
 

@@ -26,6 +26,7 @@ from icefloe.formats.store.object_ids import (
     numbers,
 )
 from icefloe.formats.store.text_files import decode, decode_json, encode, json_object, lines_object
+from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
@@ -207,7 +208,7 @@ def _parts(document: bytes, array: ArrayMetadata | None) -> tuple[bytes | None, 
 
     Most nodes are the same from commit to commit.
     """
-    parsed = zarr_json.parse_json(document)
+    parsed = parse_document(document)
     given = parsed.get("attributes")
     attributes = zarr_json.json_safe(given) if isinstance(given, dict) else None
     struct = None if array is None else zarr_json.array_struct(parsed, array)
@@ -261,7 +262,9 @@ def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
         total_parents=max(found.total_parents, len(history)),
         history=history,
         manifests=nodes.manifests() if extension is None else _manifests(extension, key),
-        attribute_files=_attribute_files(extension, key),
+        attribute_files=(
+            nodes.attribute_files() if extension is None else _attribute_files(extension, key)
+        ),
         nodes=NodeTable(nodes.paths, nodes.ids, nodes.load),
         parent_file=_parent_file(extension),
     )
@@ -303,11 +306,11 @@ def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
         raise bad_file(key, str(error)) from None
 
 
-def _attribute_files(extension: _Extension | None, key: str) -> tuple[AttributesFileInfo, ...]:
+def _attribute_files(extension: _Extension, key: str) -> tuple[AttributesFileInfo, ...]:
     try:
         return tuple(
             AttributesFileInfo(AttributesId.parse(info.id), info.size, info.checksum)
-            for info in ([] if extension is None else extension.attribute_files)
+            for info in extension.attribute_files
         )
     except InvalidInputError as error:
         raise bad_file(key, str(error)) from None
@@ -358,6 +361,12 @@ class _NodeLoader:
             for ref in self._array(node)[1]
         }
         return tuple(ManifestFileInfo(each, 0, 0) for each in sorted(found))
+
+    def attribute_files(self) -> tuple[AttributesFileInfo, ...]:
+        """The same for attribute files."""
+        refs = [self._attributes(node)[1] for node in self._nodes]
+        found = {from_numbers(AttributesId, ref.object_id) for ref in refs if ref is not None}
+        return tuple(AttributesFileInfo(each) for each in sorted(found))
 
     def _array(self, node: _Node) -> tuple[dict[str, Any] | None, list[_ManifestRef]]:
         if bytes(node.node_data) == b'"Group"':
