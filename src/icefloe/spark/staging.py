@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from icefloe.errors import ConflictError
 from icefloe.model.record import Record
 from icefloe.spark.chunk_statistics import keep_written, table_of
-from icefloe.spark.job import TXN_APP_ID, TXN_VERSION, find_transaction
 from icefloe.spark.tables.assembling import Assembler, Rows, block_numbers, is_allowed
 from icefloe.spark.tables.write_plan import (
     Found,
@@ -32,6 +31,7 @@ from icefloe.spark.tables.write_plan import (
 )
 from icefloe.spark.tables.write_plan import positions as positions_of
 from icefloe.spark.tasks import pack, unpack
+from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import unpickled_context
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Commit(Record, frozen=True, eq=False):
     branch: str
     message: str
     properties: dict[str, Any]
-    txn_app_id: str | None = None
-    txn_version: int | None = None
+    transaction: Transaction | None = None
     tries: int = _DEFAULT_TRIES
 
 
@@ -134,18 +133,19 @@ def commit_staged(
     if not rows:
         return None
     properties = dict(commit.properties)
-    if commit.txn_app_id is not None:
-        properties |= {TXN_APP_ID: commit.txn_app_id, TXN_VERSION: commit.txn_version}
+    if commit.transaction is not None:
+        properties |= commit.transaction.properties
     for attempt in range(max(1, commit.tries)):
         done = _done_before(repository, commit)
         if done is not None:
-            logger.info("transaction %s was committed before", commit.txn_app_id)
+            logger.info("transaction %s was committed before", commit.transaction)
             return done
         session = repository.writable_session(commit.branch)
         found = _found(session, request, schema, dims, parts, fragments)
         _write(session, prepare(session, request, found), fragments, request.group)
         if not session.has_uncommitted_changes:
             return None
+        Ledger(session, commit.transaction).write()
         try:
             return session.commit(commit.message, properties)
         except ConflictError:
@@ -156,9 +156,9 @@ def commit_staged(
 
 
 def _done_before(repository: Repository, commit: Commit) -> str | None:
-    if commit.txn_app_id is None or commit.txn_version is None:
+    if commit.transaction is None:
         return None
-    return find_transaction(repository, commit.branch, commit.txn_app_id, commit.txn_version)
+    return find_transaction(repository, commit.branch, commit.transaction)
 
 
 def _found(

@@ -13,6 +13,7 @@ from icefloe.spark.staging import Commit, Staged, commit_staged, stage
 from icefloe.spark.table_writing import properties_of, request_of, transaction_of
 from icefloe.spark.tables.options import Options
 from icefloe.spark.tables.write_plan import dims_of
+from icefloe.spark.transactions import Transaction
 from icefloe.spark.worker import SessionSpec
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ class RowWriter:
                 self._branch(options),
                 options.text("message") or _DEFAULT_MESSAGE,
                 properties_of(options),
-                app,
-                version,
+                Transaction.of(app, version),
                 options.number("commit-tries") or 20,
             ),
         )

@@ -20,6 +20,7 @@ from icefloe.spark.staging import Commit, commit_staged, stage
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import Scan
 from icefloe.spark.tables.write_plan import WriteRequest, dims_of
+from icefloe.spark.transactions import Transaction
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def write(
         for start in range(0, max(1, rows.num_rows), size)
     ]
     parts = pickle.loads(pickle.dumps(parts))
-    how = Commit("main", "rows", {"by": "test"}, *txn, tries=3)
+    how = Commit("main", "rows", {"by": "test"}, Transaction.of(*txn), tries=3)
     return commit_staged(repo, asked, rows.schema, dims, parts, how)
 
 
