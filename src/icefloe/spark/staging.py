@@ -1,7 +1,8 @@
 """Rows that tasks of a data source writer put aside, and the one process that makes arrays of them.
 
 A writer of Spark has one stage only: its tasks know neither the grid nor each other's rows. They
-keep rows as chunk files that nothing refers to, which are ordinary garbage if the job fails.
+keep rows as chunk files that nothing refers to, which are ordinary garbage then. The process that
+commits reads them one by one; what it holds of arrays is bounded, and so is what it takes at all.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import logging
 import pickle
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icefloe.errors import ConflictError
+from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark.chunk_statistics import keep_written, table_of
-from icefloe.spark.tables.assembling import Assembler, Rows, block_numbers, is_allowed
+from icefloe.spark.tables.assembling import Assembler
+from icefloe.spark.tables.filling import Filler
 from icefloe.spark.tables.write_plan import (
     Found,
     WritePlan,
@@ -29,7 +31,6 @@ from icefloe.spark.tables.write_plan import (
     operation_of,
     prepare,
 )
-from icefloe.spark.tables.write_plan import positions as positions_of
 from icefloe.spark.tasks import pack, unpack
 from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import unpickled_context
@@ -45,8 +46,8 @@ logger = logging.getLogger(__name__)
 
 FRAGMENT_BYTES = 32 * 1024 * 1024
 """Rows that are put aside as one object."""
-_PASS_BYTES = 512 * 1024 * 1024
-"""Rows in memory at a time while arrays are made of them."""
+MAX_STAGED_BYTES = 4 * 1024**3
+"""Rows of one write, if it is not told otherwise: one process makes arrays of them."""
 _MAX_VALUES_BYTES = 256 * 1024
 _DEFAULT_TRIES = 20
 
@@ -77,14 +78,20 @@ class Commit(Record, frozen=True, eq=False):
     properties: dict[str, Any]
     transaction: Transaction | None = None
     tries: int = _DEFAULT_TRIES
+    max_bytes: int = MAX_STAGED_BYTES
 
 
-def stage(context: bytes, dims: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Staged:
+def stage(
+    context: bytes,
+    dims: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    max_bytes: int = MAX_STAGED_BYTES,
+) -> Staged:
     """Put rows aside, in a task."""
     files = unpickled_context(context).chunk_files
     fragments: list[Fragment] = []
     waiting: list[pa.RecordBatch] = []
-    waiting_bytes = rows = 0
+    waiting_bytes = all_bytes = rows = 0
     nulls: dict[str, int] = {}
     values: dict[str, pa.Array] = {}
 
@@ -105,10 +112,21 @@ def stage(context: bytes, dims: Sequence[str], batches: Iterable[pa.RecordBatch]
             values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
         waiting.append(batch)
         waiting_bytes += batch.nbytes
+        all_bytes += batch.nbytes
+        if all_bytes > max_bytes:
+            raise _too_many(all_bytes, max_bytes)
         if waiting_bytes >= FRAGMENT_BYTES:
             flush()
     flush()
     return Staged(tuple(fragments), rows, nulls, _packed_values(values))
+
+
+def _too_many(found: int, max_bytes: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the rows take {found} bytes or more, and one process makes arrays of what df.write gets, "
+        f"so it takes {max_bytes} bytes at most. Use icefloe.spark.write_table(df, …), whose "
+        "executors write the chunks, or raise the option max-staged-bytes"
+    )
 
 
 def _packed_values(values: dict[str, pa.Array]) -> dict[str, bytes] | None:
@@ -132,6 +150,9 @@ def commit_staged(
     rows = sum(part.rows for part in parts)
     if not rows:
         return None
+    num_bytes = sum(fragment.num_bytes for fragment in fragments)
+    if num_bytes > commit.max_bytes:
+        raise _too_many(num_bytes, commit.max_bytes)
     properties = dict(commit.properties)
     if commit.transaction is not None:
         properties |= commit.transaction.properties
@@ -208,33 +229,14 @@ def files_of(session: Session) -> ChunkFiles:
 def _write(
     session: Session, plan: WritePlan, fragments: Sequence[Fragment], group: str = "/"
 ) -> None:
-    """Write all blocks; blocks are taken in ranges, so that few rows are in memory at a time."""
+    """Write all blocks; of the rows, one fragment at a time is in memory."""
     from icefloe.spark.table_writing import clear_rest
 
-    total = sum(fragment.num_bytes for fragment in fragments)
-    passes = min(plan.num_blocks, -(-total // _PASS_BYTES)) or 1
-    step = -(-plan.num_blocks // passes)
     assembler = Assembler(session, plan)
-    names = [target.name for target in plan.targets]
-    for first in range(0, plan.num_blocks, step):
-        blocks, places, tables = [], [], []
-        for fragment in fragments:
-            table = _read(session, fragment).combine_chunks()
-            where = np.stack(
-                [positions_of(plan, d, _one(table.column(d))) for d in plan.dims], axis=1
-            )
-            good = is_allowed(plan, where)
-            if first == 0 and not good.all():
-                bad = table.filter(pa.array(~good)).combine_chunks()
-                for batch in bad.to_batches():
-                    assembler.refuse_outside(batch)
-            number = np.where(good, block_numbers(plan, np.maximum(where, 0)), -1)
-            now = (number >= first) & (number < first + step)
-            blocks.append(number[now])
-            places.append(where[now])
-            tables.append(table.select(names).filter(pa.array(now)))
-        for rows in _grouped(np.concatenate(blocks), np.concatenate(places), tables):
-            assembler.write(rows)
+    passes = Filler(assembler, plan).fill(
+        [partial(_read, session, fragment) for fragment in fragments]
+    )
+    logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
     if assembler.refused:
         raise assembler.refused.error()
     if plan.clear:
@@ -247,23 +249,3 @@ def _write(
             for path, entries in assembler.statistics.items()
         }
         keep_written(session, group, kept)
-
-
-def _grouped(blocks: Any, places: Any, tables: list[pa.Table]) -> Iterator[Rows]:
-    order = np.argsort(blocks, kind="stable")
-    blocks, places = blocks[order], places[order]
-    table = pa.concat_tables(tables).combine_chunks().take(pa.array(order))
-    columns = {name: _one(table.column(name)) for name in table.column_names}
-    cuts = np.flatnonzero(np.diff(blocks)) + 1
-    for start, stop in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
-        if stop > start:
-            part = {name: column.slice(start, stop - start) for name, column in columns.items()}
-            yield Rows(int(blocks[start]), places[start:stop], part)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        chunks = combined.chunks
-        return pa.concat_arrays(chunks) if chunks else pa.array([], combined.type)
-    return combined
