@@ -49,6 +49,7 @@ FRAGMENT_BYTES = 32 * 1024 * 1024
 MAX_STAGED_BYTES = 4 * 1024**3
 """Rows of one write, if it is not told otherwise: one process makes arrays of them."""
 _MAX_VALUES_BYTES = 256 * 1024
+_MAX_DISTINCT = 256 * 1024
 _DEFAULT_TRIES = 20
 
 
@@ -93,7 +94,7 @@ def stage(
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = all_bytes = rows = 0
     nulls: dict[str, int] = {}
-    values: dict[str, pa.Array] = {}
+    values: dict[str, pa.Array] | None = {}
 
     def flush() -> None:
         nonlocal waiting, waiting_bytes
@@ -106,10 +107,7 @@ def stage(
         rows += batch.num_rows
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             nulls[name] = nulls.get(name, 0) + column.null_count
-        for dim in dims:
-            found = pc.unique(batch.column(dim))
-            before = values.get(dim)
-            values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+        values = _with_values(values, batch, dims)
         waiting.append(batch)
         waiting_bytes += batch.nbytes
         all_bytes += batch.nbytes
@@ -121,6 +119,19 @@ def stage(
     return Staged(tuple(fragments), rows, nulls, _packed_values(values))
 
 
+def _with_values(
+    values: dict[str, pa.Array] | None, batch: pa.RecordBatch, dims: Sequence[str]
+) -> dict[str, pa.Array] | None:
+    """Distinct values with those of a batch; None if they are too many to be kept up to date."""
+    if values is None:
+        return None
+    for dim in dims:
+        found = pc.unique(batch.column(dim))
+        before = values.get(dim)
+        values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+    return None if any(len(each) > _MAX_DISTINCT for each in values.values()) else values
+
+
 def _too_many(found: int, max_bytes: int) -> InvalidInputError:
     return InvalidInputError(
         f"the rows take {found} bytes or more, and one process makes arrays of what df.write gets, "
@@ -129,7 +140,9 @@ def _too_many(found: int, max_bytes: int) -> InvalidInputError:
     )
 
 
-def _packed_values(values: dict[str, pa.Array]) -> dict[str, bytes] | None:
+def _packed_values(values: dict[str, pa.Array] | None) -> dict[str, bytes] | None:
+    if values is None:
+        return None
     packed = {dim: pack(pa.table({dim: column})) for dim, column in values.items()}
     return packed if sum(map(len, packed.values())) <= _MAX_VALUES_BYTES else None
 

@@ -285,6 +285,12 @@ def test_statistics_are_kept_with_the_rows(repo):
     assert not Scan(session, TableRequest(where="n > 100")).tasks()
 
 
+def test_coordinates_that_are_too_many_to_travel(repo, monkeypatch):
+    monkeypatch.setattr(staging, "_MAX_DISTINCT", 3)
+    write(repo, rows_of(sample()), dims=("time", "x"))
+    xr.testing.assert_identical(opened(repo).drop_attrs(), sample())
+
+
 def test_no_rows_no_commit(repo):
     empty = pa.table({"x": pa.array([], pa.int64()), "v": pa.array([], pa.float64())})
     assert write(repo, empty, dims=("x",)) is None
