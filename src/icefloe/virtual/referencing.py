@@ -155,7 +155,8 @@ def reference_files(
         rename: Other names for variables and dimensions.
         file_format: Format of the files; found out if not given.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours.
+        parser: A parser of VirtualiZarr to use instead of ours. What it says is believed: our
+            checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
         compat: `equals`: variables without any of these dimensions must be the same in all files.
             `override`: those of the first file are taken.
         check: How readers notice that a file has changed: `etag`, `last_modified`, `none`, or
