@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import AttributesId
     from icefloe.storage.port import Storage
+    from icefloe.versioning.leases import Lease
 
     Progress = Callable[[str, int, int], None]
 
@@ -116,13 +117,7 @@ def migrate_repository(
 def _kept(storage: Storage) -> Iterator[None]:
     """Keep the source from being collected (M5), if it can be written to at all."""
     lease = lease_on_everything(storage, f"migration by {default_holder()}")
-    try:
-        if storage.capabilities.can_write:
-            lease.take()
-            lease.renew_later()
-    except StoragePermissionError as error:
-        logger.debug("no lease on %s: %s", storage.location, error)
-    if not lease.is_held:
+    if not _take(lease, storage):
         logger.warning(
             "%s may not be written to, so that it is migrated without a lease: see to it that "
             "nobody collects garbage there meanwhile",
@@ -132,6 +127,19 @@ def _kept(storage: Storage) -> Iterator[None]:
         yield
     finally:
         lease.release()
+
+
+def _take(lease: Lease, storage: Storage) -> bool:
+    """Take a lease and keep it; False where nothing may be written."""
+    if not storage.capabilities.can_write:
+        return False
+    try:
+        lease.take()
+    except StoragePermissionError as error:
+        logger.debug("no lease on %s: %s", storage.location, error)
+        return False
+    lease.renew_later()
+    return True
 
 
 def _quiet(stage: str, done: int, total: int) -> None:
