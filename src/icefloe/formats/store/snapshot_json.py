@@ -139,7 +139,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "total_parents": encode(snapshot.total_parents),
             "short_term_parents": encode(len(history)),
             "short_term_history": encode([_stub(stub) for stub in history]),
-            "nodes": lines_object(nodes),
+            "nodes": lines_object([b"%b:%b" % node for node in nodes]),
             "icefloe": encode(extension),
         }
     )
