@@ -101,7 +101,9 @@ def _lines(node: NodeId, chunks: ArrayChunks) -> Iterator[bytes]:
             make = _native if kinds == [ChunkKind.NATIVE] else _virtual
             yield _filled(name + _EXTERNAL, [*columns, *make(refs, np.arange(len(refs)))])
         else:
-            yield _filled(name + b"%b", [*columns, _payloads(refs)])
+            only_inline = kinds == [ChunkKind.INLINE]
+            made = _inline(refs, np.arange(len(refs))) if only_inline else _payloads(refs)
+            yield _filled(name + b"%b", [*columns, made])
 
 
 def _filled(template: bytes, columns: list[list[Any]]) -> bytes:
@@ -212,9 +214,10 @@ def _arrays(
     if nodes.max() >= 2**32 or values.max() > _MAX_COORDINATE or lengths.max() > _MAX_RANK + 1:
         raise bad_file(key, "a node or coordinate is out of range")
     groups = nodes * np.uint64(_MAX_RANK + 1) + (lengths - 1).astype(np.uint64)
-    for group in np.unique(groups).tolist():
+    order = np.argsort(groups, kind="stable")
+    found, first = np.unique(groups[order], return_index=True)
+    for group, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
         node, rank = divmod(group, _MAX_RANK + 1)
-        rows = np.flatnonzero(groups == group)
         places = starts[rows, np.newaxis] + np.arange(1, rank + 1)
         yield node, rows, values[places]
 
