@@ -37,6 +37,7 @@ COUNTED = {
     "calls of linearizable histories",
     "crash points",
     "failed operations",
+    "pauses of the collection machine",
     "steps of the collection machine",
 }
 

@@ -6,6 +6,7 @@ committed, `ours` is rebased on it. Where that package damages data, the comment
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -86,10 +87,57 @@ CASES = [
         CHUNK_DOUBLE_UPDATE,
         True,
     ),
+    # Groups that both created for what is below them are one (decision 0030); the official package
+    # reports NewNodeConflictsWithExistingNode, and two jobs cannot fill an empty repository.
     Case(
         "same new group",
+        both(document("/n", group()), document("/n/a", array())),
+        both(document("/n", group()), document("/n/b", array())),
+        [],
+        True,
+    ),
+    Case(
+        "same new group with the same attributes, spelled otherwise",
+        document("/n", group(x=1, y=2)),
+        both(
+            document("/n", json.dumps(json.loads(group(y=2, x=1)), indent=4).encode()),
+            write("/b", 1),
+        ),
+        [],
+        True,
+    ),
+    Case(
+        "new group with attributes, new group without",
+        document("/n", group(x=1)),
+        both(document("/n", group()), document("/n/b", array())),
+        [],
+        True,
+    ),
+    Case(
+        "new group without attributes, new group with",
         document("/n", group()),
-        document("/n", group()),
+        document("/n", group(x=1)),
+        [],
+        True,
+    ),
+    Case(
+        "new groups with different attributes",
+        document("/n", group(x=1)),
+        document("/n", group(y=1)),
+        [("NewNodeConflictsWithExistingNode", "/n", None)],
+        False,
+    ),
+    Case(
+        "same new array",
+        document("/n", array()),
+        document("/n", array()),
+        [("NewNodeConflictsWithExistingNode", "/n", None)],
+        False,
+    ),
+    Case(
+        "move group to where we create one",
+        move("/g", "/n"),
+        both(document("/n", group()), document("/n/b", array())),
         [("NewNodeConflictsWithExistingNode", "/n", None)],
         False,
     ),
@@ -477,7 +525,7 @@ def test_conflicts_come_in_a_fixed_order(repository: Repository) -> None:  # api
         session.set_document("/b", array(y=1))
         set_chunks(session, "/b", [1])
         session.set_document("/gd", group(y=1))
-        session.set_document("/nn", group())
+        session.set_document("/nn", array())
         session.set_document("/zz/k", group())
 
     session, _ = collide(repository, theirs, ours)

@@ -10,7 +10,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository
-from icefloe.errors import FormatError, SnapshotNotFoundError
+from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.formats.registry import format_for
 from icefloe.model.ids import ManifestId
 from icefloe.testing.clock import ClockedStorage, LaggingStorage
@@ -311,3 +311,32 @@ def test_memory_follows_ids_and_not_objects() -> None:
     tracemalloc.stop()
     assert summary.chunks_deleted >= 10_000
     assert peak < 6 * 1024 * 1024
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_no_more_snapshots_are_held_than_asked_for(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    from icefloe.files.metadata import MetadataFiles
+
+    for value in range(12):
+        fill(repo, value)
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    kept: list[int] = []
+    in_parallel = MetadataFiles.in_parallel
+
+    def watched(self, work, items):
+        todo = list(items)
+        if work.__name__ == "_read_if_present":
+            kept.append(len(todo) + len(self._caches.snapshots))
+        return in_parallel(self, work, todo)
+
+    monkeypatch.setattr(MetadataFiles, "in_parallel", watched)
+    summary = repo.garbage_collect(HOUR, max_snapshots_in_memory=limit)
+    assert summary.snapshots_deleted == 1
+    assert 1 <= max(kept) <= limit
+    stats = repo.chunk_storage_stats(max_snapshots_in_memory=limit)
+    assert stats == repo.chunk_storage_stats()
+    with pytest.raises(InvalidInputError, match="max_snapshots_in_memory is 1 or more"):
+        repo.garbage_collect(HOUR, max_snapshots_in_memory=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -192,6 +193,16 @@ def test_forks_may_create_the_same_group(repository: Repository) -> None:
     session.commit("together")
     found = zarr.open_group(repository.readonly_session("main").store, path="shared", mode="r")
     assert {name: int(data[0]) for name, data in found.arrays()} == {"a0": 1, "a1": 2, "a2": 3}
+
+
+def test_attributes_of_a_group_that_several_forks_create_all_stay(session: Session) -> None:
+    forks = [session.fork() for _ in range(3)]
+    for place, fork in enumerate(forks):
+        own = {} if place == 2 else {f"of{place}": place, "last": place}
+        fork.set_document("/n", group(**own))
+    session.merge(*forks)
+    attributes = json.loads(session.document("/n"))["attributes"]
+    assert attributes == {"of0": 0, "of1": 1, "last": 1}
 
 
 def test_forks_that_create_different_arrays_at_one_path_are_refused(session: Session) -> None:

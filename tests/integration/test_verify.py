@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,15 +12,17 @@ import zarr
 
 import icefloe
 from icefloe import ProblemKind, Repository, RepositoryConfig
+from icefloe.errors import FormatError
 from icefloe.maintenance.verification import _overlapping
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
-from tests.integration.maintained import PACKED, fill, make, names
+from tests.integration.maintained import NATIVE, PACKED, fill, make, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from icefloe.model.snapshot import Snapshot
 
@@ -156,16 +159,85 @@ def test_a_problem_of_a_chunk_names_array_chunk_and_snapshot() -> None:
     assert "/a, chunks [[2], [3]]" in str(problem)
 
 
-def test_a_gap_in_a_sequence_is_found() -> None:
-    repo = make()
-    for value in range(1, 4):
-        fill(repo, value)
-    middle = sorted(names(repo, "refs/branch.main"))[2]
-    repo.storage.delete_many([middle])
-    (problem,) = repo.verify().problems
+@pytest.mark.parametrize("generation", ["repository", "store"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_gap_in_a_sequence_is_found_and_filled(
+    tmp_path: Path, generation: str, number: int
+) -> None:
+    repo = Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path)), NATIVE, generation=generation
+    )
+    with repo.transaction("main", message="start") as store:
+        zarr.create_array(store, name="a", shape=(4,), chunks=(1,), dtype="u1")
+    snapshots = [repo.lookup_branch("main~1"), repo.lookup_branch("main")]
+    snapshots += [fill(repo, value) for value in range(1, 4)]
+    folder = "refs/branch.main" if generation == "repository" else "r"
+    keys = sorted(names(repo, folder), reverse=True)
+    before = {key: repo.storage.get(key) for key in keys}
+    repo.storage.delete_many([keys[number]])
+
+    again = Repository.open(repo.storage)
+    (problem,) = again.verify().problems
     assert problem.kind is ProblemKind.REFERENCE
-    assert "gap" in problem.message
-    assert problem.key == middle
+    assert (problem.key, problem.repairable) == (keys[number], True)
+    assert "the sequence of 'main' has a gap" in problem.message
+    if number:
+        good = (
+            f"last good entry before it is number {number - 1} (snapshot {snapshots[number - 1]})"
+        )
+        assert good in problem.message
+    assert f"the branch stands at number 4 (snapshot {snapshots[4]})" in problem.message
+    assert "repair repeats the entry before it" in problem.message
+
+    if again.lookup_branch("main") != snapshots[4]:
+        with pytest.raises(FormatError, match="nothing is deleted"):
+            again.garbage_collect(timedelta(0))
+    assert [fixed.key for fixed in again.repair()] == [keys[number]]
+    assert Repository.open(repo.storage).garbage_collect(timedelta(0)).snapshots_deleted == 0
+    healed = Repository.open(repo.storage)
+    assert healed.verify(deep=True).is_clean
+    assert healed.lookup_branch("main") == snapshots[4], "the branch is where it was"
+    assert "repair" in {operation.kind for operation in healed.operations()}
+    after = {key: healed.storage.get(key) for key in keys}
+    assert {key for key in keys if after[key] != before[key]} <= {keys[number]}
+    assert healed.repair() == []
+    fill(healed, 9)
+
+
+def test_a_torn_newest_entry_is_reported_with_the_last_good_one() -> None:
+    repo = make()
+    last = fill(repo, 1)
+    fill(repo, 2)
+    newest = sorted(names(repo, "refs/branch.main"))[0]
+    repo.storage.put(newest, b'{"snap')
+    good = rf"torn or damaged.*the last good entry before it is number 2 \(snapshot {last}\)"
+    with pytest.raises(FormatError, match=good):
+        Repository.open(repo.storage)
+    report = repo.verify()
+    (problem,) = report.problems
+    assert (problem.key, problem.repairable) == (newest, False)
+    assert "torn or damaged" in problem.message
+    assert f"the last good entry before it is number 2 (snapshot {last})" in problem.message
+    assert "repair leaves it alone" in problem.message
+    assert f"delete it, and the branch is at number 2 (snapshot {last}) again" in problem.message
+    assert report.checked["snapshots"] == 3, "what the last good entry reaches is looked at"
+    assert repo.repair(report) == []
+    # As it says:
+    repo.storage.delete_many([newest])
+    healed = Repository.open(repo.storage)
+    assert (healed.lookup_branch("main"), healed.verify().is_clean) == (last, True)
+
+
+def test_a_torn_entry_in_the_middle_does_no_harm() -> None:
+    repo = make()
+    fill(repo, 1)
+    tip = fill(repo, 2)
+    middle = sorted(names(repo, "refs/branch.main"))[1]
+    repo.storage.put(middle, b"")
+    (problem,) = Repository.open(repo.storage).verify().problems
+    assert (problem.key, problem.repairable) == (middle, False)
+    assert f"the branch stands at number 3 (snapshot {tip})" in problem.message
+    assert "nobody needs it" in problem.message
 
 
 def rewritten(repo: Repository, change: Callable[[Snapshot], Snapshot]) -> None:
@@ -208,7 +280,12 @@ def with_info(**fields: Any) -> Callable[[Snapshot], Snapshot]:
             "the manifest has 4 references, and the array says 3",
         ),
         (with_info(num_chunk_refs=9), ProblemKind.MANIFEST, "it has 4 references"),
-        (with_info(size_bytes=1), ProblemKind.MANIFEST, "bytes, and the snapshot says 1"),
+        (with_info(size_bytes=1), ProblemKind.MANIFEST, "expected 1 bytes"),
+        (
+            with_info(size_bytes=1, checksum=0),
+            ProblemKind.MANIFEST,
+            "bytes, and the snapshot says 1",
+        ),
         (
             lambda snapshot: msgspec.structs.replace(
                 snapshot, written_at=snapshot.history[-1].written_at

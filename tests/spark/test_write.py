@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import zarr
@@ -179,3 +182,44 @@ def test_shards_are_written_whole(spark, repo):
     report = write(spark, repo, {"t": values_at}, create={"t": new}, task_bytes=1)
     assert report.chunks == 6
     assert np.array_equal(read(repo, "t")[:], EXPECTED)
+
+
+def waiting(folder, name, wait_for=None):
+    """A function that says that it runs, and lets another job commit before it ends."""
+
+    def act(region):
+        (folder / name).touch()
+        for _ in range(600):
+            if wait_for is None or (folder / wait_for).exists():
+                return values_at(region)
+            time.sleep(0.1)
+        raise AssertionError(f"{wait_for} did not come")
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("generation", "linked"),
+    [("repository", False), ("repository", True), ("store", False), ("dataset", False)],
+)
+def test_two_jobs_fill_an_empty_repository(spark, tmp_path, monkeypatch, generation, linked):
+    """Both create the root and a group on their way; that is no conflict."""
+    if linked:
+        monkeypatch.setattr("icefloe.spark.job.LINK_ABOVE_CHUNKS", 0)
+    repo = icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path / "repo")), generation=generation
+    )
+    whole = {"task_bytes": 1 << 20}
+    slow = waiting(tmp_path, "started", "committed")
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(
+            write, spark, repo, {"g/slow": slow}, create={"g/slow": NEW}, message="slow", **whole
+        )
+        quick = waiting(tmp_path, "also started", "started")
+        write(spark, repo, {"g/quick": quick}, create={"g/quick": NEW}, message="quick", **whole)
+        (tmp_path / "committed").touch()
+        last.result()
+    assert [s.message for s in repo.ancestry(branch="main")][:2] == ["slow", "quick"]
+    assert np.array_equal(read(repo, "g/quick")[:], EXPECTED)
+    assert np.array_equal(read(repo, "g/slow")[:], EXPECTED)
+    assert repo.verify(deep=True).is_clean

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.shared_groups import merged_document
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.ids import NodeId
@@ -255,7 +256,11 @@ class ChangeSet:
                 f"cannot merge: sessions created different nodes at {node.path}; "
                 "create nodes before you fork, so that the forks share them"
             )
-        self.new[mine.id] = self._overlay[node.path] = node.evolve(id=mine.id)
+        document = node.document
+        if same_group:
+            # Attributes of both stay; where they contradict each other, later ones win.
+            document, _ = merged_document(mine.document, document)
+        self.new[mine.id] = self._overlay[node.path] = make_node(mine.id, node.path, document)
         return mine.id
 
     def rebase(self, base: NodeTable) -> None:

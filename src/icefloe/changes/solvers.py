@@ -12,6 +12,7 @@ from icefloe.changes.conflicts import (
     VersionSelection,
 )
 from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
+from icefloe.changes.shared_groups import merged_document
 
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution, Sides
@@ -57,6 +58,13 @@ class MergeSolver(BasicConflictSolver):
                 changed = differing_keys(documents.base, documents.theirs)
                 if changed <= _HARMLESS_KEYS:
                     return VersionSelection.UseOurs
+            return VersionSelection.Fail
+        if conflict.conflict_type is ConflictType.NewNodeConflictsWithExistingNode:
+            documents = sides.documents(conflict)
+            if documents.ours and documents.theirs:
+                merged, conflicts = merged_document(documents.ours, documents.theirs)
+                if not conflicts:
+                    return MergedDocument(merged)
             return VersionSelection.Fail
         return self.solve(conflict)
 

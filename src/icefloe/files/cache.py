@@ -20,9 +20,10 @@ class ByteCache(Generic[K, V]):
     A forked process has its own copy, with what was in it.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_entries: int | None = None) -> None:
         """Take the budget; a value larger than it is never kept."""
         self.max_bytes = max_bytes
+        self._max_entries = max_entries
         self._bytes = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -47,9 +48,12 @@ class ByteCache(Generic[K, V]):
                 self._bytes -= old[1]
             self._entries[key] = (value, nbytes)
             self._bytes += nbytes
-            while self._bytes > self.max_bytes:
+            while self._bytes > self.max_bytes or self._has_too_many():
                 _, (_, freed) = self._entries.popitem(last=False)
                 self._bytes -= freed
+
+    def _has_too_many(self) -> bool:
+        return self._max_entries is not None and len(self._entries) > self._max_entries
 
     def clear(self) -> None:
         """Keep nothing of all that."""

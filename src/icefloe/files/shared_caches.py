@@ -36,6 +36,8 @@ class CacheBudget(NamedTuple):
     snapshots: int = 64 * 1024 * 1024
     manifests: int = 256 * 1024 * 1024
     attributes: int = 16 * 1024 * 1024
+    snapshot_count: int | None = None
+    """No more snapshots than this, however small they are."""
 
 
 class Caches:
@@ -46,7 +48,9 @@ class Caches:
     def __init__(self, budget: CacheBudget) -> None:
         """Take the bytes of each kind of value."""
         half = budget.manifests // 2
-        self.snapshots: ByteCache[tuple[Scope, SnapshotId], Snapshot] = ByteCache(budget.snapshots)
+        self.snapshots: ByteCache[tuple[Scope, SnapshotId], Snapshot] = ByteCache(
+            budget.snapshots, budget.snapshot_count
+        )
         self.indexes: ByteCache[tuple[Scope, ManifestId], ManifestIndex] = ByteCache(half)
         self.blocks: ByteCache[tuple[Scope, ManifestId, int], Block] = ByteCache(half)
         self.attributes: ByteCache[tuple[Scope, AttributesId], list[bytes]] = ByteCache(

@@ -78,6 +78,13 @@ class SequenceFolder:
             self._seen = found[0]
         return found
 
+    def highest(self) -> int | None:
+        """Number of the newest file, by listing: gaps do not hide it."""
+        prefix = f"{self._folder}/"
+        names = (info.key[len(prefix) :] for info in self._storage.list(prefix))
+        numbers = (parse_sequence_name(name) for name in names)  # the newest sorts first
+        return next((number for number in numbers if number is not None), None)
+
     def _list_first(self) -> tuple[int, bytes] | None:
         """List one key (R3-94); look further only if something foreign sorts before it."""
         prefix = f"{self._folder}/"

@@ -39,7 +39,7 @@ from icefloe.versioning import leases as lease_times
 from icefloe.versioning.cuts import CUTS_FOLDER, cut_key
 from icefloe.versioning.doomed import announce, announcements, doomed_key
 from icefloe.versioning.leases import Lease, LeaseFiles
-from icefloe.versioning.session_lease import AUTOMATIC_AFTER_SECONDS
+from icefloe.versioning.session_lease import SAFE_CUTOFF_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,11 +89,11 @@ def collect_garbage(
         raise StorageError(f"{storage.location} cannot list objects, so garbage is not found")
     now = storage_now(storage)
     cutoff = as_moment(older_than, now, "delete_object_older_than")
-    if now - cutoff < timedelta(seconds=AUTOMATIC_AFTER_SECONDS) and not dry_run:
+    if now - cutoff < timedelta(seconds=SAFE_CUTOFF_SECONDS) and not dry_run:
         logger.warning(
             "collecting what is younger than %d seconds: sessions that are open now may lose what "
             "they wrote, unless they have a lease",
-            AUTOMATIC_AFTER_SECONDS,
+            SAFE_CUTOFF_SECONDS,
         )
     return _Collection(context, now, cutoff, limits, dry_run=dry_run).run()
 
@@ -147,9 +147,7 @@ class _Collection:
         old = {kind: old for kind, (old, _) in parts.items()}
         marks = Marks(self._context, self._limits)
         self._mark(marks, leases)
-        for data in young.each_id():
-            # Who dies after its snapshot, or flushed it, may have built on others.
-            marks.add_history(SnapshotId(data), is_whole=False)
+        self._mark_young(marks, young)
         doomed = _Doomed(old, cutoff, leases).without(marks)
         if self._dry_run:
             return self._summary(doomed, self._notes(doomed))
@@ -172,6 +170,12 @@ class _Collection:
                 marks.add_history(snapshot_id, is_whole=False)
                 marks.add_path(references.branches.values(), snapshot_id)
 
+    def _mark_young(self, marks: Marks, snapshots: Objects) -> None:
+        """Reach snapshots that are not old enough: somebody may be about to name them."""
+        for data in snapshots.each_id():
+            # Who dies after its snapshot, or flushed it, may have built on others.
+            marks.add_history(SnapshotId(data), is_whole=False)
+
     def _delete_announced(self, doomed: _Doomed, marks: Marks) -> GCSummary:
         lease = Lease(self._storage, holder="garbage collection", protects_new=False)
         with lease:
@@ -182,6 +186,8 @@ class _Collection:
                 notes = self._notes(doomed)
                 fence = _Fence(lease)
                 gone = doomed.objects[ObjectKind.SNAPSHOT]
+                if len(gone):
+                    fence.check()
                 self._context.refs.forget({SnapshotId(each) for each in gone.each_id()})
                 for kind in _ORDER:  # G5
                     self._delete(kind, doomed.objects[kind], fence)
@@ -259,24 +265,27 @@ class _Collection:
 
 
 class _Fence:
-    """Ends a collection that was suspended for so long that its announcement holds no more."""
+    """Ends a collection that was suspended for so long that its announcement held no more.
+
+    Whoever names a snapshot minds only announcements of collections whose lease holds (G4).
+    """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._renewed = lease_times.seconds_awake_or_asleep()
+        self._renewed: float | None = None
 
     def check(self) -> None:
-        if (
-            lease_times.seconds_awake_or_asleep() - self._renewed
-            < self._lease.lifetime.total_seconds() / 3
-        ):
+        now = lease_times.seconds_awake_or_asleep()
+        pause = self._lease.lifetime.total_seconds() / 3
+        # The first time always: what was read last must still be true when deleting begins.
+        if self._renewed is not None and now - self._renewed < pause:
             return
         if not self._lease.renew():
             raise SessionStateError(
                 "the garbage collection was suspended for longer than its lease held, and was "
                 "ended before it could do harm; run it again"
             )
-        self._renewed = lease_times.seconds_awake_or_asleep()
+        self._renewed = now
 
 
 def _batched(ids: Iterator[bytes], size: int) -> Iterator[list[bytes]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.errors import SnapshotNotFoundError
+from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
 from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes, id_column
@@ -18,7 +18,7 @@ from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.versioning.cuts import SeenCuts
-from icefloe.versioning.history import History
+from icefloe.versioning.history import MAX_READ_AHEAD, History
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,18 +26,32 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.chunk_refs import ChunkRefs
-    from icefloe.model.manifest import Manifest
+    from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Capabilities
     from icefloe.versioning.context import Context
+
+
+_LIMIT_NAMES = (
+    "max_snapshots_in_memory",
+    "max_compressed_manifest_mem_bytes",
+    "max_concurrent_manifest_fetches",
+)
 
 
 class Limits(NamedTuple):
     """How much is held in memory at a time."""
 
     snapshots: int = 50
+    """Those that are kept and those that are being read, together."""
     manifest_bytes: int = 512 * 1024 * 1024
     manifest_fetches: int = 500
+
+    def check(self) -> None:
+        """Raise InvalidInputError for what leaves no room to work in."""
+        for name, value in zip(_LIMIT_NAMES, self, strict=True):
+            if value < 1:
+                raise InvalidInputError(f"{name} is 1 or more, found {value}")
 
 
 class _WithoutPages(ForwardingStorage):
@@ -66,8 +80,17 @@ def read_references(context: Context) -> References:
     careful = _WithoutPages(context.storage)
     branches: dict[str, SnapshotId] = {}
     for branch in refs.branches():
+        newest = next(refs.states(branch), None)
         listed = refs.tip(branch)
         tip = context.format.make_refs(careful, listed).tip(branch)
+        if newest is not None and tip is not None and newest.sequence > tip.sequence:
+            # It was found by its number, and a gap hides what comes after it.
+            raise FormatError(
+                f"branch {branch!r} is at entry {tip.sequence}, although there is an entry "
+                f"{newest.sequence}: the sequence has a gap, and nothing is deleted; `verify` "
+                "tells more, and `repair` fills the gap",
+                newest.key,
+            )
         if tip is not None and tip.snapshot_id is not None:
             branches[branch] = tip.snapshot_id
     tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}
@@ -77,18 +100,21 @@ def read_references(context: Context) -> References:
 class Marks:
     """What is reached: snapshots, and what they refer to."""
 
-    def __init__(self, context: Context, limits: Limits) -> None:
-        """Nothing is reached yet."""
+    def __init__(self, context: Context, limits: Limits, *, verify: bool = False) -> None:
+        """Nothing is reached yet; `verify` compares all that is read with its checksums."""
+        limits.check()
         self.limits = limits
+        read_ahead = max(1, min(MAX_READ_AHEAD, limits.snapshots // 2))
+        budget = CacheBudget(manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead)
         # A storage around the storage shares no caches: what is not there any more is missed.
         storage = ForwardingStorage(context.storage)
-        self.files = MetadataFiles(storage, context.format, CacheBudget(manifests=1 << 28))
-        self.history = History(self.files, context.refs, SeenCuts(context.storage))
+        self.files = MetadataFiles(storage, context.format, budget, verify=verify)
+        self.history = History(self.files, context.refs, SeenCuts(context.storage), read_ahead)
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0
         """References in all manifests."""
         self._manifests = IdSet()
-        self._sizes: dict[bytes, int] = {}
+        self._infos: dict[bytes, ManifestFileInfo] = {}
         self._attributes = IdSet()
 
     def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
@@ -125,8 +151,8 @@ class Marks:
         self.snapshots.add(snapshot.id)
         self._manifests.add_each([info.id for info in snapshot.manifests])
         for info in snapshot.manifests:
-            if info.id not in self._sizes:
-                self._sizes[info.id] = info.size_bytes
+            if info.id not in self._infos:
+                self._infos[info.id] = info
                 self.num_refs += info.num_chunk_refs
         self._attributes.add_each([info.id for info in snapshot.attribute_files])
 
@@ -149,7 +175,7 @@ class Marks:
         at_once = min(self.limits.manifest_fetches, MAX_PARALLEL_FILES)
         for value in (self.manifest_ids() if ids is None else ids).tolist():
             manifest_id = ManifestId(id_bytes(value))
-            size = self._sizes.get(manifest_id, 0)
+            size = self._infos[manifest_id].size_bytes if manifest_id in self._infos else 0
             if window and (len(window) >= at_once or held + size > self.limits.manifest_bytes):
                 yield from self.files.in_parallel(self._open, window)
                 window, held = [], 0
@@ -158,7 +184,10 @@ class Marks:
         yield from self.files.in_parallel(self._open, window)
 
     def _open(self, manifest_id: ManifestId) -> Manifest:
-        return self.files.manifest(manifest_id, self._sizes.get(manifest_id, 0))
+        info = self._infos.get(manifest_id)
+        if info is None:
+            return self.files.manifest(manifest_id, 0)
+        return self.files.manifest(manifest_id, info.size_bytes, info.checksum)
 
     def chunk_file_ids(self, ids: npt.NDArray[np.bytes_] | None = None) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the chunk files that all or some manifests refer to; reads those."""

@@ -1,7 +1,8 @@
 """Puts right what can be put right without guessing.
 
-That is what follows from what is still there: a log is the difference of two snapshots. What cannot
-be derived is left alone, and the report says so.
+That is what follows from what is still there: a log is the difference of two snapshots, and a gap
+among the entries of a branch says nothing about its newest one. What cannot be derived is left
+alone, and the report says so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from icefloe.maintenance.findings import Problem, ProblemKind
+from icefloe.maintenance.reference_checks import fill_gaps
 from icefloe.model.ids import SnapshotId
 from icefloe.versioning.history import compared_step
 
@@ -23,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Problem]:
     """Repair what can be repaired; returns the problems that this was."""
-    repaired: list[Problem] = []
+    problems = list(problems)
+    repaired = _fill_gaps(context, problems)
     logs = {
         problem.snapshot_id: problem
         for problem in problems
@@ -37,10 +42,26 @@ def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Probl
     return repaired
 
 
+def _fill_gaps(context: Context, problems: list[Problem]) -> list[Problem]:
+    gaps = {
+        problem.key: problem
+        for problem in problems
+        if problem.repairable and problem.kind is ProblemKind.REFERENCE
+    }
+    if not gaps:
+        return []
+    refs = context.format.make_refs(context.storage)
+    filled = list(fill_gaps(refs, gaps.keys()))
+    for key in filled:
+        logger.info("repeated the entry before it as %s", key)
+    return [gaps[key] for key in filled]
+
+
 def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> None:
     files = context.files
     snapshot = files.read_snapshot(snapshot_id)
     assert snapshot.parent_id is not None
     parent = files.read_snapshot(snapshot.parent_id)
     # The only object that is ever written a second time: its old bytes are of no use to anyone.
-    files.write_transaction_log(snapshot_id, compared_step(files, parent, snapshot))
+    log = msgspec.structs.replace(compared_step(files, parent, snapshot), repaired_for=snapshot_id)
+    files.write_transaction_log(snapshot_id, log)

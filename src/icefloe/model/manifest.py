@@ -637,9 +637,3 @@ def _positions(indexes: Sequence[ChunkIndex]) -> npt.NDArray[np.uint64] | None:
         for index in indexes
     ]
     return np.concatenate(columns)
-
-
-def resident_manifest(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> Manifest:
-    """A manifest that is wholly in memory."""
-    index, blocks = lay_out(parts)
-    return Manifest(index, blocks.__getitem__)

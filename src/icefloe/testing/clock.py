@@ -61,10 +61,6 @@ class LaggingStorage(ForwardingStorage):
         """Let listings show from now on what there is now."""
         self._seen = list(self._inner.list())
 
-    def thaw_listings(self) -> None:
-        """Let listings be true again."""
-        self._seen = None
-
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children of a folder, as they were."""
         if self._seen is None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from icefloe.errors import ObjectNotFoundError, SnapshotNotFoundError
-from icefloe.versioning.leases import Lease, LeaseFiles
+from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease, LeaseFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from icefloe.formats.port import Layout
     from icefloe.model.ids import SnapshotId
@@ -44,22 +44,65 @@ def announcements(storage: Storage) -> dict[str, str]:
     return {info.key[len(prefix) :]: info.key for info in storage.list(prefix)}
 
 
+class SnapshotLease(Lease):
+    """A lease on snapshots that are there and stay; taking it fails if one is gone or about to be.
+
+    It protects what is written from now on, too, unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        layout: Layout,
+        snapshots: Sequence[SnapshotId],
+        *,
+        holder: str | None = None,
+        lifetime: timedelta = DEFAULT_LIFETIME,
+        protects_new: bool = True,
+    ) -> None:
+        """Claim snapshots of a repository."""
+        super().__init__(
+            storage,
+            holder=holder,
+            snapshots=snapshots,
+            lifetime=lifetime,
+            protects_new=protects_new,
+        )
+        self._layout = layout
+        self._claimed = snapshots
+
+    def take(self) -> None:
+        """Write the lease, and then look; raises SnapshotNotFoundError if that was too late."""
+        super().take()
+        try:
+            for snapshot_id in self._claimed:
+                _refuse_doomed(self._storage, self, snapshot_id)
+                self._check_exists(snapshot_id)
+        except BaseException:
+            self.release()
+            raise
+
+    def _check_exists(self, snapshot_id: SnapshotId) -> None:
+        try:
+            self._storage.head(self._layout.snapshot(snapshot_id))
+        except ObjectNotFoundError:
+            raise SnapshotNotFoundError(
+                f"snapshot {snapshot_id} does not exist in {self._storage.location}",
+                str(snapshot_id),
+            ) from None
+
+
 @contextlib.contextmanager
 def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[None]:
     """Keep a snapshot from being collected until something else does.
 
     Raises SnapshotNotFoundError if it is gone, or about to be.
     """
-    lease = Lease(storage, snapshots=[snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False)
+    lease = SnapshotLease(
+        storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
+    )
     lease.take()
     try:
-        _refuse_doomed(storage, lease, snapshot_id)
-        try:
-            storage.head(layout.snapshot(snapshot_id))
-        except ObjectNotFoundError:
-            raise SnapshotNotFoundError(
-                f"snapshot {snapshot_id} does not exist in {storage.location}", str(snapshot_id)
-            ) from None
         yield
     finally:
         lease.release()

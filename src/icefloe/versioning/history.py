@@ -61,8 +61,15 @@ class Version(Record, frozen=True):
 class History:
     """The snapshots of a repository and how they follow each other."""
 
-    def __init__(self, files: MetadataFiles, refs: Refs, cuts: Cuts | None = None) -> None:
+    def __init__(
+        self,
+        files: MetadataFiles,
+        refs: Refs,
+        cuts: Cuts | None = None,
+        read_ahead: int = MAX_READ_AHEAD,
+    ) -> None:
         """Take where the snapshots, the references and what expiry left are."""
+        self._read_ahead = read_ahead
         self.files = files
         self.refs = refs
         self.cuts = Cuts(files.storage) if cuts is None else cuts
@@ -190,7 +197,11 @@ class History:
         if root is None:
             return snapshot
         return msgspec.structs.replace(
-            snapshot, parent_id=None if root == snapshot.id else root, history=(), total_parents=1
+            snapshot,
+            parent_id=None if root == snapshot.id else root,
+            history=(),
+            total_parents=1,
+            parent_file=None,
         )
 
     def _recorded_ancestry(
@@ -204,7 +215,7 @@ class History:
         while snapshot.parent_id is not None and snapshot.id not in cuts:
             known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
             ids = _as_far_as_kept(known[:read_ahead], cuts)
-            read_ahead = min(2 * read_ahead, MAX_READ_AHEAD)
+            read_ahead = min(2 * read_ahead, self._read_ahead)
             for ancestor_id, ancestor in zip(
                 ids, self.files.in_parallel(self._read_if_present, ids), strict=True
             ):
@@ -362,7 +373,7 @@ class History:
             for node_id in log.updated_arrays | log.updated_groups
             if (old := before.nodes.by_id(node_id)) is not None
             and (new := after.nodes.by_id(node_id)) is not None
-            and self.files.document(old) == self.files.document(new)
+            and self.files.document(old, before) == self.files.document(new, after)
         }
         return msgspec.structs.replace(
             log,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -158,6 +159,8 @@ class Lease:
         self._protects_new = protects_new
         self._number = -1
         self._released = False
+        self._lapsed = False
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<icefloe.Lease {self.id} of {self.holder!r}>"
@@ -165,28 +168,35 @@ class Lease:
     def _key(self, number: int) -> str:
         return f"{LEASES_FOLDER}/{self.id}/{number:08d}.json"
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the lease was taken and not released."""
-        return self._number >= 0 and not self._released
-
     def take(self) -> None:
         """Write the lease; it does not renew itself."""
-        self._write()
+        with self._lock:
+            self._write()
 
     def renew(self) -> bool:
-        """Let the lease hold for another lifetime; False if it had lapsed and was broken.
+        """Let the lease hold for another lifetime; False if it had lapsed at any time until now.
 
         What it protected may be gone then; from now on it holds again.
         """
+        with self._lock:
+            if not self._released:
+                self._renew()
+            return not self._lapsed
+
+    def _renew(self) -> None:
+        before = self.written_at
         self._write()
+        assert before is not None
+        assert self.written_at is not None
         previous = self._key(self._number - 1)
         try:
             self._storage.head(previous)
         except ObjectNotFoundError:
-            return False
+            self._lapsed = True  # and was broken
+            return
+        # Nobody broke it, but whoever looked meanwhile did not mind it either.
+        self._lapsed |= self.written_at - before > self.lifetime
         self._storage.delete_many([previous])
-        return True
 
     def _write(self) -> None:
         covers = None
@@ -200,13 +210,14 @@ class Lease:
 
     def release(self) -> None:
         """Give up the claim. What is left if that fails lapses by itself."""
-        if self._number < 0 or self._released:
-            return
-        self._released = True
-        try:
-            self._storage.delete_many([self._key(self._number)])
-        except IcefloeError as error:
-            logger.warning("lease %s was left behind: %s", self.id, error)
+        with self._lock:
+            if self._number < 0 or self._released:
+                return
+            self._released = True
+            try:
+                self._storage.delete_many([self._key(self._number)])
+            except IcefloeError as error:
+                logger.warning("lease %s was left behind: %s", self.id, error)
 
     def renew_later(self) -> None:
         """Have the lease renewed by a thread, as long as this object lives."""

@@ -14,7 +14,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
-from icefloe.versioning.doomed import pinned
+from icefloe.versioning.doomed import SnapshotLease, pinned
 from icefloe.versioning.history import Version
 from icefloe.versioning.inspection import describe_log, describe_manifest
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease
@@ -71,7 +71,13 @@ class MaintainedRepository:
             lifetime: How long it holds after the process has died.
         """
         found = [self._context.history.resolve(Version(snapshot_id=each)) for each in snapshot_ids]
-        return Lease(self._context.storage, holder=holder, snapshots=found, lifetime=lifetime)
+        return SnapshotLease(
+            self._context.storage,
+            self._context.format.layout,
+            found,
+            holder=holder,
+            lifetime=lifetime,
+        )
 
     @contextlib.contextmanager
     def _pinned(self, snapshot_id: str) -> Iterator[SnapshotId]:
@@ -161,7 +167,7 @@ class MaintainedRepository:
                 deleted, by the storage's clock; a timedelta means that long before now, and
                 does not depend on the clock of this computer.
             dry_run: Only tell what would be deleted.
-            max_snapshots_in_memory: How many snapshots are held at a time.
+            max_snapshots_in_memory: How many snapshots are held at a time, at most.
             max_compressed_manifest_mem_bytes: How many bytes of manifests are read at a time.
             max_concurrent_manifest_fetches: How many manifests are read at a time.
             job: Who does this, for the log of operations.
@@ -264,8 +270,9 @@ class MaintainedRepository:
     def verify(self, *, deep: bool = False) -> VerificationReport:
         """Look at everything that branches and tags reach, and report what is wrong.
 
-        Every reference resolves, extents are disjoint and true, sequences have no gaps, logs tell
-        what changed, chunk files are there and long enough. Objects that nothing reaches are
+        Every reference resolves, metadata files are those that are referred to, extents are
+        disjoint and true, sequences have no gaps, logs tell what changed, chunk files are there and
+        long enough. Objects that nothing reaches are
         listed. Nothing is changed. `print` the report, or take its `problems`.
 
         Args:
@@ -281,7 +288,9 @@ class MaintainedRepository:
     ) -> list[Problem]:
         """Put right what can be put right without guessing; returns what was.
 
-        Those are logs of commits: they are written anew by comparing snapshots.
+        Those are logs of commits, which are written anew by comparing snapshots, and gaps among the
+        numbered entries of a branch: there, the entry before is repeated. Each problem of the
+        report says whether it can be repaired, and if not, what is left to do.
 
         Args:
             report: What `verify` found; looked for now if not given.

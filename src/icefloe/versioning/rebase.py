@@ -15,6 +15,7 @@ from icefloe.changes.conflicts import (
     VersionSelection,
 )
 from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver
 from icefloe.errors import RebaseFailedError
 from icefloe.versioning.commit import touched_chunks
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.files.snapshot_chunks import SnapshotChunks
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -65,13 +66,18 @@ def rebase_changes(
     """
     head = view.head.nodes
     before = ours.copy()
+    share_new_groups(ours, theirs, head, view.context.files.document)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
     advice = ""
     if isinstance(solver, AppendSolver):
         try:
             appended = move_behind(
-                ours, head, solver.dimension, touched, view.context.files.document
+                ours,
+                head,
+                solver.dimension,
+                touched,
+                lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
             advice = f"\nthe appends could not be put behind each other: {reason}"
@@ -83,7 +89,7 @@ def rebase_changes(
     ]
     if found:
         sides = _Sides(view, before, theirs)
-        _resolve(ours, found, solver, sides, advice or _advice(found, head, ours))
+        _resolve(ours, found, solver, sides, advice or _advice(found, sides))
     ours.rebase(head)
 
 
@@ -98,7 +104,7 @@ class _Sides:
 
     def __init__(self, view: MeetingView, ours: ChangeSet, theirs: TransactionLog) -> None:
         self._view = view
-        self._ours = ours
+        self.changes = ours
         self._theirs = theirs
         self.head = view.head
 
@@ -108,7 +114,7 @@ class _Sides:
 
     @cached_property
     def ours(self) -> Session:
-        changes = self._ours.copy()
+        changes = self.changes.copy()
         return self._view.make_session(self._view.context, self._view.base, changes)
 
     @cached_property
@@ -123,19 +129,27 @@ class _Sides:
     def their_changes(self) -> Diff:
         return Diff(self._theirs, self._view.base.nodes, self.head.nodes)
 
+    def created(self, conflict: Conflict) -> tuple[Node | None, Node | None]:
+        """What we and they put at the path of a conflict."""
+        return self.changes.get(conflict.path), self.head.nodes.get(conflict.path)
+
     def documents(self, conflict: Conflict) -> Documents:
-        node = self._view.base.nodes.get(conflict.path) or self._ours.get(conflict.path)
+        if conflict.conflict_type is ConflictType.NewNodeConflictsWithExistingNode:
+            mine, other = self.created(conflict)
+            base = self._view.base
+            return Documents(None, self._document(mine, base), self._document(other, self.head))
+        node = self._view.base.nodes.get(conflict.path) or self.changes.get(conflict.path)
         if node is None:
             return Documents(None, None, None)
-
-        def document(of: Node | None) -> bytes | None:
-            return None if of is None else self._view.context.files.document(of)
-
+        base = self._view.base
         return Documents(
-            document(self._view.base.nodes.by_id(node.id)),
-            document(self._ours.by_id(node.id)),
-            document(self.head.nodes.by_id(node.id)),
+            self._document(base.nodes.by_id(node.id), base),
+            self._document(self.changes.by_id(node.id), base),
+            self._document(self.head.nodes.by_id(node.id), self.head),
         )
+
+    def _document(self, node: Node | None, snapshot: Snapshot) -> bytes | None:
+        return None if node is None else self._view.context.files.document(node, snapshot)
 
 
 def _resolve(
@@ -148,7 +162,7 @@ def _resolve(
     unsolved = [
         item.conflict
         for item in found
-        if not _apply(ours, item, solver.resolve(item.conflict, sides))
+        if not _apply(ours, item, solver.resolve(item.conflict, sides), sides)
     ]
     if unsolved:
         listing = "\n".join(f"  {conflict}" for conflict in unsolved)
@@ -160,10 +174,12 @@ def _resolve(
         )
 
 
-def _apply(ours: ChangeSet, item: Found, choice: Resolution) -> bool:
+def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> bool:
     """Do what a solver chose; says whether that is possible."""
     kind = item.conflict.conflict_type
     if isinstance(choice, MergedDocument):
+        if kind is ConflictType.NewNodeConflictsWithExistingNode:
+            return _share_group(ours, item, choice.document, sides)
         if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
             return False
         ours.documents[item.node_id] = choice.document
@@ -179,8 +195,44 @@ def _apply(ours: ChangeSet, item: Found, choice: Resolution) -> bool:
     return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
 
 
-def _advice(found: Sequence[Found], head: NodeTable, ours: ChangeSet) -> str:
-    """What to do if both sides made the same arrays longer."""
+def _share_group(ours: ChangeSet, item: Found, document: bytes, sides: _Sides) -> bool:
+    """Give a group that both sides created one document; False if one of the two is none."""
+    assert item.node_id is not None
+    mine, other = ours.new.get(item.node_id), sides.head.nodes.get(item.conflict.path)
+    if mine is None or other is None or mine.is_array or other.is_array:
+        return False
+    share(ours, item.node_id, other, document, is_theirs=False)
+    return True
+
+
+def _advice(found: Sequence[Found], sides: _Sides) -> str:
+    """What to do if both sides did the same: made a group, or arrays longer."""
+    return _group_advice(found, sides) + _append_advice(found, sides)
+
+
+def _group_advice(found: Sequence[Found], sides: _Sides) -> str:
+    for item in found:
+        if item.conflict.conflict_type is not ConflictType.NewNodeConflictsWithExistingNode:
+            continue
+        mine, other = sides.created(item.conflict)
+        if mine is None or other is None or mine.is_array or other.is_array:
+            continue
+        documents = sides.documents(item.conflict)
+        assert documents.ours is not None
+        assert documents.theirs is not None
+        _, contradictions = merged_document(documents.ours, documents.theirs)
+        if contradictions:
+            shown = "; ".join(map(str, contradictions[:3]))
+            return f"\nboth sides created the group {item.conflict.path} with {shown}"
+        return (
+            f"\nboth sides created the group {item.conflict.path} with different attributes; "
+            "rebase with MergeSolver() to keep those of both"
+        )
+    return ""
+
+
+def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
+    head, ours = sides.head.nodes, sides.changes
     for item in found:
         if item.conflict.conflict_type is not ConflictType.ZarrMetadataDoubleUpdate:
             continue

@@ -15,12 +15,14 @@ from icefloe.errors import (
     ConflictError,
     InvalidInputError,
     SessionStateError,
+    SnapshotNotFoundError,
 )
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
+from icefloe.versioning.doomed import pinned
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
@@ -234,6 +236,7 @@ class Session(WorkingTree):
         with self._lock:
             self._check_commit(allow_empty=False)
             snapshot = self._write(self._said(message, metadata))
+            self._confirm_lease()
             self._context.storage.sync()
             self._finish(snapshot)
             return str(snapshot.id)
@@ -292,6 +295,8 @@ class Session(WorkingTree):
         replaced: TransactionLog | None = None,
     ) -> Snapshot:
         self._packs.write_all()
+        # A snapshot over what is gone would be of no use, and a burden to who collects.
+        self._confirm_lease()
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -312,7 +317,7 @@ class Session(WorkingTree):
         self._finish(snapshot)
 
     def _confirm_lease(self) -> None:
-        """Make sure that nothing of ours was collected, if that could have happened."""
+        """Make sure that nothing that we need was collected, if that could have happened."""
         if self._lease is None or self._lease.confirm():
             return
         lost = missing_chunk_files(self._context, self._changes)
@@ -322,7 +327,23 @@ class Session(WorkingTree):
                 "collected as garbage: the session was suspended or cut off for longer than its "
                 "lease held; write them again in a new session"
             )
-        self._lease.looked()
+        if self._snapshot.parent_id is None or self._base_stays():
+            self._lease.looked()
+            return
+        raise SessionStateError(
+            f"snapshot {self._snapshot.id} that this session is based on was collected as garbage: "
+            "no branch had it any more, and the session was suspended or cut off for longer than "
+            "its lease held; start a new session"
+        )
+
+    def _base_stays(self) -> bool:
+        """Whether our base is there, and no collection that runs is about to delete it."""
+        context = self._context
+        try:
+            with pinned(context.storage, context.format.layout, self._snapshot.id):
+                return True
+        except SnapshotNotFoundError:
+            return False
 
     def _finish(self, snapshot: Snapshot) -> None:
         if self._lease is not None:

@@ -26,7 +26,23 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 AUTOMATIC_AFTER_SECONDS = 300.0
-"""Age from which a session has a lease. Collection with a cutoff less long ago warns."""
+"""Age from which a session has a lease."""
+_DELAY_SECONDS = 30.0
+"""By how much the thread that takes it may be late, on a busy machine."""
+SAFE_CUTOFF_SECONDS = AUTOMATIC_AFTER_SECONDS + _DELAY_SECONDS
+"""Collection with a cutoff less long ago warns."""
+
+
+class _WatchedLease(Lease):
+    """A lease whose holder may find out by itself that all is there."""
+
+    def note_lapse(self) -> None:
+        """What the lease protects was not protected for a while, before it was taken."""
+        self._lapsed = True
+
+    def forget_lapses(self) -> None:
+        """All that the lease protects was found to be there, since it was last renewed."""
+        self._lapsed = False
 
 
 class SessionLease:
@@ -38,9 +54,8 @@ class SessionLease:
         self._base = base
         self._started = leases.seconds_awake_or_asleep()
         self._lock = threading.Lock()
-        self._lease: Lease | None = None
+        self._lease: _WatchedLease | None = None
         self._ended = False
-        self._was_lost = False
         keep_calling(self._keep, AUTOMATIC_AFTER_SECONDS)
 
     def _keep(self) -> bool:
@@ -51,12 +66,15 @@ class SessionLease:
             if self._lease is None:
                 self._take()
             else:
-                self._was_lost |= not self._lease.renew()
+                self._lease.renew()
             return True
 
     def _take(self) -> None:
-        lease = Lease(self._storage, snapshots=[self._base], since=self._started)
+        lease = _WatchedLease(self._storage, snapshots=[self._base], since=self._started)
         lease.take()
+        if leases.seconds_awake_or_asleep() - self._started > SAFE_CUTOFF_SECONDS:
+            # The thread had no chance: the machine slept, or was too busy.
+            lease.note_lapse()
         self._lease = lease
 
     def confirm(self) -> bool:
@@ -69,16 +87,15 @@ class SessionLease:
             if self._lease is None and age < AUTOMATIC_AFTER_SECONDS:
                 return True
             if self._lease is None:
-                # The thread had no chance: the machine slept, or was too busy.
                 self._take()
-                return False
-            self._was_lost |= not self._lease.renew()
-            return not self._was_lost
+            assert self._lease is not None
+            return self._lease.renew()
 
     def looked(self) -> None:
         """All that the session wrote was found to be there, under the lease that holds now."""
         with self._lock:
-            self._was_lost = False
+            if self._lease is not None:
+                self._lease.forget_lapses()
 
     def end(self) -> None:
         """Give up the lease: the session is over."""

@@ -11,7 +11,8 @@ from icefloe.model.chunk_refs import (
     VirtualRef,
 )
 from icefloe.model.ids import ChunkFileId, NodeId
-from icefloe.model.manifest import ArrayChunks, resident_manifest
+from icefloe.model.manifest import ArrayChunks
+from tests.unit.model.manifests import whole_manifest
 
 file_ids = st.sampled_from([ChunkFileId(bytes([n]) * 12) for n in range(4)])
 numbers = st.integers(0, 2**40)
@@ -67,7 +68,7 @@ def test_dictionaries_do_not_grow_with_what_was_replaced() -> None:
     first, second = NodeId(b"a" * 8), NodeId(b"b" * 8)
     parts = [(node, ArrayChunks.of([(0,)], [InlineRef(b"x")], 1)) for node in (first, second)]
     for number in range(300):
-        manifest = resident_manifest(parts)
+        manifest = whole_manifest(parts)
         refs = [NativeRef(ChunkFileId(number.to_bytes(12, "big")), 0, 5)]
         old = [manifest.array(first), manifest.array(second)]
         assert old[0] is not None

@@ -7,7 +7,8 @@ from icefloe.model import manifest as manifest_module
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId
-from icefloe.model.manifest import ArrayChunks, resident_manifest
+from icefloe.model.manifest import ArrayChunks
+from tests.unit.model.manifests import whole_manifest
 
 RANK = 2
 coords = st.tuples(st.integers(0, 5), st.integers(0, 5))
@@ -93,7 +94,7 @@ def test_lookups_in_blocks_of_any_size(
         patch.setattr(manifest_module, "MAX_BLOCK_ROWS", block_rows)
         ids = [NodeId(bytes([number]) * 8) for number in range(len(arrays))]
         pairs = list(zip(ids, map(chunks_of, arrays), strict=True))
-        manifest = resident_manifest(pairs)
+        manifest = whole_manifest(pairs)
     assert manifest.num_refs == sum(map(len, arrays))
     for node_id, model in zip(ids, arrays, strict=True):
         assert as_dict(manifest.array(node_id)) == model
@@ -106,7 +107,7 @@ def test_lookups_in_blocks_of_any_size(
 
 def test_wrong_number_of_coordinates_finds_nothing() -> None:
     node_id = NodeId.random()
-    manifest = resident_manifest([(node_id, chunks_of({(0, 0): InlineRef(b"x")}))])
+    manifest = whole_manifest([(node_id, chunks_of({(0, 0): InlineRef(b"x")}))])
     assert manifest.find(node_id, (0,)) is None
 
 

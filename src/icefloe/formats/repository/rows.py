@@ -58,6 +58,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             node.path: node.attributes.position for node in nodes if node.attributes is not None
         },
     }
+    extension |= _file_sums(snapshot)
     fields = [
         FORMAT_VERSION,
         {EXTENSION: extension},
@@ -72,6 +73,19 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         {node.path: _node(node) for node in nodes},
     ]
     return encode_msgpack(fields)
+
+
+def _file_sums(snapshot: Snapshot) -> dict[str, Any]:
+    """CRC-32C of the files that a snapshot refers to, where they are known."""
+    sums: dict[str, Any] = {
+        "manifest_checksums": [info.checksum for info in snapshot.manifests],
+        "attribute_checksums": [info.checksum for info in snapshot.attribute_files],
+    }
+    sums = {name: column for name, column in sums.items() if any(column)}
+    for name, file in (("log", snapshot.log_file), ("parent", snapshot.parent_file)):
+        if file is not None:
+            sums[name] = [file.size_bytes, file.checksum]
+    return sums
 
 
 def _stub(stub: SnapshotStub) -> list[Any]:
@@ -169,7 +183,7 @@ def encode_attributes(rows: Sequence[bytes]) -> bytes:
 
 
 def encode_transaction_log(log: TransactionLog) -> bytes:
-    """Body of a transaction log: eight fields, and a ninth if nodes moved (H-32).
+    """Body of a transaction log: eight fields, and a ninth for moves and repairs (H-32).
 
     As the reference implementation did, new nodes count among those with updated attributes.
     """
@@ -187,9 +201,13 @@ def encode_transaction_log(log: TransactionLog) -> bytes:
             for node_id in sorted(log.updated_chunks)
         },
     ]
+    extension: dict[str, Any] = {}
     if log.moves:
-        moves = [[str(move.node_id), move.source, move.target] for move in log.moves]
-        fields.append({EXTENSION: {"moves": moves}})
+        extension["moves"] = [[str(m.node_id), m.source, m.target] for m in log.moves]
+    if log.repaired_for is not None:
+        extension["repaired_for"] = str(log.repaired_for)
+    if extension:
+        fields.append({EXTENSION: extension})
     return encode_msgpack(fields)
 
 

@@ -31,7 +31,7 @@ from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Checksum = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+"""CRC-32C of a file; 0 for none."""
 _MAX_COORDINATE = 2**63 - 2
 
 
@@ -62,11 +64,18 @@ class _ManifestInfo(msgspec.Struct, omit_defaults=True):
     size: Count
     refs: Count
     set: str = ""
+    checksum: Checksum = 0
 
 
-class _AttributesInfo(msgspec.Struct):
+class _AttributesInfo(msgspec.Struct, omit_defaults=True):
     id: str
     size: Count
+    checksum: Checksum = 0
+
+
+class _FileSum(msgspec.Struct):
+    size: Count
+    checksum: Checksum
 
 
 class _Extension(msgspec.Struct, omit_defaults=True):
@@ -76,6 +85,8 @@ class _Extension(msgspec.Struct, omit_defaults=True):
     attribute_files: list[_AttributesInfo] = []
     properties: str | None = None
     """The properties as MessagePack in base 64, where JSON cannot hold them."""
+    parent: _FileSum | None = None
+    """The file of the parent."""
 
 
 class _Snapshot(msgspec.Struct):
@@ -126,11 +137,16 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     history = snapshot.history[:MAX_HISTORY]
     if snapshot.parent_id is not None and not (history and history[0].id == snapshot.parent_id):
         raise InvalidInputError("the history of a snapshot starts with its parent")
+    parent = snapshot.parent_file
     nodes = ((encode(node.path), encode(_node(node))) for node in snapshot.nodes)
     extension = _Extension(
         [_manifest_info(info) for info in snapshot.manifests],
-        [_AttributesInfo(str(info.id), info.size_bytes) for info in snapshot.attribute_files],
+        [
+            _AttributesInfo(str(info.id), info.size_bytes, info.checksum)
+            for info in snapshot.attribute_files
+        ],
         _beyond_json(snapshot.metadata),
+        None if parent is None else _FileSum(parent.size_bytes, parent.checksum),
     )
     return json_object(
         {
@@ -151,7 +167,9 @@ def _stub(stub: SnapshotStub) -> _Stub:
 
 
 def _manifest_info(info: ManifestFileInfo) -> _ManifestInfo:
-    return _ManifestInfo(str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name)
+    return _ManifestInfo(
+        str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name, info.checksum
+    )
 
 
 def _beyond_json(metadata: dict[str, Any]) -> str | None:
@@ -254,7 +272,13 @@ def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
             nodes.attribute_files() if extension is None else _attribute_files(extension, key)
         ),
         nodes=NodeTable(nodes.paths, nodes.ids, nodes.load),
+        parent_file=_parent_file(extension),
     )
+
+
+def _parent_file(extension: _Extension | None) -> FileSum | None:
+    found = None if extension is None else extension.parent
+    return None if found is None else FileSum(found.size, found.checksum)
 
 
 def _utc(time: datetime) -> datetime:
@@ -279,7 +303,9 @@ def _properties(found: _Snapshot, key: str) -> dict[str, Any]:
 def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
     try:
         return tuple(
-            ManifestFileInfo(ManifestId.parse(info.id), info.size, info.refs, info.set)
+            ManifestFileInfo(
+                ManifestId.parse(info.id), info.size, info.refs, info.set, info.checksum
+            )
             for info in extension.manifests
         )
     except InvalidInputError as error:
@@ -289,7 +315,7 @@ def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
 def _attribute_files(extension: _Extension, key: str) -> tuple[AttributesFileInfo, ...]:
     try:
         return tuple(
-            AttributesFileInfo(AttributesId.parse(info.id), info.size)
+            AttributesFileInfo(AttributesId.parse(info.id), info.size, info.checksum)
             for info in extension.attribute_files
         )
     except InvalidInputError as error:

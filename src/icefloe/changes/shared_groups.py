@@ -1,0 +1,93 @@
+"""Groups that two sides created at one path: one group, if no attribute is lost by it. No I/O here.
+
+Most groups are made in passing, on the way to the first array below them; the root is so in every
+repository. To find such a group there already is what its creator wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.documents import DocumentConflict
+    from icefloe.model.ids import NodeId
+    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.transaction_log import TransactionLog
+
+_BARE = b'{"zarr_format": 3, "node_type": "group"}'
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    ATTRIBUTES: ({}, None),
+    "consolidated_metadata": (None,),
+}
+"""Keys of a group's document, with values that mean the same as no such key."""
+
+
+def common_document(ours: bytes, theirs: bytes) -> bytes | None:
+    """The document of a group that both sides created; None if they differ.
+
+    Documents that say the same are equal however they are spelled, and one that says nothing but
+    that there is a group gives way to the other.
+    """
+    if _is_bare(ours) or not differing_keys(*map(_plain, (ours, theirs))):
+        return theirs
+    return ours if _is_bare(theirs) else None
+
+
+def merged_document(ours: bytes, theirs: bytes) -> tuple[bytes, list[DocumentConflict]]:
+    """What both sides say about a group that both created, and where they contradict each other.
+
+    There it has what they say; and their very bytes, if we have nothing to add.
+    """
+    merged, conflicts = merge_documents(_BARE, ours, theirs)
+    return (merged if differing_keys(merged, theirs) else theirs), conflicts
+
+
+def share_new_groups(
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    head: NodeTable,
+    document_of: Callable[[Node], bytes],
+) -> None:
+    """Let groups that we created be those that they created at the same paths, in place.
+
+    Those with different documents are left; to share them is up to a solver. `document_of` reads
+    documents whose attributes are not at hand.
+    """
+    for node_id, node in list(ours.new.items()):
+        other = head.get(node.path)
+        if other is None or other.id not in theirs.new_groups or node.is_array:
+            continue
+        if other.id == node_id or other.id in ours.deleted or other.id in ours.places:
+            continue
+        common = common_document(document_of(node), document_of(other))
+        if common is not None:
+            share(ours, node_id, other, common, is_theirs=common == document_of(other))
+
+
+def share(
+    ours: ChangeSet, node_id: NodeId, other: Node, document: bytes, *, is_theirs: bool
+) -> None:
+    """Let a group that we created be another one, with a document that both get.
+
+    The changes are of no use until they are laid over the nodes that have the other one.
+    """
+    del ours.new[node_id]
+    if not is_theirs:
+        ours.documents[other.id] = document
+
+
+def _plain(document: bytes) -> bytes:
+    """The document without what says nothing."""
+    content = json.loads(document)
+    kept = {key: value for key, value in content.items() if value not in _SAYS_NOTHING.get(key, ())}
+    return json.dumps(kept).encode()
+
+
+def _is_bare(document: bytes) -> bool:
+    return not differing_keys(_plain(document), _BARE)

@@ -1,0 +1,117 @@
+"""The guards of garbage collection, each with a way to turn it off; tests must notice that.
+
+Import this from tests only: with a guard turned off, data is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from icefloe.maintenance import collection, marking
+from icefloe.maintenance.candidates import Objects
+from icefloe.versioning import doomed, leases, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    TurnOff = Callable[[pytest.MonkeyPatch], None]
+
+GUARDS: dict[str, TurnOff] = {}
+
+
+def guard(name: str) -> Callable[[TurnOff], TurnOff]:
+    def note(turn_off: TurnOff) -> TurnOff:
+        GUARDS[name] = turn_off
+        return turn_off
+
+    return note
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Instead of what a guard does."""
+
+
+@guard("who names a snapshot takes a lease and minds announcements")
+def no_pins(patch: pytest.MonkeyPatch) -> None:
+    def take(self: doomed.SnapshotLease) -> None:
+        for snapshot_id in self._claimed:
+            self._check_exists(snapshot_id)
+
+    patch.setattr(doomed.SnapshotLease, "take", take)
+
+
+@guard("the collection announces what it deletes")
+def no_announcement(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection, "announce", nothing)
+
+
+@guard("references and leases are read again before deleting")
+def no_second_look(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection._Collection, "_spare", lambda _self, found, _marks, _own: found)
+
+
+@guard("what lies between the base of a session and its branch stays")
+def no_path(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(marking.Marks, "add_path", nothing)
+
+
+@guard("what young snapshots refer to stays")
+def no_young_roots(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection._Collection, "_mark_young", nothing)
+
+
+@guard("leases hold")
+def no_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases.LeaseFiles, "find", lambda _self: [])
+
+
+@guard("leases protect what is younger than their beginning")
+def no_beginning(patch: pytest.MonkeyPatch) -> None:
+    read = leases.LeaseFiles._read
+
+    def without(self: leases.LeaseFiles, *args: Any) -> leases.FoundLease | None:
+        found = read(self, *args)
+        return None if found is None else msgspec.structs.replace(found, begins=None)
+
+    patch.setattr(leases.LeaseFiles, "_read", without)
+
+
+@guard("young objects stay")
+def no_cutoff(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Objects, "split", lambda self, _moment: (self, self))
+
+
+@guard("snapshots are deleted before what they refer to")
+def chunks_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection, "_ORDER", collection._ORDER[::-1])
+
+
+@guard("a collection that was suspended ends")
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection._Fence, "check", nothing)
+
+
+@guard("a lease that lapsed is noticed by its holder")
+def no_lapses(patch: pytest.MonkeyPatch) -> None:
+    renew = leases.Lease.renew
+
+    def renewed(self: leases.Lease) -> bool:
+        renew(self)
+        return True
+
+    patch.setattr(leases.Lease, "renew", renewed)
+
+
+@guard("sessions look for what they need when their lease lapsed")
+def no_look(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(session.Session, "_confirm_lease", nothing)
+
+
+@guard("tags are references")
+def no_tags(patch: pytest.MonkeyPatch) -> None:
+    read = collection.read_references
+    patch.setattr(collection, "read_references", lambda found: read(found)._replace(tags={}))

@@ -1,0 +1,212 @@
+"""Interleavings in which one guard of garbage collection alone saves the data.
+
+Each is played twice: as it is, nothing is lost; with the guard turned off, something is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import zarr
+
+from icefloe import BasicConflictSolver, Repository
+from icefloe.errors import ConflictError, IcefloeError, SessionStateError, SnapshotNotFoundError
+from icefloe.storage.clock import CLOCK_FOLDER
+from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.versioning import leases
+from tests.faults.guards import GUARDS
+from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MINUTE = timedelta(minutes=1)
+
+
+class Clock:
+    """The clock of this process, and of the storage if that goes along."""
+
+    def __init__(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._repo = repo
+        self._passed = 0.0
+        self.monkeypatch = monkeypatch
+        monkeypatch.setattr(leases, "seconds_awake_or_asleep", lambda: self._passed)
+
+    def sleep(self, duration: timedelta) -> None:
+        """Time passes, and nobody does anything."""
+        wait(self._repo, duration)
+        self._passed += duration.total_seconds()
+
+
+class Meanwhile(ForwardingStorage):
+    """Lets somebody else act before the first request of a kind."""
+
+    def __init__(self, repo: Repository, verb: str, prefix: str, act: Callable[[], object]) -> None:
+        super().__init__(repo.storage)
+        self._when = (verb, prefix)
+        self._act: Callable[[], object] | None = act
+
+    def _run(self, verb, key, act):
+        if self._act is not None and verb == self._when[0] and key.startswith(self._when[1]):
+            now, self._act = self._act, None
+            now()
+        return super()._run(verb, key, act)
+
+
+def garbage(repo: Repository) -> str:
+    """A snapshot that nothing reaches."""
+    doomed = fill(repo, 1)
+    repo.reset_branch("main", "main~1")
+    return doomed
+
+
+def named_before_the_announcement(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+    name = lambda: repo.create_tag("saved", doomed)  # noqa: E731
+    Repository.open(Meanwhile(repo, "put", "maintenance/collections/", name)).garbage_collect(HOUR)
+    assert values(repo, tag="saved") == [1] * 4
+
+
+def named_while_it_is_deleted(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+
+    def name() -> None:
+        with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+            repo.create_tag("late", doomed)
+
+    Repository.open(Meanwhile(repo, "delete_many", "snapshots/", name)).garbage_collect(HOUR)
+    assert repo.list_tags() == set()
+
+
+def collected_while_it_is_named(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+    collect = lambda: repo.garbage_collect(HOUR)  # noqa: E731
+    Repository.open(Meanwhile(repo, "create", "refs/", collect)).create_tag("saved", doomed)
+    assert values(repo, tag="saved") == [1] * 4
+
+
+def leased_while_it_is_deleted(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+
+    def read() -> None:
+        with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+            repo.lease(snapshot_ids=[doomed]).take()
+
+    Repository.open(Meanwhile(repo, "delete_many", "snapshots/", read)).garbage_collect(HOUR)
+
+
+def flushed_over_what_is_garbage(repo: Repository, clock: Clock) -> None:
+    fill(repo, 1)
+    clock.sleep(HOUR)
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 2
+    flushed = session.flush("aside")
+    repo.reset_branch("main", "main~1")
+    repo.garbage_collect(HOUR / 2)
+    repo.create_branch("work", flushed)
+    assert values(repo, branch="work") == [2, 1, 1, 1]
+
+
+def expired_below_a_session(repo: Repository, clock: Clock) -> None:
+    """The clock of a machine that is paused from outside stands still: its lease begins late.
+
+    And more was committed meanwhile than a snapshot remembers.
+    """
+    clock.monkeypatch.setattr("icefloe.versioning.commit.MAX_HISTORY", 1)
+    # Another process: a storage around a storage shares no caches.
+    session = Repository.open(ForwardingStorage(repo.storage)).writable_session("main")
+    for value in range(1, 5):
+        fill(repo, value, chunks=slice(0, 3))
+        wait(repo, HOUR)
+    zarr.open_array(session.store, path="a")[3] = 9
+    session._lease._keep()
+    repo.expire_snapshots(keep_last=1)
+    clock.sleep(10 * MINUTE)
+    repo.garbage_collect(8 * MINUTE)
+    session.commit("on top", rebase_with=BasicConflictSolver())
+    assert values(repo, branch="main") == [4, 4, 4, 9]
+
+
+def named_while_the_collector_sleeps(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+
+    def oversleep() -> None:
+        clock.sleep(DAY)
+        repo.create_tag("saved", doomed)
+
+    sleepy = Repository.open(Meanwhile(repo, "list", f"{CLOCK_FOLDER}/", oversleep))
+    # It ends, whether somebody else broke its lease or not.
+    with contextlib.suppress(SessionStateError):
+        sleepy.garbage_collect(HOUR)
+    assert values(repo, tag="saved") == [1] * 4
+
+
+def committed_after_a_sleep(repo: Repository, clock: Clock) -> None:
+    """It was too young for a lease when it fell asleep, and takes one when it wakes up."""
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 1
+    session._packs.write_all()
+    clock.sleep(DAY)
+    repo.garbage_collect(HOUR)
+    session._lease._keep()
+    with pytest.raises(SessionStateError, match="4 chunk files"):
+        session.commit("holes")
+
+
+def flushed_over_what_is_gone(repo: Repository, clock: Clock) -> None:
+    fill(repo, 1)
+    session = repo.writable_session("main")
+    clock.sleep(6 * MINUTE)
+    session._lease._keep()
+    repo.reset_branch("main", "main~1")
+    clock.sleep(DAY)
+    repo.garbage_collect(HOUR)
+    zarr.open_array(session.store, path="a")[0] = 2
+    with pytest.raises(SessionStateError, match="based on was collected"):
+        session.flush("holes")
+    with pytest.raises(SessionStateError, match="based on was collected"):
+        session.commit("holes")
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 0, "nothing is in its way"
+
+
+INTERLEAVINGS = {
+    named_before_the_announcement: "references and leases are read again before deleting",
+    named_while_it_is_deleted: "who names a snapshot takes a lease and minds announcements",
+    collected_while_it_is_named: "who names a snapshot takes a lease and minds announcements",
+    leased_while_it_is_deleted: "the collection announces what it deletes",
+    flushed_over_what_is_garbage: "what young snapshots refer to stays",
+    expired_below_a_session: "what lies between the base of a session and its branch stays",
+    named_while_the_collector_sleeps: "a collection that was suspended ends",
+    committed_after_a_sleep: "a lease that lapsed is noticed by its holder",
+    flushed_over_what_is_gone: "sessions look for what they need when their lease lapsed",
+}
+
+
+@pytest.fixture
+def repo() -> Repository:
+    return make()
+
+
+@pytest.mark.parametrize("play", INTERLEAVINGS, ids=lambda play: play.__name__)
+def test_nothing_is_lost(
+    play: Callable[[Repository, Clock], None], repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(repo, Clock(repo, monkeypatch))
+    assert repo.verify(deep=True).is_clean
+
+
+@pytest.mark.parametrize("play", INTERLEAVINGS, ids=lambda play: play.__name__)
+def test_the_guard_is_needed(
+    play: Callable[[Repository, Clock], None], repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    GUARDS[INTERLEAVINGS[play]](monkeypatch)
+    with pytest.raises((AssertionError, IcefloeError, ConflictError, pytest.fail.Exception)):
+        play(repo, Clock(repo, monkeypatch))
