@@ -470,15 +470,11 @@ def test_a_merge_equals_the_merge_of_dictionaries(
     expected = {
         k: v for k, v in {**base, **sides["main"], **sides["work"]}.items() if v is not None
     }
-    if not keeps_logs():
-        # Bytes that are part of the manifest and are what they were do not differ.
-        for name, wrote in sides.items():
-            sides[name] = {k: v for k, v in wrote.items() if (bulk and v) or v != base.get(k)}
     both = sorted(sides["work"].keys() & sides["main"].keys())
     if not bulk:
         # Nor do they differ from each other if both wrote the same; chunk files always do.
         both = [k for k in both if (v := sides["work"][k]) is None or v != sides["main"][k]]
-    if both:
+    if both and keeps_logs():  # without logs, what was written as it was is no change
         with pytest.raises(RebaseFailedError) as caught:
             repository.merge("work", "main")
         named = [c.conflicted_chunks for c in caught.value.conflicts]

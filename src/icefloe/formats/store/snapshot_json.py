@@ -108,7 +108,7 @@ class _ManifestRef(msgspec.Struct, omit_defaults=True):
 
 
 class _ArrayData(msgspec.Struct):
-    Array: tuple[dict[str, Any], list[_ManifestRef]]
+    Array: tuple[msgspec.Raw, list[_ManifestRef]]
 
 
 class _AttributesRef(msgspec.Struct):
@@ -124,6 +124,7 @@ class _UserAttributes(msgspec.Struct, forbid_unknown_fields=True):
 
 # Not strict: in JSON Schema 1.0 is an integer, too.
 _decoder = msgspec.json.Decoder(_Snapshot, strict=False)
+_struct_decoder = msgspec.json.Decoder(dict[str, Any], strict=False)
 _array_decoder = msgspec.json.Decoder(_ArrayData, strict=False)
 _attributes_decoder = msgspec.json.Decoder(_UserAttributes | None, strict=False)
 
@@ -155,7 +156,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "total_parents": encode(snapshot.total_parents),
             "short_term_parents": encode(len(history)),
             "short_term_history": encode([_stub(stub) for stub in history]),
-            "nodes": lines_object(nodes),
+            "nodes": lines_object([b"%b:%b" % node for node in nodes]),
             "icefloe": encode(extension),
         }
     )
@@ -233,6 +234,11 @@ def _manifest_ref(ref: ManifestRef) -> _ManifestRef:
 
 
 # --- reading
+
+_NO_METADATA = (
+    *(TypeError, ValueError, KeyError, AttributeError),
+    *(RecursionError, msgspec.DecodeError),
+)
 
 
 def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
@@ -316,6 +322,27 @@ def _attribute_files(extension: _Extension, key: str) -> tuple[AttributesFileInf
         raise bad_file(key, str(error)) from None
 
 
+@lru_cache(maxsize=4096)
+def _rebuilt(struct: bytes | None, attributes: bytes) -> tuple[bytes, int]:
+    """A document from its parts, and where the attributes are missing that a file holds.
+
+    Many arrays are alike, and most nodes are the same from commit to commit.
+    """
+    given = _attributes_decoder.decode(attributes)
+    is_cut = given is not None and given.Ref is not msgspec.UNSET
+    inline: Any = None if given is None else {} if is_cut else given.Inline
+    document = (
+        zarr_json.group_document(inline)
+        if struct is None
+        else zarr_json.array_document(_struct_decoder.decode(struct), inline)
+    )
+    if not is_cut:
+        return document, 0
+    mark = b'\n  "attributes": '
+    position = document.index(mark + b"{}") + len(mark)
+    return document[:position] + document[position + 2 :], position
+
+
 class _NodeLoader:
     """Makes nodes of their JSON when they are first asked for."""
 
@@ -336,12 +363,12 @@ class _NodeLoader:
         """The node of a row."""
         node, path = self._nodes[row], self.paths[row]
         struct, refs = self._array(node)
-        inline, outside = self._attributes(node)
+        _, outside = self._attributes(node)
         if node.zarr_metadata is not None:
             document = node.zarr_metadata.encode("utf-8")
             position = node.attributes_position or 0
         else:
-            document, position = self._rebuild(struct, inline, outside is not None)
+            document, position = self._rebuild(struct, node)
         attributes = None
         if outside is not None:
             if position > len(document):
@@ -368,7 +395,7 @@ class _NodeLoader:
         found = {from_numbers(AttributesId, ref.object_id) for ref in refs if ref is not None}
         return tuple(AttributesFileInfo(each) for each in sorted(found))
 
-    def _array(self, node: _Node) -> tuple[dict[str, Any] | None, list[_ManifestRef]]:
+    def _array(self, node: _Node) -> tuple[msgspec.Raw | None, list[_ManifestRef]]:
         if bytes(node.node_data) == b'"Group"':
             return None, []
         return decode_json(_array_decoder, node.node_data, self._key).Array
@@ -385,26 +412,11 @@ class _NodeLoader:
         assert isinstance(found.Inline, dict)
         return found.Inline, None
 
-    def _rebuild(
-        self,
-        struct: dict[str, Any] | None,
-        attributes: dict[str, Any] | None,
-        is_cut: bool,  # noqa: FBT001
-    ) -> tuple[bytes, int]:
-        attributes = {} if is_cut else attributes
+    def _rebuild(self, struct: msgspec.Raw | None, node: _Node) -> tuple[bytes, int]:
         try:
-            document = (
-                zarr_json.group_document(attributes)
-                if struct is None
-                else zarr_json.array_document(struct, attributes)
-            )
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            return _rebuilt(None if struct is None else bytes(struct), bytes(node.user_attributes))
+        except _NO_METADATA as error:
             raise bad_file(self._key, f"not the metadata of an array: {error}") from None
-        if not is_cut:
-            return document, 0
-        mark = b'\n  "attributes": '
-        position = document.index(mark + b"{}") + len(mark)
-        return document[:position] + document[position + 2 :], position
 
     def _refs(self, refs: list[_ManifestRef], array: ArrayMetadata) -> tuple[ManifestRef, ...]:
         made = []

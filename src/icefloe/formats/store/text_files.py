@@ -12,7 +12,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
 _T = TypeVar("_T")
 
@@ -36,9 +36,8 @@ def json_object(members: Mapping[str, bytes]) -> bytes:
     return body + b',\n"checksum":"crc32:%08x"}\n' % zlib.crc32(body)
 
 
-def lines_object(members: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """An object with a line for each member; names are JSON already."""
-    lines = [b"%b:%b" % member for member in members]
+def lines_object(lines: Sequence[bytes]) -> bytes:
+    """An object with a line for each member, which is JSON already."""
     return b"{\n" + b",\n".join(lines) + b"\n}" if lines else b"{}"
 
 
