@@ -8,31 +8,57 @@ so that the profile can; where a test must, it divides or multiplies the profile
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.statistics import collector
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
+TESTS = Path(__file__).parent
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 pytest_plugins = ["tests.endpoints.fixtures", "tests.formats"]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Note how many examples a test tried, where the reports of all processes are gathered."""
+    suite = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+
+    def note(statistics: dict[str, Any]) -> None:
+        phases = [value for key, value in statistics.items() if key.endswith("-phase")]
+        tried = sum(len(phase["test-cases"]) for phase in phases)
+        item.user_properties.append((f"{EXAMPLES} in tests/{suite}", tried))
+
+    # State machines that tests run themselves; of tests with @given, hypothesis keeps count.
+    with collector.with_value(note):
+        yield
+    told = getattr(item, "hypothesis_statistics", "")
+    if told:
+        tried = sum(map(int, re.findall(r"(\d+) (?:passing|failing|invalid)", told)))
+        item.user_properties.append((f"{EXAMPLES} in tests/{suite}", tried))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many cases the tests went through that count theirs (`record_property`)."""
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", []):
-        counts.update({name: value for name, value in report.user_properties if name in COUNTED})
+        for name, value in report.user_properties:
+            if name in COUNTED or name.startswith(EXAMPLES):
+                counts[name] += value
     for name, count in sorted(counts.items()):
-        terminalreporter.write_line(f"{name}: {count}")
+        terminalreporter.write_line(f"{name}: {count:,}")
 
 
+EXAMPLES = "examples of property tests and state machines"
 COUNTED = {
     "calls of linearizable histories",
     "crash points",

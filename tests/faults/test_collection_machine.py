@@ -164,6 +164,7 @@ class CollectionMachine(RuleBasedStateMachine):
         self.open: list[Writer] = []
         self.held: list[tuple[Lease, str]] = []
         self.tags = 0
+        self.alone = False
 
     @initialize(
         packed=st.booleans(), generation=st.sampled_from(["repository", "store", "dataset"])
@@ -271,6 +272,14 @@ class CollectionMachine(RuleBasedStateMachine):
         self.reset(name, pick)
         self.collect(CUTOFFS[0])
 
+    @rule(branch=st.sampled_from(BRANCHES), minutes=st.sampled_from([0, 60]), flushes=st.booleans())
+    def work(self, branch: str, minutes: int, flushes: bool) -> None:
+        """Others tidy up while a session is open: too young for a lease, or for an hour."""
+        self.start(branch, [0, 2], 6)
+        self.wait(minutes)
+        self.collect(CUTOFFS[0])
+        (self.flush if flushes else self.commit)(len(self.open) - 1)
+
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 9), wakes=st.booleans(), cutoff=st.sampled_from(CUTOFFS))
     def oversleep(self, pick: int, wakes: bool, cutoff: timedelta) -> None:
@@ -282,7 +291,15 @@ class CollectionMachine(RuleBasedStateMachine):
         (self.commit if pick % 2 else self.flush)(pick)
 
     def make_garbage(self) -> None:
-        """There is something that a collection deletes, unless somebody names it."""
+        """There is something that a collection deletes, unless somebody names it.
+
+        Every other time nobody else is at work, whose lease would keep all that is younger.
+        """
+        self.alone = not self.alone
+        while self.alone and self.open:
+            self.commit(0)
+        while self.alone and self.held:
+            self.let_go()
         self.start("main", [1], 8)
         self.flush(len(self.open) - 1)
         self.wait(200)
@@ -390,11 +407,11 @@ class CollectionMachine(RuleBasedStateMachine):
                 writer.unmoored = True
 
     def some_snapshot(self, pick: int) -> str:
-        """One that may be named; mostly one that no branch or tag points to."""
+        """One that may be named; mostly a new one that no branch or tag points to."""
         known = [each for each in self.written if self.is_there(each)]
         loose = [each for each in known if each not in self.refs.values()]
         if loose and pick % 4:
-            return loose[-1 - pick // 4 % len(loose)]
+            return loose[-1 - pick // 4 % min(3, len(loose))]
         return known[pick // 4 % len(known)]
 
     def is_there(self, snapshot_id: str) -> bool:
@@ -464,6 +481,20 @@ class CollectionMachine(RuleBasedStateMachine):
         self.make_garbage()
         first = [Deed("sleep", 0)] if sleeps else []
         self.collect_paused(cutoff, stage.begin, after * stage.stride, first + others)
+
+    @rule(cutoff=st.sampled_from(CUTOFFS), others=deeds(*NAMING))
+    def name_before_it_announces(self, cutoff: timedelta, others: list[Deed]) -> None:
+        """Others name what a collection has found to be garbage, and has not yet announced."""
+        self.make_garbage()
+        self.collect_paused(cutoff, STAGES[2].begin, 0, others)
+
+    @rule(
+        cutoff=st.sampled_from(CUTOFFS), after=st.integers(0, 1), others=deeds("collect", *NAMING)
+    )
+    def collector_sleeps(self, cutoff: timedelta, after: int, others: list[Deed]) -> None:
+        """A collection is suspended after its last look, for longer than its lease holds."""
+        self.make_garbage()
+        self.collect_paused(cutoff, STAGES[-1].begin, after, [Deed("sleep", 0), *others])
 
     @rule(
         cutoff=st.sampled_from(CUTOFFS),

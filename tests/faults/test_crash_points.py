@@ -152,7 +152,9 @@ def crash_points(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_crash_point_leaves_the_old_or_the_new_state(
-    name: str, new_storage: Callable[[], Storage]
+    name: str,
+    new_storage: Callable[[], Storage],
+    record_property: Callable[[str, object], None],
 ) -> None:  # R0-05, R0-06, R3-06
     operation = OPERATIONS[name]
     prepared = new_storage()
@@ -168,8 +170,9 @@ def test_every_crash_point_leaves_the_old_or_the_new_state(
     operation.act(Repository.open(whole))
     new = picture(whole)
     assert (old == new) == (operation.publishes == 0)
-    seen, checked = set(), set()
+    seen, checked, points = set(), set(), 0
     for place, left in crash_points(lambda s: operation.act(Repository.open(s)), make):
+        points += 1
         found = objects(left)
         kept = untouched.keys() - {STATE_FILE}
         assert all(found[key] == untouched[key] for key in kept), "an object was altered"
@@ -187,6 +190,7 @@ def test_every_crash_point_leaves_the_old_or_the_new_state(
             assert state == (new if published else old), place
         check_next_client(left, state, place)
     assert seen == set(range(operation.publishes + 1))
+    record_property("crash points", points)
 
 
 STATE_FILE = "state.json"

@@ -68,7 +68,7 @@ class Documents(Record, frozen=True):
 
 
 class MergedDocument(Record, frozen=True):
-    """What a solver may answer to a double update of metadata: the document that both get."""
+    """What a solver may answer where both changed metadata or created a group: what both get."""
 
     document: bytes
 
@@ -123,7 +123,7 @@ class ConflictSolver:
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:  # noqa: ARG002
-        """The same with a look at both sides; a double update of metadata may be merged."""
+        """The same with a look at both sides; metadata and groups of both may be merged."""
         return self.solve(conflict)
 
 
