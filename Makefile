@@ -52,6 +52,10 @@ format: .venv/.ready  ## format the code and apply the safe lint fixes
 	.venv/bin/ruff check --fix .
 
 bench: .venv-bench/.ready  ## compare with the official package and plain zarr (ARGS=--quick: small)
+	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \
+	if [ -n "$$python" ]; then \
+	    $(MAKE) --no-print-directory .venv-bench-newest/.ready NEWEST="$$python"; \
+	fi
 	.venv-bench/bin/python -m benchmarks.run $(ARGS)
 
 docs: .venv-docs/.ready  ## build the documentation site into build/site
@@ -71,7 +75,7 @@ requirements: .venv/.ready  ## renew the page that says which test shows which r
 	.venv/bin/python scripts/list_requirements.py
 
 clean:  ## remove everything that these targets made
-	rm -rf .venv .venv-newest .venv-bench .venv-docs build .hypothesis
+	rm -rf .venv .venv-newest .venv-bench .venv-bench-newest .venv-docs build .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -82,7 +86,10 @@ clean:  ## remove everything that these targets made
 	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray]" --group test
 
 .venv-bench/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable . --group bench
+	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable ".[xarray,spark,java,ingest]" --group bench
+
+.venv-bench-newest/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv-bench-newest $(NEWEST) --group bench
 
 .venv-docs/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-docs $(PYTHON) --group docs

@@ -3,7 +3,10 @@
 COLOURS = {
     "icefloe": "#0b6e99",
     "icefloe-nosync": "#56b4d3",
+    "icefloe-store": "#1f9e89",
+    "icefloe-dataset": "#7ad151",
     "icechunk": "#444444",
+    "icechunk-newest": "#999999",
     "zarr-local": "#d98c21",
     "zarr-obstore": "#c44e52",
     "zarrs": "#5b8c5a",

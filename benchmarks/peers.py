@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-VERSIONED = ("icefloe", "icefloe-nosync", "icechunk")
+OFFICIAL = ("icechunk", "icechunk-newest")
+"""Ratios are relative to the better of these."""
+VERSIONED = ("icefloe", "icefloe-nosync", *OFFICIAL)
 """Peers that have commits."""
+GENERATIONS = ("icefloe-store", "icefloe-dataset")
+"""The other generations of the format; like the official package, without fsync."""
 ALL = (*VERSIONED, "zarr-local", "zarr-obstore")
 WITH_RUST = (*ALL, "zarrs")
 """All that zarr can use as a store, and the codec pipeline in Rust."""
-OFFICIAL = "icechunk"
-"""Ratios are relative to this one."""
+NEWEST_ENVIRONMENT = ".venv-bench-newest"
+"""Where the official package's newest version is, which needs a newer Python than ours."""
 
 
 class Peer(Protocol):
@@ -32,6 +36,8 @@ class Peer(Protocol):
     """What a user imports to use it."""
     loaded_on_first_use: tuple[str, ...]
     """What these load later by themselves. Cases that do not count imports load it before."""
+    environment: str
+    """Folder of the environment that has it, below the project's; empty: the one that runs."""
 
     def create(self, folder: Path) -> Any:
         """Create an empty repository (or store)."""
@@ -61,9 +67,17 @@ class IcefloePeer:
         "zstandard",
     )
 
-    def __init__(self, durability: Literal["fsync", "none"]) -> None:
+    environment = ""
+
+    def __init__(
+        self, durability: Literal["fsync", "none"], generation: str = "repository"
+    ) -> None:
         self.durability: str = durability
+        self.generation = generation
         self.label = "icefloe" if durability == "fsync" else "icefloe, no fsync"
+        if generation != "repository":
+            self.label = f"icefloe, generation {generation}"
+            self.loaded_on_first_use += (f"icefloe.formats.{generation}.generation",)
 
     def _storage(self, folder: Path) -> Any:
         import icefloe
@@ -75,7 +89,7 @@ class IcefloePeer:
     def create(self, folder: Path) -> Any:
         import icefloe
 
-        return icefloe.Repository.create(self._storage(folder))
+        return icefloe.Repository.create(self._storage(folder), generation=self.generation)
 
     def open(self, folder: Path) -> Any:
         import icefloe
@@ -97,6 +111,7 @@ class OfficialPeer:
     """The official package on its local filesystem storage."""
 
     label = "official icechunk"
+    environment = ""
     distribution = "icechunk"
     durability = "none"
     modules: tuple[str, ...] = ("icechunk",)
@@ -128,9 +143,17 @@ class OfficialPeer:
         session.commit("nothing")
 
 
+class NewestOfficialPeer(OfficialPeer):
+    """Its newest version."""
+
+    label = "official icechunk, newest"
+    environment = NEWEST_ENVIRONMENT
+
+
 class ZarrPeer:
     """Plain zarr without versions, on local files or through obstore."""
 
+    environment = ""
     durability = "none"
     loaded_on_first_use: tuple[str, ...] = ()
 
@@ -209,7 +232,10 @@ def _nothing() -> None:
 PEERS: dict[str, Peer] = {
     "icefloe": IcefloePeer(durability="fsync"),
     "icefloe-nosync": IcefloePeer(durability="none"),
+    "icefloe-store": IcefloePeer(durability="none", generation="store"),
+    "icefloe-dataset": IcefloePeer(durability="none", generation="dataset"),
     "icechunk": OfficialPeer(),
+    "icechunk-newest": NewestOfficialPeer(),
     "zarr-local": ZarrPeer(through_obstore=False),
     "zarr-obstore": ZarrPeer(through_obstore=True),
     "zarrs": ZarrsPeer(),
@@ -219,7 +245,8 @@ PEERS: dict[str, Peer] = {
 
 def versions() -> dict[str, str]:
     """Installed versions of everything that matters to the figures."""
-    names = {peer.distribution for peer in PEERS.values()} | {"obstore", "numpy", "numcodecs"}
+    names = {peer.distribution for peer in PEERS.values()}
+    names |= {"obstore", "numpy", "numcodecs", "pyspark", "dask"}
     return {name: importlib.metadata.version(name) for name in sorted(names)}
 
 

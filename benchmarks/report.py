@@ -73,14 +73,17 @@ def summarise(results: list[dict[str, Any]]) -> list[Summary]:
 
 
 def add_ratios(rows: list[Summary]) -> None:
-    official = {row["case"]: row for row in rows if row["peer"] == OFFICIAL and "error" not in row}
+    """Relative to the better of the official versions, measure by measure."""
+    official: dict[str, list[Summary]] = {}
     for row in rows:
-        base = official.get(row["case"])
-        if base is None or "error" in row:
-            continue
+        if row["peer"] in OFFICIAL and "error" not in row:
+            official.setdefault(row["case"], []).append(row)
+    for row in rows:
+        bases = official.get(row["case"], [])
         for name, measure in RATIOS.items():
-            if base[measure]:
-                row[name] = row[measure] / base[measure]
+            best = min((base[measure] for base in bases), default=0)
+            if best and "error" not in row:
+                row[name] = row[measure] / best
 
 
 def duration(seconds: float) -> str:
@@ -158,7 +161,7 @@ Medians of {about["repetitions"]} interleaved repetitions, each in a process of 
 
 - Operations done several times in a process count with their median, so the first is not special.
 - CPU counts all threads of the process.
-- *× official*: relative to the official icechunk; below 1 is better.
+- *× official*: relative to the better of the official versions that took part; below 1 is better.
 - *spread*: (slowest - fastest) / median of the wall times.
 - *fsync*: whether the data is on the disk when a commit returns. icefloe does that by default on
   local files; the peers cannot. Compare like with like: "icefloe, no fsync" with the peers.
@@ -203,8 +206,8 @@ def draw(about: dict[str, Any], rows: list[Summary], path: Path) -> bool:
 def draw_panel(
     axes: Any, rows: list[Summary], titles: list[str], measure: str, labels: dict[str, str]
 ) -> None:
-    peers = [name for name in PEERS if name != OFFICIAL]
-    axes.axvline(1, color=COLOURS[OFFICIAL], linewidth=1.5, label=labels[OFFICIAL])
+    peers = [name for name in PEERS if name not in OFFICIAL]
+    axes.axvline(1, color=COLOURS[OFFICIAL[0]], linewidth=1.5, label=labels[OFFICIAL[0]])
     for position, peer in enumerate(peers):
         height = (position - (len(peers) - 1) / 2) * 0.17
         points = [row for row in rows if row["peer"] == peer]

@@ -21,11 +21,27 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.case import Case, Parameters, all_cases
-from benchmarks.peers import PEERS, versions
+from benchmarks.peers import NEWEST_ENVIRONMENT, PEERS, versions
 from benchmarks.report import write_reports
 
 ROOT = Path(__file__).resolve().parent.parent
 Figures = dict[str, Any]
+
+
+def interpreter(peer: str) -> Path:
+    """The Python that has what a peer needs."""
+    environment = PEERS[peer].environment
+    return ROOT / environment / "bin" / "python" if environment else Path(sys.executable)
+
+
+def newest_versions() -> dict[str, str]:
+    """Versions in the environment of the newest official package, if it is there."""
+    python = ROOT / NEWEST_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        return {}
+    code = "from importlib.metadata import version as v; print(v('icechunk'), v('zarr'))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return dict(zip(("icechunk, newest", "zarr beside it"), done.stdout.split(), strict=True))
 
 
 class StepError(Exception):
@@ -47,7 +63,7 @@ def run_step(
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # import time means: with compiled files
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.measure", json.dumps(request)],
+            [interpreter(peer), "-m", "benchmarks.measure", json.dumps(request)],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -140,7 +156,7 @@ def about_this_machine(arguments: argparse.Namespace) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "load_average_at_start": [round(value, 2) for value in os.getloadavg()],
-        "versions": versions(),
+        "versions": {**versions(), **newest_versions()},
         "durability": {name: peer.durability for name, peer in PEERS.items()},
         "labels": {name: peer.label for name, peer in PEERS.items()},
         "repetitions": arguments.repetitions,
@@ -177,6 +193,10 @@ def main() -> int:
     cases = all_cases()
     chosen = [cases[name] for name in matching(list(cases), arguments.cases)]
     peers = matching(list(PEERS), arguments.peers)
+    missing = [name for name in peers if not interpreter(name).exists()]
+    if missing:
+        print(f"Left out, as its environment is missing (see `make bench`): {', '.join(missing)}")
+        peers = [name for name in peers if name not in missing]
     if arguments.list:
         for case in chosen:
             print(f"{case.name:18} {case.title}  [{', '.join(case.peers)}]")

@@ -1,6 +1,7 @@
 """Arrays as tables against Parquet with the same rows: one Spark session, cases interleaved.
 
 `python -m benchmarks.tables [--days 64] [--repetitions 3]` prints seconds and ratios to Parquet.
+`reduce` commits its result as an array, so Parquet writes its own too where it is large.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def prepare(spark: Any, folder: Path, days: int) -> None:
 
 def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
     """What is measured: by question, how each candidate answers it."""
-    from icefloe.spark import table
+    from pyspark.sql.functions import month
+
+    from icefloe.spark import reduce, table
 
     repo, rows = str(folder / "repository"), str(folder / "parquet")
 
@@ -57,6 +60,11 @@ def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
 
     def source(**options: str) -> Any:
         return spark.read.format("icefloe").options(**options).load(repo)
+
+    def reduced(output: str, **how: Any) -> None:
+        reduce(
+            spark, repo, "t2m", "mean", f"results/{output}", overwrite=True, progress=False, **how
+        )
 
     total = "sum(t2m)", "sum(lat)", "sum(lon)", "max(time)"
     one_week = "time between '2020-01-10' and '2020-01-16'"
@@ -70,6 +78,13 @@ def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
         "mean by latitude": {
             "parquet": lambda: parquet().groupBy("lat").avg("t2m").collect(),
             "table": lambda: table(spark, repo).groupBy("lat").avg("t2m").collect(),
+            "reduce": lambda: reduced("by-latitude", dims=("time", "lon")),
+        },
+        "mean by month and place": {
+            "parquet": lambda: parquet()
+            .groupBy(month("time"), "lat", "lon").avg("t2m")
+            .write.mode("overwrite").parquet(str(folder / "monthly")),
+            "reduce": lambda: reduced("monthly", by="time.month"),
         },
         "mean of one week": {
             "parquet": lambda: parquet().filter(one_week).agg({"t2m": "avg"}).collect(),

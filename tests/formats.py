@@ -1,8 +1,26 @@
-"""The formats that engine tests run on: how to create a repository in each."""
+"""The formats that engine tests run on: how to create a repository in each, and where things lie.
+
+A module whose tests hold for every generation says so with
+
+    pytestmark = pytest.mark.usefixtures("each_generation")
+
+and creates its repositories with `Repository.create(..., **how())`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icefloe.formats.port import ObjectKind
+from icefloe.formats.registry import detect, format_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.storage.port import Storage
 
 FORMATS: dict[str, dict[str, Any]] = {
     "columns": {"spec_version": 2},
@@ -12,3 +30,71 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 """Arguments of `Repository.create` by a short name."""
 GENERATIONS = ("repository", "store", "dataset")
+
+_chosen = ["repository"]
+
+
+def how(*, is_old: bool = False) -> dict[str, Any]:
+    """Arguments of `Repository.create` for the generation that a test runs on now.
+
+    In the first version of its format if that is_old.
+    """
+    return {"generation": _chosen[-1]} | ({"spec_version": 1} if is_old else {})
+
+
+@contextlib.contextmanager
+def chosen(generation: str) -> Iterator[None]:
+    """Let tests run on a generation."""
+    _chosen.append(generation)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+@pytest.fixture(scope="module", params=GENERATIONS)
+def each_generation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Tests that use this run on every generation."""
+    with chosen(request.param):
+        yield request.param
+
+
+def keeps_logs() -> bool:
+    """Whether the generation keeps logs, which also tell of chunks that were written as they were.
+
+    Without logs, what a commit changed is what differs from its parent.
+    """
+    return format_for(_chosen[-1]).generation.keeps_logs
+
+
+# --- where things lie
+
+_KINDS = {
+    "snapshots": ObjectKind.SNAPSHOT,
+    "transactions": ObjectKind.TRANSACTION_LOG,
+    "manifests": ObjectKind.MANIFEST,
+    "attributes": ObjectKind.ATTRIBUTES,
+    "chunks": ObjectKind.CHUNK_FILE,
+}
+_REFERENCES = {"repository": "refs/", "store": "r/", "dataset": "state.json"}
+PUBLISHING = {"repository": "create", "store": "create", "dataset": "replace"}
+"""The operation that makes a commit visible, by generation."""
+
+
+def folder(name: str, generation: str | None = None) -> str:
+    """What the keys of the objects start with that have their folder by this name in `repository`.
+
+    `refs` is what the keys of references start with.
+    """
+    generation = generation or _chosen[-1]
+    if name == "refs":
+        return _REFERENCES[generation]
+    kind = _KINDS.get(name)
+    return f"{name}/" if kind is None else format_for(generation).layout.folder(kind)
+
+
+def folder_in(storage: Storage, name: str) -> str:
+    """The same for a repository that is there."""
+    found = detect(storage)
+    assert found is not None
+    return folder(name, found.name)

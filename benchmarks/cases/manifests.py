@@ -1,8 +1,8 @@
 """Manifests at scale: millions of virtual references, one chunk among them, thousands of arrays.
 
-icefloe takes references as columns. The official 1.1 has no such call: its list is made before the
-clock starts. Both commit, and read a chunk for real: its object is a file on the local disk, in a
-virtual chunk container that the opener authorises.
+icefloe takes references as columns, and so does the newest official package. Its 1.1 has no such
+call: its list is made before the clock starts. All commit, and read a chunk for real: its object
+is a file on the local disk, in a virtual chunk container that the opener authorises.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.case import Case, Setting
-from benchmarks.peers import OFFICIAL, PEERS, VERSIONED, import_everything
+from benchmarks.peers import GENERATIONS, OFFICIAL, VERSIONED, import_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-ICEFLOE = tuple(peer for peer in VERSIONED if peer != OFFICIAL)
+EVERYONE = (*VERSIONED, *GENERATIONS)
+AT_TEN_MILLION = ("icefloe", "icefloe-nosync", OFFICIAL[-1])
+"""The others would take many minutes, or most of a small machine's memory."""
 COORDINATES = 100
 """Length of the coordinate array next to the big one."""
 NATIVE_BYTES = 600
@@ -52,7 +54,9 @@ def create(setting: Setting) -> Any:
     config = ours.RepositoryConfig.default()
     objects = ours.local_filesystem_store(str(source_of(setting)))
     config.set_virtual_chunk_container(ours.VirtualChunkContainer(url, objects))
-    repository = ours.Repository.create(storage(setting), config=config)
+    generation = getattr(setting.peer, "generation", None)
+    options = {"generation": generation} if generation else {}
+    repository = ours.Repository.create(storage(setting), config=config, **options)
     repository.save_config()
     return repository
 
@@ -104,7 +108,11 @@ def prepared_list(setting: Setting, given: dict[str, Any]) -> list[Any]:
 def with_references(setting: Setting) -> tuple[Any, dict[str, Any]]:
     import_everything(setting.peer)
     given = columns(setting)
-    if setting.peer is PEERS[OFFICIAL]:
+    if setting.peer.distribution == "icefloe":
+        return create(setting), given
+    if hasattr(library(setting).IcechunkStore, "set_virtual_refs_arr"):
+        given["each"] = [url for url in given["urls"] for _ in range(given["grid"][1])]
+    else:
         given["list"] = prepared_list(setting, given)
     return create(setting), given
 
@@ -125,6 +133,9 @@ def commit_references(state: tuple[Any, dict[str, Any]], _: int) -> None:
     times[:] = np.arange(COORDINATES)
     if "list" in given:
         refused = session.store.set_virtual_refs("big", given["list"])
+    elif "each" in given:
+        columns = (given[name].astype("uint64") for name in ("offsets", "lengths"))
+        refused = session.store.set_virtual_refs_arr("big", given["grid"], given["each"], *columns)
     else:
         refused = session.set_virtual_refs(
             "/big",
@@ -304,15 +315,12 @@ def at_sizes(
     start: Callable[[Setting], Any],
     prepare: Callable[[Setting], object] | None = None,
 ) -> list[Case]:
-    """A case at growing numbers of references; the official package stops at a million.
-
-    Ten million would take it many minutes and most of a small machine's memory.
-    """
+    """A case at growing numbers of references."""
     return [
         Case(
             name=f"{name}-1e{exponent}",
             title=title,
-            peers=VERSIONED if exponent <= 6 else ICEFLOE,
+            peers=EVERYONE if exponent <= 6 else AT_TEN_MILLION,
             run=run,
             start=start,
             prepare=prepare,
@@ -333,7 +341,7 @@ CASES = [
     Case(
         name="refs-commit-scattered",
         title="set and commit {references:,} virtual references, one per file",
-        peers=VERSIONED,
+        peers=EVERYONE,
         run=commit_references,
         start=with_references,
         parameters={"references": 10**6, "files": 10**6},
@@ -342,7 +350,7 @@ CASES = [
     Case(
         name="refs-commit-native",
         title="commit {references:,} chunks that were written before",
-        peers=VERSIONED,
+        peers=EVERYONE,
         run=commit,
         start=with_native_chunks,
         parameters={"references": 50_000},
@@ -372,7 +380,7 @@ CASES = [
     Case(
         name="small-arrays-commit",
         title="commit {arrays:,} arrays of 4 chunks that were written before",
-        peers=VERSIONED,
+        peers=EVERYONE,
         run=commit,
         start=with_small_arrays,
         parameters={"arrays": 5760},
@@ -381,7 +389,7 @@ CASES = [
     Case(
         name="small-arrays-change",
         title="change and commit one chunk of {arrays:,} arrays of 4 chunks",
-        peers=VERSIONED,
+        peers=EVERYONE,
         run=commit_to_small_array,
         start=small_arrays_reopened,
         prepare=small_arrays_committed,
@@ -391,7 +399,7 @@ CASES = [
     Case(
         name="small-arrays-open",
         title="open {arrays:,} arrays of 4 chunks, read one",
-        peers=VERSIONED,
+        peers=EVERYONE,
         run=open_and_read_small_array,
         start=only_imports,
         prepare=small_arrays_committed,

@@ -28,7 +28,7 @@ def computed(region: Any) -> Any:
 def with_spark(setting: Setting) -> tuple[Setting, Any]:
     import_everything(setting.peer)
     spark = None
-    if setting.parameters.get("engine") == "spark" or setting.peer.distribution == "icefloe":
+    if setting.peer.distribution == "icefloe" and setting.parameters.get("engine") != "loop":
         from icefloe.spark import local_session
 
         spark = local_session(2)
@@ -110,7 +110,7 @@ CASES = [
     Case(
         name="rechunk-maps",
         title="rechunk {steps:,} maps to time series (Spark, dask)",
-        peers=("icefloe", "icechunk"),
+        peers=("icefloe", "icefloe-nosync", "icechunk"),
         run=rechunk,
         start=with_spark,
         prepare=maps_written,

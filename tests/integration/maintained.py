@@ -10,6 +10,7 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.testing.clock import ClockedStorage
+from tests.formats import folder_in, how
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -26,7 +27,8 @@ PACKED = RepositoryConfig(inline_chunk_threshold_bytes=0)
 
 def make(config: RepositoryConfig = NATIVE, storage: Storage | None = None) -> Repository:
     """A repository with an array `a` of four chunks."""
-    repo = Repository.create(storage or ClockedStorage(icefloe.in_memory_storage()), config)
+    storage = storage or ClockedStorage(icefloe.in_memory_storage())
+    repo = Repository.create(storage, config, **how())
     with repo.transaction("main", message="start") as store:
         root = zarr.create_group(store)
         root.create_array("a", shape=(4,), chunks=(1,), dtype="u1", compressors=None)
@@ -50,7 +52,8 @@ def messages(repo: Repository, **version: str) -> list[str]:
 
 
 def names(repo: Repository, folder: str) -> set[str]:
-    return {info.key for info in repo.storage.list(f"{folder}/")}
+    """Keys of all objects of a folder, by its name in the generation `repository`."""
+    return {info.key for info in repo.storage.list(folder_in(repo.storage, folder))}
 
 
 def wait(repo: Repository, duration: timedelta) -> None:

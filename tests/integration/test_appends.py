@@ -10,14 +10,18 @@ import zarr
 
 from icefloe import AppendSolver, ConflictDetector, MergeSolver, Repository, in_memory_storage
 from icefloe.errors import RebaseFailedError
+from tests.formats import how
 
 if TYPE_CHECKING:
     from icefloe.versioning.session import Session
 
 
+pytestmark = pytest.mark.usefixtures("each_generation")
+
+
 @pytest.fixture
 def repository() -> Repository:
-    repository = Repository.create(in_memory_storage())
+    repository = Repository.create(in_memory_storage(), **how())
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     values = root.create_array(
@@ -81,7 +85,7 @@ def test_without_the_solver_the_report_says_what_to_do(repository: Repository) -
 
 
 def test_an_array_without_names_says_so() -> None:
-    repository = Repository.create(in_memory_storage())
+    repository = Repository.create(in_memory_storage(), **how())
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(2,), chunks=(2,), dtype="i4")[:] = 1
     session.commit("first")

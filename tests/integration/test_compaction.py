@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import ChunkPackingConfig, ConflictDetector, Repository, RepositoryConfig
 from icefloe.errors import ConflictError, FormatError, InvalidInputError, RefNotFoundError
+from icefloe.formats.registry import detect
 from icefloe.testing.faults import FaultyStorage
+from tests.formats import PUBLISHING, folder, how
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, names, values, wait
 from tests.property.hierarchy import observe
 
 if TYPE_CHECKING:
     from icefloe.model.manifest import ArrayChunks
+
+pytestmark = pytest.mark.usefixtures("each_generation")
 
 
 def table(repo: Repository, path: str = "/a", branch: str = "main") -> ArrayChunks:
@@ -80,7 +84,7 @@ def test_large_chunks_and_full_packs_stay_where_they_are() -> None:
     config = RepositoryConfig(
         inline_chunk_threshold_bytes=0, chunk_packing=ChunkPackingConfig(max_chunk_bytes=10)
     )
-    repo = Repository.create(icefloe.in_memory_storage(), config)
+    repo = Repository.create(icefloe.in_memory_storage(), config, **how())
     with repo.transaction("main", message="x") as store:
         root = zarr.create_group(store)
         root.create_array("large", shape=(80,), chunks=(20,), dtype="u1", compressors=None)[:] = 1
@@ -137,10 +141,11 @@ def test_it_can_be_looked_at_on_a_branch_first() -> None:
 def interrupted(repo: Repository, act: object, times: int = 1) -> Repository:
     """The repository through a storage that lets others act before a compaction is published."""
     left = [times]
+    publishes, references = PUBLISHING[repo.generation], folder("refs")
 
     class Interrupted(FaultyStorage):
         def _run(self, verb, key, run):
-            if verb == "create" and key.startswith("refs/") and left[0]:
+            if verb == publishes and key.startswith(references) and left[0]:
                 left[0] -= 1
                 act()
             return super()._run(verb, key, run)
@@ -223,7 +228,7 @@ def test_a_file_that_is_missing_or_short_is_reported_and_nothing_is_published() 
         fill(repo, 1)
         fill(repo, 2, chunks=slice(0, 1))
         tip = repo.lookup_branch("main")
-        key = f"chunks/{table(repo).refs.get(3).file}"
+        key = detect(repo.storage).layout.chunk_file(table(repo).refs.get(3).file)
         if damage == "missing":
             repo.storage.delete_many([key])
         else:
@@ -243,17 +248,17 @@ def test_a_file_that_is_missing_or_short_is_reported_and_nothing_is_published() 
     pack_bytes=st.integers(1, 40),
     packed=st.booleans(),
     share=st.sampled_from([0.0, 0.5, 1.0]),
-    spec_version=st.sampled_from([1, 2]),
+    is_old=st.booleans(),
 )
 def test_content_is_the_same_after_any_compaction(
     commits: list[list[tuple[int, int]]],
     pack_bytes: int,
     packed: bool,
     share: float,
-    spec_version: int,
+    is_old: bool,
 ) -> None:
     config = PACKED if packed else NATIVE
-    repo = Repository.create(icefloe.in_memory_storage(), config, spec_version=spec_version)
+    repo = Repository.create(icefloe.in_memory_storage(), config, **how(is_old=is_old))
     with repo.transaction("main", message="start") as store:
         root = zarr.create_group(store)
         for name in ("a", "b"):

@@ -18,6 +18,8 @@ from tests.integration.maintained import DAY, NATIVE, fill, make, messages, valu
 
 FIRST = str(FIRST_SNAPSHOT_ID)
 
+pytestmark = pytest.mark.usefixtures("each_generation")
+
 
 def written_at(repo: Repository, snapshot_id: str) -> datetime:
     return repo.lookup_snapshot(snapshot_id).written_at

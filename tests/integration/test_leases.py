@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from icefloe.versioning.session import Session
 
+pytestmark = pytest.mark.usefixtures("each_generation")
+
 
 @pytest.fixture
 def repo() -> Repository:

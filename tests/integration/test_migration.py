@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,16 @@ import pytest
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
-from icefloe.errors import AlreadyExistsError, InvalidInputError, SnapshotNotFoundError
+from icefloe.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    SnapshotNotFoundError,
+    StoragePermissionError,
+)
 from icefloe.formats.registry import detect, format_for
 from icefloe.storage.copying import copy_object
+from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
 from icefloe.testing.generations import (
     ODD_ARRAYS,
@@ -211,6 +219,98 @@ def test_expired_history_stays_expired() -> None:
     assert {each["snapshot-id"] for each in listed} == {
         info.id for branch in ("main",) for info in repo.ancestry(branch=branch)
     } | {repo.lookup_tag("first")} | {info.id for info in repo.ancestry(tag="first")}
+
+
+@pytest.mark.parametrize("generation", ["store", "dataset", "repository"])
+def test_nothing_is_collected_while_it_is_copied(generation: str) -> None:
+    """Whatever others do between any two steps, the copy is what there was at the beginning."""
+    source = ClockedStorage(icefloe.in_memory_storage())
+    repo = make(source, {})
+    session = repo.writable_session("main")
+    session.set_chunk("/b", (0,), b"this is long enough for a pack")
+    session.commit("two")
+    repo.create_branch("dev", "main~1")
+    expected = shown(source)
+    source.wait(timedelta(days=10))
+    others = Repository.open(source)
+    collected = []
+
+    def interfere(stage: str, done: int, total: int) -> None:
+        del stage, done, total
+        others.expire_snapshots(keep_last=1)
+        if "dev" in others.list_branches():
+            others.delete_branch("dev")
+        collected.append(others.garbage_collect(timedelta(days=1)))
+
+    target = icefloe.in_memory_storage()
+    report = repo.migrate(target, generation=generation, progress=interfere)
+    assert report.problems == ()
+    copy = shown(target)
+    assert copy["branches"] == expected["branches"]
+    assert {summary.snapshots_deleted for summary in collected} == {0}
+    assert {summary.chunks_deleted for summary in collected} == {0}
+    assert {summary.leases for summary in collected} == {1}
+    assert list(source.list("maintenance/leases/")) == []
+    assert others.garbage_collect(timedelta(days=1)).leases == 0
+
+
+@pytest.mark.parametrize("place", ["memory", "local"])
+@pytest.mark.parametrize("doomed", ["source", "target"])
+def test_either_of_the_two_may_collect_what_the_other_needs(
+    tmp_path: Path, place: str, doomed: str
+) -> None:
+    """Files that both have are the bytes of one name each, whoever lets go of them."""
+
+    def new(name: str) -> ClockedStorage:
+        if place == "memory":
+            return ClockedStorage(icefloe.in_memory_storage())
+        return ClockedStorage(icefloe.local_filesystem_storage(tmp_path / name))
+
+    storages = {"source": new("source"), "target": new("target")}
+    repo = make(storages["source"], {})
+    session = repo.writable_session("main")
+    session.set_chunk("/b", (0,), b"this is long enough for a pack")
+    session.commit("two")
+    report = repo.migrate(storages["target"], generation="dataset")
+    assert set(report.copied) == {"linked"}
+    (kept,) = storages.keys() - {doomed}
+    expected = shown(storages[kept])
+    loser = Repository.open(storages[doomed])
+    session = loser.writable_session("main")
+    for path in ("/b", "/g"):
+        session.delete_node(path)
+    session.commit("all is gone")
+    session = loser.writable_session("main")
+    session.set_document("/", ODD_DOCUMENTS[0])
+    session.commit("and this too")
+    loser.expire_snapshots(keep_last=1, tags={"*": icefloe.ExpirationPolicy(keep_last=1)})
+    storages[doomed].wait(timedelta(days=10))
+    assert loser.garbage_collect(timedelta(days=1)).chunks_deleted >= 1
+    assert shown(storages[kept]) == expected
+    other = Repository.open(storages[kept])
+    storages[kept].wait(timedelta(days=10))
+    assert other.garbage_collect(timedelta(days=1)).chunks_deleted == 0
+    assert other.verify(deep=True).is_clean
+    assert shown(storages[kept]) == expected
+
+
+class ReadOnly(ForwardingStorage):
+    """A storage whose owner lets others only read."""
+
+    def put(self, key: str, data: Any, attributes: Any = None) -> None:
+        raise StoragePermissionError(f"{key} may not be written")
+
+
+def test_what_may_only_be_read_is_migrated_without_a_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = icefloe.in_memory_storage()
+    prepare(storage, FORMATS["columns"])
+    target = icefloe.in_memory_storage()
+    report = Repository.open(ReadOnly(storage)).migrate(target, generation="store")
+    assert report.problems == ()
+    assert "without a lease" in caplog.text
+    assert shown(target) == shown(storage)
 
 
 def test_ids_of_sixteen_bytes_become_ids_of_twelve() -> None:

@@ -17,6 +17,9 @@ from icefloe.errors import StorageError
 from icefloe.model.chunk_refs import InlineRef, NativeRef
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
+from tests.formats import PUBLISHING, folder, how
+
+pytestmark = pytest.mark.usefixtures("each_generation")
 
 INLINE, PACKED, ALONE = b"i" * 100, b"p" * 1000, b"a" * 5000
 
@@ -24,7 +27,9 @@ INLINE, PACKED, ALONE = b"i" * 100, b"p" * 1000, b"a" * 5000
 def repository(pack_bytes: int = 50_000) -> tuple[icefloe.Repository, FaultyStorage]:
     storage = FaultyStorage(icefloe.in_memory_storage())
     packing = ChunkPackingConfig(max_chunk_bytes=2000, pack_bytes=pack_bytes)
-    repo = icefloe.Repository.create(storage, icefloe.RepositoryConfig(chunk_packing=packing))
+    repo = icefloe.Repository.create(
+        storage, icefloe.RepositoryConfig(chunk_packing=packing), **how()
+    )
     session = repo.writable_session("main")
     session.set_document("/", group())
     for path in ("/a", "/b"):
@@ -34,7 +39,7 @@ def repository(pack_bytes: int = 50_000) -> tuple[icefloe.Repository, FaultyStor
 
 
 def chunk_files(storage: FaultyStorage) -> dict[str, int]:
-    return {info.key: info.size for info in storage.list("chunks/")}
+    return {info.key: info.size for info in storage.list(folder("chunks"))}
 
 
 def test_chunks_go_where_their_size_says() -> None:  # R0-62, R2-36
@@ -131,7 +136,7 @@ def test_a_pack_that_cannot_be_written_is_tried_again() -> None:
     repo, storage = repository()
     session = repo.writable_session("main")
     session.set_chunk("/a", (0,), PACKED)
-    storage.inject(Fault.ERROR, verb="put", key="chunks/")
+    storage.inject(Fault.ERROR, verb="put", key=folder("chunks"))
     with pytest.raises(StorageError):
         session.commit("fails")
     assert session.get_chunk("/a", (0,)) == PACKED
@@ -144,7 +149,7 @@ def test_death_between_pack_and_commit_leaves_the_branch_alone() -> None:
     tip = repo.lookup_branch("main")
     session = repo.writable_session("main")
     session.set_chunk("/a", (0,), PACKED)
-    storage.inject(Fault.ERROR, verb="create", key="refs/", times=100)
+    storage.inject(Fault.ERROR, verb=PUBLISHING[repo.generation], key=folder("refs"), times=100)
     with pytest.raises(StorageError):
         session.commit("dies")
     storage.revive()
@@ -154,7 +159,7 @@ def test_death_between_pack_and_commit_leaves_the_branch_alone() -> None:
 def test_packing_can_be_turned_off() -> None:
     storage = FaultyStorage(icefloe.in_memory_storage())
     config = icefloe.RepositoryConfig(chunk_packing=ChunkPackingConfig(max_chunk_bytes=0))
-    session = icefloe.Repository.create(storage, config).writable_session("main")
+    session = icefloe.Repository.create(storage, config, **how()).writable_session("main")
     session.set_document("/", group())
     session.set_document("/a", array())
     session.set_chunk("/a", (0,), PACKED)
@@ -215,7 +220,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(1, settings.default.max_examples // 2))
 @given(steps)
 def test_packs_agree_with_a_dictionary(script: list[tuple[str, str, int, int]]) -> None:
     repo, storage = repository(pack_bytes=4_000)

@@ -30,18 +30,21 @@ from icefloe.errors import (
 )
 from icefloe.versioning import repository as repository_module
 from tests.documents import array, chunks_of, group, make_tree, set_chunks
+from tests.formats import how
 
 if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.repository import Repository
     from icefloe.versioning.session import Session
 
+each_generation = pytest.mark.usefixtures("each_generation")
+
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 
 
 def repository(manifest: ManifestConfig | None = None) -> Repository:
     """A repository that keeps no configuration, opened with one."""
-    return reconfigured(icefloe.Repository.create(icefloe.in_memory_storage()), manifest)
+    return reconfigured(icefloe.Repository.create(icefloe.in_memory_storage(), **how()), manifest)
 
 
 def reconfigured(repo: Repository, manifest: ManifestConfig | None) -> Repository:
@@ -90,6 +93,7 @@ def everything(session: Session) -> dict[str, Any]:
     return found
 
 
+@each_generation
 def test_a_commit_is_made_even_if_there_is_nothing_to_rewrite() -> None:
     repo = repository()
     first = repo.lookup_branch("main")
@@ -101,6 +105,7 @@ def test_a_commit_is_made_even_if_there_is_nothing_to_rewrite() -> None:
     assert repo.diff(from_snapshot_id=first, to_branch="main").is_empty()
 
 
+@each_generation
 def test_a_repository_takes_the_layout_of_a_new_configuration() -> None:
     repo = repository()
     make_tree(repo)
@@ -162,6 +167,7 @@ def written(session: Session, places: list[tuple[str, tuple[int, int]]]) -> None
         session.set_chunk(path, coords, bytes([number]))
 
 
+@each_generation
 @given(
     old=st.sampled_from(CONFIGURATIONS),
     new=st.sampled_from(CONFIGURATIONS),
@@ -201,6 +207,7 @@ def contents(manifests: list[list[tuple[str, Any, int]]]) -> list[tuple[tuple[st
     return sorted(tuple(sorted(places)) for places in manifests)
 
 
+@each_generation
 def test_the_tip_can_be_replaced() -> None:
     repo = repository()
     first = repo.lookup_branch("main")
@@ -216,6 +223,7 @@ def test_the_tip_can_be_replaced() -> None:
     assert everything(old) == everything(repo.readonly_session("main"))
 
 
+@each_generation
 def test_what_is_not_possible() -> None:
     repo = repository()
     with pytest.raises(RefNotFoundError):
@@ -228,6 +236,7 @@ def test_what_is_not_possible() -> None:
     assert len(list(repo.ancestry(branch="main"))) == 1
 
 
+@each_generation
 def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     make_tree(repo)
@@ -246,6 +255,7 @@ def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyP
     assert chunks_of(repo.readonly_session("main"), "/b")[5] == b"\x05"
 
 
+@each_generation
 def test_sessions_are_rebased_over_it() -> None:
     repo = repository()
     make_tree(repo)
@@ -270,7 +280,7 @@ async def test_the_async_form() -> None:
 def test_memory_is_bounded_by_manifests_and_not_by_the_array() -> None:
     side, count = 1_000, 1_000_000
     config = icefloe.RepositoryConfig(caching=CachingConfig(num_chunk_refs=0))
-    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, **how())
     session = repo.writable_session("main")
     session.set_document("/", group())
     session.set_document("/a", array((side, side)))
@@ -298,6 +308,7 @@ def test_memory_is_bounded_by_manifests_and_not_by_the_array() -> None:
     assert peaks[1] < peaks[0] / 2
 
 
+@each_generation
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference repositories are not there")
 @pytest.mark.parametrize("folder", ["gen3-bare-msgpack", "gen3-header39"])
 def test_repositories_of_old_layouts(folder: str, tmp_path: Path) -> None:

@@ -280,7 +280,12 @@ def with_info(**fields: Any) -> Callable[[Snapshot], Snapshot]:
             "the manifest has 4 references, and the array says 3",
         ),
         (with_info(num_chunk_refs=9), ProblemKind.MANIFEST, "it has 4 references"),
-        (with_info(size_bytes=1), ProblemKind.MANIFEST, "bytes, and the snapshot says 1"),
+        (with_info(size_bytes=1), ProblemKind.MANIFEST, "expected 1 bytes"),
+        (
+            with_info(size_bytes=1, checksum=0),
+            ProblemKind.MANIFEST,
+            "bytes, and the snapshot says 1",
+        ),
         (
             lambda snapshot: msgspec.structs.replace(
                 snapshot, written_at=snapshot.history[-1].written_at

@@ -33,7 +33,7 @@ from icefloe.model.chunk_refs import (
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Block, Manifest, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable, make_node
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -223,14 +223,17 @@ segments = st.text(
 paths = st.lists(segments, max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
+checksums = st.just(0) | st.integers(0, 2**32 - 1)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     listed = [
-        ManifestFileInfo(manifest_id, draw(sizes), draw(sizes))
+        ManifestFileInfo(manifest_id, draw(sizes), draw(sizes), "", draw(checksums))
         for manifest_id in draw(st.lists(ids(ManifestId), unique=True, max_size=4))
     ]
     files = [
-        AttributesFileInfo(file_id, draw(sizes))
+        AttributesFileInfo(file_id, draw(sizes), draw(checksums))
         for file_id in draw(st.lists(ids(AttributesId), unique=True, max_size=2))
     ]
     snapshot_id, *ancestors = draw(st.lists(ids(SnapshotId), unique=True, min_size=1, max_size=5))
@@ -248,6 +251,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         manifests=tuple(listed),
         attribute_files=tuple(files),
         nodes=NodeTable.of(table),
+        log_file=draw(st.none() | st.builds(FileSum, sizes, checksums)),
+        parent_file=draw(st.none() | st.builds(FileSum, sizes, checksums)),
     )
 
 
@@ -267,6 +272,7 @@ def logs(draw: st.DrawFn) -> TransactionLog:
             for node_id, table in updated.items()
         },
         moves=tuple(moves),
+        repaired_for=draw(st.none() | ids(SnapshotId)),
     )
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import icefloe
 from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
 from icefloe.spark.session import prepare_environment
+from tests.spark.ingest_flow import ingest_on_a_cluster, repository_of
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell
-from tests.spark.stopped_jobs import die_before_the_commit, is_cancelled_by_control_c
+from tests.spark.stopped_jobs import die_before_the_commits, is_cancelled_by_control_c
 from tests.spark.table_flow import use_tables
 
 
@@ -79,9 +80,10 @@ def main() -> None:
     repo = icefloe.Repository.create(f"{folder}/repo")
     tell("core", use_core(spark, repo, folder))
     tell("tables", use_tables(spark, f"{folder}/tables")[0])
+    tell("ingest", ingest_on_a_cluster(spark, f"{folder}/ingest"))
     stopped = icefloe.Repository.create(f"{folder}/stopped")
     tell("cancelled", is_cancelled_by_control_c(spark, stopped, folder))
-    die_before_the_commit(spark, stopped)
+    die_before_the_commits(spark, stopped, *repository_of(Path(folder) / "files"))
 
 
 if __name__ == "__main__":

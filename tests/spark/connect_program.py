@@ -13,6 +13,7 @@ import numpy as np
 import icefloe
 from icefloe.errors import TaskFailedError
 from icefloe.spark import NewArray, local_session, rechunk, reduce, runner, write
+from tests.spark.ingest_flow import ingest_by_connect
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell
 from tests.spark.table_flow import use_tables, write_by_format
@@ -64,6 +65,7 @@ def main() -> None:
     tables = f"{folder}/tables"
     read, doubled = use_tables(spark, tables)
     tell("tables", {**read, **write_by_format(doubled, tables)})
+    tell("ingest", ingest_by_connect(spark, f"{folder}/ingest"))
     spark.stop()
 
 

@@ -37,6 +37,27 @@ class Fails:
         return numbers(region)
 
 
+class HangsAtFirst:
+    """Values of which one region hangs in the first attempt, and tells of all its attempts."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def __call__(self, region):
+        from pyspark import TaskContext
+
+        if region[0].start == 6 and region[1].start == 3:
+            context = TaskContext.get()
+            assert context is not None
+            attempt = context.attemptNumber()
+            (self.folder / f"attempt-{attempt}").write_text(str(context.partitionId()))
+            while attempt == 0 and not (self.folder / "go-on").exists():
+                time.sleep(0.05)
+        else:
+            time.sleep(0.2)
+        return numbers(region)
+
+
 class Slow:
     """Values that take for ever, and tell that they are being computed."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +41,24 @@ def environment() -> dict[str, str]:
 
 
 def run_program(program: str, *arguments: str, timeout: float = 800) -> Done:
-    """Run a program of this folder."""
-    done = subprocess.run(
+    """Run a program of this folder; whatever it started ends with it."""
+    process = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / program), *arguments],
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
         env=environment(),
-        check=False,
+        start_new_session=True,
     )
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     told = {}
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         if line.startswith("RESULT "):
             _, name, value = line.split(" ", 2)
             told[name] = json.loads(value)
-    return Done(done.returncode, told, done.stdout + done.stderr[-4000:])
+    return Done(process.returncode, told, output + errors[-4000:])

@@ -1,106 +1,105 @@
 """A driver of a standalone cluster on two loopback hosts, with speculation on.
 
-Run by `test_clusters.py` with the folder of a new repository; prints a line of JSON. One task hangs
-in its first attempt, so that Spark starts another one on the other host.
+Run by `test_clusters.py` with an empty folder; prints a line of JSON. One task hangs in its first
+attempt, so that Spark starts another one on the other host. Speculation never happens on one host,
+and so neither in local mode nor on a local cluster.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyspark
 
 import icefloe
 from icefloe.spark import NewArray, write
 from icefloe.spark.session import prepare_environment
-from tests.spark.program_values import SHAPE, numbers
+from tests.spark.program_values import SHAPE, HangsAtFirst, numbers
 from tests.spark.programs import tell
+from tests.spark.standalone import QUICK, standalone_cluster
 
-HOME = str(Path(pyspark.__file__).parent)
-
-
-class Hangs:
-    """Values that take long when they are asked for the first time in one place."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __call__(self, region):
-        if region[0].start == 6 and region[1].start == 3:
-            attempts = len(list(Path(self.folder).glob("attempt-*")))
-            (Path(self.folder) / f"attempt-{os.getpid()}").touch()
-            if attempts == 0:
-                while not (Path(self.folder) / "done").exists():
-                    time.sleep(0.1)
-        else:
-            time.sleep(0.3)
-        return numbers(region)
+HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
-def start(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [f"{HOME}/bin/spark-class", *arguments]
-    environment = {**os.environ, "SPARK_HOME": HOME, "SPARK_DAEMON_MEMORY": "256m"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
-def main() -> None:
+def session_on(url: str, folder: str) -> Any:
     from pyspark.sql import SparkSession
 
-    folder, port = sys.argv[1], sys.argv[2]
-    prepare_environment()
-    deploy = "org.apache.spark.deploy"
-    url = f"spark://127.0.0.1:{port}"
-    master = ("--host", "127.0.0.1", "--port", port, "--webui-port", "0")
-    processes = [start(f"{deploy}.master.Master", *master)]
-    for number in (1, 2):
-        place = ("--host", f"127.0.0.{number}", "-c", "1", "-m", "1g", "--webui-port", "0")
-        work = ("-d", f"{folder}/work-{number}")
-        processes.append(start(f"{deploy}.worker.Worker", *place, *work, url))
     builder = SparkSession.builder.master(url).appName("icefloe tests")
     settings = {
         "spark.executor.memory": "512m",
+        "spark.driver.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.multiplier": "2",
         "spark.speculation.quantile": "0.5",
+        # Both executors are there before the first task, or the second host has no turn.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": Path(folder).as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    try:
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("OFF")
-        repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{folder}/repo"))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def successes_of(folder: str, partition: int) -> list[list[Any]]:
+    """By Spark's own log: attempts of a task that succeeded, and whether they were speculative."""
+    (log,) = Path(folder).iterdir()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    return [
+        [end["Task Info"]["Attempt"], end["Task Info"]["Speculative"]]
+        for end in events
+        if end["Event"] == "SparkListenerTaskEnd"
+        and end["Task Info"]["Partition ID"] == partition
+        and end["Task End Reason"]["Reason"] == "Success"
+    ]
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    prepare_environment()
+    events = f"{folder}/events"
+    Path(events).mkdir()
+    with standalone_cluster(folder, HOSTS) as url:
+        spark = session_on(url, events)
+        repo = icefloe.Repository.create(f"{folder}/repo")
         new = NewArray(SHAPE, "i4", (2, 3))
-        report = write(spark, repo, {"t": Hangs(folder)}, create={"t": new}, task_bytes=1)
-        (Path(folder) / "done").touch()
-        session = repo.readonly_session("main")
-        expected = numbers((slice(0, 8), slice(0, 6)))
-        found = {
-            "values": bool(np.array_equal(session.read_region("/t"), expected)),
-            "chunks": report.chunks,
-            "commits": len(list(repo.ancestry(branch="main"))) - 1,
-            "attempts": len(list(Path(folder).glob("attempt-*"))),
-        }
-        tell("speculation", found)
+        slow = HangsAtFirst(folder)
+        report = write(spark, repo, {"t": slow}, create={"t": new}, task_bytes=1)
+        tip = repo.lookup_branch("main")
+        # The attempt that hung may go on now, when all is committed.
+        (Path(folder) / "go-on").touch()
+        time.sleep(1)
         spark.stop()
-    finally:
-        for process in reversed(processes):
-            process.kill()
-            process.wait()
+    session = repo.readonly_session("main")
+    expected = numbers((slice(0, 8), slice(0, 6)))
+    found = {
+        "values": bool(np.array_equal(session.read_region("/t"), expected)),
+        "chunks": report.chunks,
+        "references": session.chunk_count("/t"),
+        "commits": len(list(repo.ancestry(branch="main"))) - 1,
+        "is_tip": repo.lookup_branch("main") == tip == report.snapshot_id,
+        "attempts": sorted(path.name for path in Path(folder).glob("attempt-*")),
+        "successes": successes_of(events, int((Path(folder) / "attempt-0").read_text())),
+    }
+    tell("speculation", found)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icefloe.spark import NewArray, write
+from icefloe.spark import NewArray, ingest, write
 from icefloe.versioning.session import Session
+from tests.spark.ingest_flow import months
 from tests.spark.program_values import SHAPE, Slow, numbers
 from tests.spark.programs import tell
 
@@ -47,13 +48,20 @@ def _still_running(spark: Any, folder: str) -> bool:
     return True
 
 
-def die_before_the_commit(spark: Any, repo: icefloe.Repository) -> None:
-    """Let tasks write everything, and kill this process when it is about to commit."""
+def die_before_the_commits(
+    spark: Any, repo: icefloe.Repository, other: icefloe.Repository, data: Path
+) -> None:
+    """Let tasks of two jobs write everything, and kill this process when both would commit."""
+    waiting = threading.Barrier(2, timeout=300)
 
     def die(*_: Any, **__: Any) -> None:
-        tell("all_written", True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if waiting.wait() == 0:
+            tell("all_written", True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
 
     Session.commit = die  # type: ignore[assignment,method-assign]
+    files = months(data, 1, 2)
+    threading.Thread(target=ingest, args=(spark, other, files), daemon=True).start()
     new = NewArray(SHAPE, "i4", (2, 3))
     write(spark, repo, {"t": numbers}, create={"t": new}, task_bytes=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -96,7 +98,14 @@ def test_files_by_reference(spark, repo, tmp_path):
     with xr.open_mfdataset(files, combine="nested", concat_dim="time", engine="netcdf4") as data:
         np.testing.assert_array_equal(found.t2m, data.t2m)
         np.testing.assert_array_equal(found.time, data.time)
-    assert ingest(spark, repo, str(tmp_path / "data" / "*.nc")).snapshot_id is None
+    # Expiry takes the commit away, not what it says was ingested.
+    write(spark, repo, {"t": numbers}, create={"t": NEW})
+    assert done.snapshot_id in repo.expire_snapshots(keep_last=1)
+    assert repo.garbage_collect(timedelta(0)).snapshots_deleted == 1
+    tip = repo.lookup_branch("main")
+    repeated = ingest(spark, repo, str(tmp_path / "data" / "*.nc"))
+    assert (repeated.snapshot_id, len(repeated.unchanged)) == (None, 2)
+    assert repo.lookup_branch("main") == tip
 
 
 def test_tables(spark, repo):

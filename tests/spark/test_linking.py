@@ -59,6 +59,7 @@ def test_chunks_that_tasks_write_are_linked_too(spark, tmp_path, monkeypatch):
     found = repo.readonly_session("main")
     np.testing.assert_array_equal(found.read_region("/a"), expected)
     assert len(found.get_node("/a").manifests) == 6
+    assert all(info.checksum for info in found._snapshot.manifests)
 
 
 def test_two_tasks_with_one_chunk_commit_nothing(spark, tmp_path):

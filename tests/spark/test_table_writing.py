@@ -146,7 +146,13 @@ def test_the_writer_of_the_data_source(spark, repo):
         save(frame_of(spark, sample(1)), txnVersion=5)
     with pytest.raises(AnalysisException, match="unknown option"):
         save(rows, txnVersion=6, dimension="x")
+    with pytest.raises(Exception, match=r"Use icefloe\.spark\.write_table"):
+        save(rows, txnVersion=7, **{"max-staged-bytes": 100})
     assert commits(repo) == 5
+    # What was done stays done, also when the commits that say so are gone.
+    repo.expire_snapshots(keep_last=1)
+    save(frame_of(spark, sample(1)), "overwrite", dims="x,time", txnVersion=3)
+    assert commits(repo) == 2
 
 
 def test_a_failed_write_commits_and_deletes_nothing(spark, repo, tmp_path):

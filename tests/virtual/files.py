@@ -158,9 +158,17 @@ def tiff_file(
     return path
 
 
-def grib_message(short_name: str, step: int, level: int, *, missing: bool = False) -> bytes:
-    """A GRIB 2 message on a small global grid."""
-    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+def grib_message(
+    short_name: str,
+    step: int,
+    level: int,
+    *,
+    missing: bool = False,
+    edition: int = 2,
+    keys: dict[str, Any] | None = None,
+) -> bytes:
+    """A GRIB message on a small global grid."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     try:
         for key, value in {
             "Ni": 16,
@@ -176,6 +184,7 @@ def grib_message(short_name: str, step: int, level: int, *, missing: bool = Fals
             "stepRange": step,
             "shortName": short_name,
             "level": level,
+            **(keys or {}),
         }.items():
             eccodes.codes_set(handle, key, value)
         values = np.arange(144) * 0.5 + 200 + step + level / 100
@@ -187,4 +196,15 @@ def grib_message(short_name: str, step: int, level: int, *, missing: bool = Fals
         message: bytes = eccodes.codes_get_message(handle)
         return message
     finally:
+        eccodes.codes_release(handle)
+
+
+def grib_points(message: bytes) -> list[tuple[float, float, float]]:
+    """Latitude, longitude and value of every point, as eccodes walks through them."""
+    handle = eccodes.codes_new_from_message(message)
+    points = eccodes.codes_grib_iterator_new(handle, 0)
+    try:
+        return list(iter(lambda: eccodes.codes_grib_iterator_next(points), []))
+    finally:
+        eccodes.codes_grib_iterator_delete(points)
         eccodes.codes_release(handle)

@@ -20,6 +20,7 @@ from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, read_file, reference_files
 from tests.virtual.files import (
     grib_message,
+    grib_points,
     month_file,
     repository_for,
     session_for,
@@ -321,11 +322,112 @@ def test_grib(tmp_path: Path) -> None:
     assert int(np.isnan(found.tmp.values).sum()) == 2
 
 
-def test_grib_of_edition_1_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "old.grib"
-    path.write_bytes(b"GRIB\0\0\x40\x01" + bytes(60))
-    with pytest.raises(InvalidInputError, match="edition 1, and only edition 2"):
+def grib1_file(path: Path, messages: list[bytes]) -> Path:
+    """Messages with something between them, as there may be."""
+    path.write_bytes(b"\0\0".join(messages))
+    return path
+
+
+def by_cfgrib(path: Path, **options: Any) -> xr.Dataset:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = {"indexpath": "", "values_dtype": np.dtype("f8"), **options}
+        return xr.open_dataset(path, engine="cfgrib", backend_kwargs=given).load()
+
+
+def test_grib_of_edition_1(tmp_path: Path) -> None:
+    messages = [
+        grib_message(name, step, level, missing=step == 6, edition=1)
+        for name in ("t", "u")
+        for step in (12, 0, 6)
+        for level in (500, 850)
+    ]
+    path = grib1_file(tmp_path / "a.grib", messages)
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found, expected = opened(session), by_cfgrib(path, time_dims=("valid_time",))
+    assert virtual_count(session, "/t") == 6
+    for name in ("t", "u"):
+        assert found[name].dims == ("time", "isobaricInhPa", "latitude", "longitude")
+        np.testing.assert_array_equal(found[name].values, expected[name].values)
+        np.testing.assert_array_equal(session.read_region(f"/{name}"), expected[name].values)
+        assert found[name].attrs["units"] == expected[name].attrs["units"]
+    for name, theirs in (("time", "valid_time"), ("latitude",) * 2, ("isobaricInhPa",) * 2):
+        np.testing.assert_array_equal(found[name].values, expected[theirs].values)
+    assert int(np.isnan(found.t.values).sum()) == 2
+
+
+def test_files_of_grib_1_are_placed_by_time_and_level(tmp_path: Path) -> None:
+    files = [
+        grib1_file(
+            tmp_path / f"{step}-{level}.grib",
+            [grib_message(name, step, level, edition=1) for name in ("t", "u")],
+        )
+        for step in (6, 0)
+        for level in (850, 500)
+    ]
+    session = session_for(tmp_path)
+    reference_files(session, files)
+    found = opened(session)
+    assert dict(found.t.sizes) == {"time": 2, "isobaricInhPa": 2, "latitude": 9, "longitude": 16}
+    for step in (0, 6):
+        for level in (850, 500):
+            theirs = by_cfgrib(tmp_path / f"{step}-{level}.grib")
+            moment = theirs.valid_time.values
+            ours = found.sel(time=moment, isobaricInhPa=level)
+            np.testing.assert_array_equal(ours.u.values, theirs.u.values)
+
+
+def test_grib_that_is_scanned_column_by_column(tmp_path: Path) -> None:
+    # A file that begins with edition 1 may go on with edition 2.
+    messages = [
+        grib_message("t", 0, 850, edition=1),
+        grib_message("u", 0, 850, edition=1, keys={"jPointsAreConsecutive": 1}),
+        grib_message("u", 6, 850, edition=2),
+    ]
+    session = session_for(tmp_path)
+    reference_files(session, grib1_file(tmp_path / "a.grib", messages))
+    found = opened(session).u.isel(time=0, isobaricInhPa=0)
+    places = dict(zip(("lat", "lon"), found.dims, strict=True))
+    points = grib_points(messages[1])
+    assert len(points) == found.size
+    for latitude, longitude, value in points:
+        assert float(found.sel({places["lat"]: latitude, places["lon"]: longitude})) == value
+
+
+def test_kinds_of_levels_share_a_file_of_grib_1(tmp_path: Path) -> None:
+    surface = {"typeOfLevel": "surface", "level": 0}
+    messages = [
+        grib_message("t", 0, 850, edition=1),
+        grib_message("sp", 0, 0, edition=1, keys=surface),
+        grib_message("sp", 6, 0, edition=1, keys=surface),
+    ]
+    path = grib1_file(tmp_path / "a.grib", messages)
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    assert found.sp.dims == ("time", "latitude", "longitude")
+    assert found.t.dims == ("time", "isobaricInhPa", "latitude", "longitude")
+    assert not np.isnan(found.sp.values).any()
+    assert np.isnan(found.t.values[1]).all()  # there is no such message
+
+
+def test_grib_1_with_a_message_twice(tmp_path: Path) -> None:
+    message = grib_message("t", 0, 850, edition=1)
+    path = grib1_file(tmp_path / "a.grib", [message, message])
+    with pytest.raises(InvalidInputError, match="has t twice for the same time"):
         reference_files(session_for(tmp_path), path)
+
+
+def test_grib_1_that_is_damaged(tmp_path: Path) -> None:
+    message = grib_message("t", 0, 850, edition=1)
+    path = grib1_file(tmp_path / "a.grib", [message[:-20]])
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"a\.grib cannot be read as GRIB"):
+        reference_files(session, path)
+    path.write_bytes(b"GRIB\0\0\x40\x07" + bytes(60))
+    with pytest.raises(InvalidInputError, match="edition 7"):
+        reference_files(session, path)
 
 
 def kerchunk_refs(path: Path) -> dict[str, Any]:

@@ -49,6 +49,13 @@ class ReadLimits(NamedTuple):
     buffered_bytes: int = 128 * 1024 * 1024
 
 
+def gap_bytes(limits: ReadLimits, *, is_immediate: bool) -> int:
+    """Unwanted bytes that are still fetched rather than left out by another request."""
+    if limits.gap_bytes is not None:
+        return limits.gap_bytes
+    return _IMMEDIATE_GAP_BYTES if is_immediate else _GAP_BYTES
+
+
 class _Native(NamedTuple):
     """Wanted chunks in chunk files, as columns."""
 
@@ -139,9 +146,7 @@ class BulkReader:
             native = native.take(np.flatnonzero(native.lengths))
             if len(native.rows) == 0:
                 return
-        gap = self._limits.gap_bytes
-        if gap is None:
-            gap = _IMMEDIATE_GAP_BYTES if self._is_immediate else _GAP_BYTES
+        gap = gap_bytes(self._limits, is_immediate=self._is_immediate)
         spans = coalesce_columns(
             native.sources,
             native.offsets,

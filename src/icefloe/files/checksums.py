@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import numpy as np
 
+from icefloe.formats import file_sums
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 
     from icefloe.storage.port import BytesLike
 
-IS_QUICK = google_crc32c.implementation == "c"
-"""Whether the processor computes them. Otherwise none are written: that would take minutes."""
+
+IS_QUICK = file_sums.IS_QUICK
+"""Whether checksums of chunks are written."""
 
 
 def checksum(data: BytesLike) -> int:

@@ -10,15 +10,25 @@ import msgspec
 
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
-from icefloe.files.checksums import checksum, new_checksum
+from icefloe.files.checksums import new_checksum
+from icefloe.files.expected import (
+    NOBODY,
+    Referrer,
+    check_file,
+    differs,
+    not_expected,
+    sum_of_stored,
+)
 from icefloe.files.shared_caches import CacheBudget, caches_for
 from icefloe.formats.container import COLUMNS_VERSION
+from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NeedsMore
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
 from icefloe.model.manifest import Block, Manifest, ManifestFileInfo, ManifestIndex, lay_out
+from icefloe.model.snapshot import AttributesFileInfo, FileSum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from icefloe.formats.port import EncodedFile
     from icefloe.formats.registry import Format
@@ -53,9 +63,20 @@ class MetadataFiles:
         fmt: Format,
         budget: CacheBudget | None = None,
         parallel: int = MAX_PARALLEL_FILES,
+        *,
+        verify: bool = False,
+        listed: Callable[[], Mapping[SnapshotId, FileSum]] | None = None,
     ) -> None:
-        """Take where the files are, how they are laid out, and how many to handle at a time."""
+        """Take where the files are, how they are laid out, and how many to handle at a time.
+
+        What is read whole is always compared with what its snapshot remembers of it. `verify` also
+        reads manifests whole of which only parts are needed. `listed` tells what references
+        remember of snapshot files, for who wants these compared, too.
+        """
+        self._listed = listed
         self._parallel = parallel
+        self._verify = verify
+        self._verified: set[ManifestId] = set()
         self.storage = storage
         self.format = fmt
         self._given: dict[SnapshotId, bytes] = {}
@@ -82,11 +103,20 @@ class MetadataFiles:
                 f"snapshot {snapshot_id} does not exist in {self.storage.location}",
                 str(snapshot_id),
             ) from None
+        expected = None if self._listed is None else self._listed().get(snapshot_id)
+        if expected is not None:
+            check_file(data, expected, "snapshot", key, Referrer(snapshot_id))
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
         snapshot = self.format.generation.complete(snapshot, self.storage)
+        snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(data))
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
+
+    def known_file(self, snapshot_id: SnapshotId) -> FileSum | None:
+        """Size and checksum of the file of a snapshot, if that is at hand."""
+        snapshot = self._kept_snapshot(snapshot_id)
+        return None if snapshot is None else snapshot.own_file
 
     def forget(self) -> None:
         """Read everything anew, after objects were deleted."""
@@ -109,14 +139,24 @@ class MetadataFiles:
         else:
             self._caches.snapshots.put((self._scope, snapshot.id), snapshot, nbytes)
 
-    def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Write a snapshot; nobody sees it before a reference points to it."""
+    def write_snapshot(self, snapshot: Snapshot) -> Snapshot:
+        """Write a snapshot; nobody sees it before a reference points to it.
+
+        Returns it with what its child remembers of the file.
+        """
         file = self.format.codec.encode_snapshot(snapshot)
         self._put(self.format.layout.snapshot(snapshot.id), file)
+        snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(file.data))
         self._keep_snapshot(snapshot, 10 * len(file.data))
+        return snapshot
 
-    def read_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
-        """Read what a commit changed; None if it has no log (the first one; some layouts)."""
+    def read_transaction_log(
+        self, snapshot_id: SnapshotId, *, check: bool = True
+    ) -> TransactionLog | None:
+        """Read what a commit changed; None if it has no log (the first one; some layouts).
+
+        `check` says whether it must be the file that the snapshot remembers.
+        """
         if not self.format.generation.keeps_logs:
             return None
         key = self.format.layout.transaction_log(snapshot_id)
@@ -124,28 +164,49 @@ class MetadataFiles:
             data = self.storage.get(key)
         except ObjectNotFoundError:
             return None
-        return self.format.codec.decode_transaction_log(data, key)
+        log = self.format.codec.decode_transaction_log(data, key)
+        if not check:
+            return log
+        # Who rebases needs no snapshot to read its log; one that is at hand is asked all the same.
+        snapshot = self._kept_snapshot(snapshot_id)
+        if snapshot is None and self._verify:
+            snapshot = self.read_snapshot(snapshot_id)
+        expected = None if snapshot is None else snapshot.log_file
+        if expected is not None and log.repaired_for != snapshot_id:
+            check_file(data, expected, "transaction log", key, Referrer(snapshot_id))
+        return log
 
-    def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> None:
-        """Write what the commit of a snapshot changed, in generations that keep logs."""
+    def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> FileSum | None:
+        """Write what the commit of a snapshot changed, in generations that keep logs.
+
+        Returns what the snapshot should remember of the file.
+        """
         if not self.format.generation.keeps_logs:
-            return
+            return None
         file = self.format.codec.encode_transaction_log(log)
         self._put(self.format.layout.transaction_log(snapshot_id), file)
+        return sum_of(file.data)
 
     # --- manifests
 
     def manifest(
-        self, manifest_id: ManifestId, size_bytes: int, file_checksum: int = 0
+        self,
+        manifest_id: ManifestId,
+        size_bytes: int,
+        file_checksum: int = 0,
+        referrer: Referrer = NOBODY,
     ) -> Manifest:
         """Open a manifest: its index now, its blocks when they are needed.
 
         `size_bytes` is the size of the file and `file_checksum` its CRC-32C; 0 where an old layout
-        does not say. The latter is compared if the file is read whole.
+        does not say. The latter is compared if the file is read whole; errors name the referrer.
         """
+        expected = FileSum(size_bytes, file_checksum)
+        if self._verify and file_checksum and manifest_id not in self._verified:
+            self._verify_manifest(manifest_id, expected, referrer)
         index = self._caches.indexes.get((self._scope, manifest_id))
         if index is None:
-            index = self._read_index(manifest_id, size_bytes, file_checksum)
+            index = self._read_index(manifest_id, expected, referrer)
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
@@ -198,17 +259,29 @@ class MetadataFiles:
         info = ManifestFileInfo(manifest_id, len(file.data), count, set_name)
         return msgspec.structs.replace(info, checksum=new_checksum(file.data))
 
-    def _read_index(self, manifest_id: ManifestId, size: int, file_checksum: int) -> ManifestIndex:
+    def _verify_manifest(
+        self, manifest_id: ManifestId, expected: FileSum, referrer: Referrer
+    ) -> None:
+        """Compare all bytes of a manifest, once."""
         key = self.format.layout.manifest(manifest_id)
+        try:
+            found = sum_of_stored(self.storage, key, expected.size_bytes)
+        except ObjectNotFoundError:
+            raise self._missing(key) from None
+        if differs(found, expected):
+            raise not_expected(found, expected, "manifest", key, referrer)
+        self._verified.add(manifest_id)
+
+    def _read_index(
+        self, manifest_id: ManifestId, expected: FileSum, referrer: Referrer
+    ) -> ManifestIndex:
+        key = self.format.layout.manifest(manifest_id)
+        size = expected.size_bytes
         if size <= WHOLE_FILE_BYTES:
             data = self._get(key)
             size = len(data)
-            if file_checksum and checksum(data) != file_checksum:
-                raise FormatError(
-                    f"{key} is not the file that its snapshot refers to: expected the checksum "
-                    f"{file_checksum:08x}, found {checksum(data):08x}; restore it from a copy",
-                    key,
-                )
+            if expected.checksum:
+                check_file(data, expected, "manifest", key, referrer)
         else:
             data = self._index_bytes(key, INDEX_PREFIX_BYTES, size)
         answer = self.format.codec.decode_manifest_index(data, size, key)
@@ -247,8 +320,8 @@ class MetadataFiles:
 
     # --- attributes
 
-    def document(self, node: Node) -> bytes:
-        """The whole zarr.json of a node, verbatim."""
+    def document(self, node: Node, snapshot: Snapshot | None = None) -> bytes:
+        """The whole zarr.json of a node, verbatim; `snapshot` is the one that the node is from."""
         if node.attributes is None:
             return node.document
         ref = node.attributes
@@ -256,6 +329,12 @@ class MetadataFiles:
         if rows is None:
             key = self.format.layout.attributes(ref.file)
             data = self._get(key)
+            if snapshot is not None:
+                for info in snapshot.attribute_files:
+                    if info.id == ref.file:
+                        expected = FileSum(info.size_bytes, info.checksum)
+                        referrer = Referrer(snapshot.id, node.path)
+                        check_file(data, expected, "attribute file", key, referrer)
             rows = self.format.codec.decode_attributes(data, key)
             self._caches.attributes.put((self._scope, ref.file), rows, sum(map(len, rows)))
         if ref.row >= len(rows):
@@ -265,12 +344,12 @@ class MetadataFiles:
             )
         return join_document(node.document, rows[ref.row], ref.position)
 
-    def write_attributes(self, rows: Sequence[bytes]) -> tuple[AttributesId, int]:
-        """Write an attribute file; returns its id and size."""
+    def write_attributes(self, rows: Sequence[bytes]) -> AttributesFileInfo:
+        """Write an attribute file; returns it as snapshots list it."""
         attributes_id = AttributesId.random()
         file = self.format.codec.encode_attributes(rows)
         self._put(self.format.layout.attributes(attributes_id), file)
-        return attributes_id, len(file.data)
+        return AttributesFileInfo(attributes_id, len(file.data), new_checksum(file.data))
 
     # --- many at once
 
@@ -286,11 +365,14 @@ class MetadataFiles:
         try:
             return self.storage.get(key, start, length)
         except ObjectNotFoundError:
-            raise FormatError(
-                f"{key} is missing from {self.storage.location}, although a snapshot refers to it; "
-                "the repository is damaged or was cleaned up while it was open",
-                key,
-            ) from None
+            raise self._missing(key) from None
+
+    def _missing(self, key: str) -> FormatError:
+        return FormatError(
+            f"{key} is missing from {self.storage.location}, although a snapshot refers to it; "
+            "the repository is damaged or was cleaned up while it was open",
+            key,
+        )
 
     def _put(self, key: str, file: EncodedFile) -> None:
         attributes = file.attributes if self.storage.capabilities.keeps_attributes else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.files.expected import Referrer
 from icefloe.model.chunk_index import is_inside
 from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
@@ -31,13 +32,14 @@ class SnapshotChunks:
         """Take the snapshot and where its manifests are."""
         self._files = files
         self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
+        self._snapshot_id = snapshot.id
         self._infos = {info.id: info for info in snapshot.manifests}
 
     def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
         """The reference of one chunk; opens only manifests whose extents have it (R4-08)."""
         for ref in node.manifests:
             if ref.extents.contains(coords):
-                found = self.manifest(ref.manifest_id).find(node.id, coords)
+                found = self.manifest(ref.manifest_id, node.path).find(node.id, coords)
                 if found is not None:
                     return found
         return None
@@ -47,7 +49,9 @@ class SnapshotChunks:
         lower, upper = self._extents_of(node)
         hit = ((lower < coords.max(axis=0) + 1) & (upper > coords.min(axis=0))).all(axis=1)
         refs = [node.manifests[at] for at in np.flatnonzero(hit).tolist()]
-        manifests = self._files.in_parallel(lambda ref: self.manifest(ref.manifest_id), refs)
+        manifests = self._files.in_parallel(
+            lambda ref: self.manifest(ref.manifest_id, node.path), refs
+        )
         found: list[Located] = []
         is_left = np.ones(len(coords), dtype=np.bool_)
         for ref, manifest in zip(refs, manifests, strict=True):
@@ -100,14 +104,15 @@ class SnapshotChunks:
         assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(
-            lambda ref: self.manifest(ref.manifest_id).array(node.id, rank), refs
+            lambda ref: self.manifest(ref.manifest_id, node.path).array(node.id, rank), refs
         )
         present = [part for part in parts if part is not None and len(part)]
         return ArrayChunks.merge(present) if present else None
 
-    def manifest(self, manifest_id: ManifestId) -> Manifest:
-        """A manifest that the snapshot lists."""
+    def manifest(self, manifest_id: ManifestId, path: str = "") -> Manifest:
+        """A manifest that the snapshot lists; `path` is the array that it is opened for."""
         info = self._infos.get(manifest_id)
         if info is None:
             return self._files.manifest(manifest_id, 0)
-        return self._files.manifest(manifest_id, info.size_bytes, info.checksum)
+        referrer = Referrer(self._snapshot_id, path)
+        return self._files.manifest(manifest_id, info.size_bytes, info.checksum, referrer)

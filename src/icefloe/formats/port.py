@@ -12,11 +12,11 @@ from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.storage.port import Storage
 
@@ -200,6 +200,15 @@ class Refs(Protocol):
 
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """What references remember of the files of snapshots, where they have room for it.
+
+        Those that lie in files of their own are asked as far as they were read.
+        """
+
+    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
+        """Take what knows the files of snapshots, for references that are written from now on."""
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """The same as they are found, with those that are missing or damaged among them."""

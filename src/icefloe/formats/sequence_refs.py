@@ -23,9 +23,10 @@ from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
 
 logger = logging.getLogger(__name__)
@@ -92,8 +93,16 @@ class RefNames(Protocol):
     def list_tags(self, storage: Storage) -> set[str]:
         """Names of all tags that are not deleted."""
 
-    def content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
-        """What the file of a reference says; None is a deleted branch, which was at `before`."""
+    def content(
+        self, snapshot_id: SnapshotId | None, before: SnapshotId | None, file: FileSum | None
+    ) -> bytes:
+        """What the file of a reference says; None is a deleted branch, which was at `before`.
+
+        `file` is what is known of the snapshot's file; some references have room for it.
+        """
+
+    def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
+        """What such a file remembers of the snapshot's file."""
 
     def parse(self, data: bytes, key: str) -> SnapshotId | None:
         """Read such a file; raises FormatError. None is a deleted branch."""
@@ -107,6 +116,8 @@ class SequenceRefs:
         self._storage = storage
         self._names = names
         self._folders: dict[str, SequenceFolder] = {}
+        self._find: Callable[[SnapshotId], FileSum | None] | None = None
+        self._remembered: dict[SnapshotId, FileSum] = {}
         if seen is not None:
             self._folder(seen.branch).start_at(seen.sequence)
 
@@ -114,8 +125,8 @@ class SequenceRefs:
         return self._storage, self._names
 
     def __setstate__(self, state: tuple[Storage, RefNames]) -> None:
-        self._storage, self._names = state
-        self._folders = {}
+        storage, names = state
+        self.__init__(storage, names)  # type: ignore[misc]
 
     # --- branches
 
@@ -129,7 +140,7 @@ class SequenceRefs:
             return None
         sequence, data = newest
         try:
-            return BranchTip(branch, sequence, self._names.parse(data, folder.key(sequence)))
+            return BranchTip(branch, sequence, self._parse(data, folder.key(sequence)))
         except FormatError as error:
             last = self._last_good(folder, sequence)
             raise FormatError(f"{error}; {last}", folder.key(sequence)) from None
@@ -154,7 +165,7 @@ class SequenceRefs:
         folder = self._folder(tip.branch)
         sequence = tip.sequence + 1
         try:
-            folder.create(sequence, self._names.content(snapshot_id, tip.snapshot_id))
+            folder.create(sequence, self._content(snapshot_id, tip.snapshot_id))
         except AlreadyExistsError:
             folder.start_at(sequence)
             # It may have moved on further, and callers want to know where to.
@@ -186,7 +197,7 @@ class SequenceRefs:
                 raise AlreadyExistsError(f"branch {branch!r} exists already") from None
         self._refuse_twins(branch, "branch", self._branch_names())
         try:
-            self._folder(branch).create(0, self._names.content(snapshot_id, None))
+            self._folder(branch).create(0, self._content(snapshot_id, None))
         except AlreadyExistsError:
             raise AlreadyExistsError(f"branch {branch!r} exists already") from None
         return BranchTip(branch, 0, snapshot_id)
@@ -208,6 +219,25 @@ class SequenceRefs:
                 found.add(branch)
         return found
 
+    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
+        """Take what knows the files of snapshots, for references that have room for it."""
+        self._find = find
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """What the references that were read remember of the files of snapshots."""
+        return dict(self._remembered)
+
+    def _content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
+        known = None if self._find is None or snapshot_id is None else self._find(snapshot_id)
+        return self._names.content(snapshot_id, before, known)
+
+    def _parse(self, data: bytes, key: str) -> SnapshotId | None:
+        snapshot_id = self._names.parse(data, key)
+        file = None if snapshot_id is None else self._names.snapshot_file(data, key)
+        if snapshot_id is not None and file is not None:
+            self._remembered[snapshot_id] = file
+        return snapshot_id
+
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """All states of a branch, newest first."""
         tip = self.tip(branch)
@@ -220,7 +250,7 @@ class SequenceRefs:
             key = folder.key(sequence)
             if data is None:
                 raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
-            yield BranchTip(branch, sequence, self._names.parse(data, key))
+            yield BranchTip(branch, sequence, self._parse(data, key))
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """All states of a branch as they are found, newest first; needs a storage that lists."""
@@ -233,7 +263,7 @@ class SequenceRefs:
                 yield BranchState(sequence, key, None, fault, is_missing=True)
                 continue
             try:
-                tip = BranchTip(branch, sequence, self._names.parse(data, key))
+                tip = BranchTip(branch, sequence, self._parse(data, key))
             except FormatError as error:
                 yield BranchState(sequence, key, None, str(error))
             else:
@@ -242,7 +272,7 @@ class SequenceRefs:
     def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:
         """Put a state that repeats another one where one is missing; False if it is there now."""
         try:
-            self._storage.create(missing.key, self._names.content(before, None))
+            self._storage.create(missing.key, self._content(before, None))
         except AlreadyExistsError:
             return False
         return True
@@ -268,7 +298,7 @@ class SequenceRefs:
         tombstone = self._names.tombstone_key(name)
         if tombstone is not None and self._exists(tombstone):
             return None
-        snapshot_id = self._names.parse(data, key)
+        snapshot_id = self._parse(data, key)
         if snapshot_id is None:
             raise FormatError(f"{key}: a tag names a snapshot, found null", key)
         return snapshot_id
@@ -283,7 +313,7 @@ class SequenceRefs:
             raise AlreadyExistsError(taken)
         self._refuse_twins(name, "tag", self._tag_names())
         try:
-            self._storage.create(key, self._names.content(snapshot_id, None))
+            self._storage.create(key, self._content(snapshot_id, None))
         except AlreadyExistsError:
             raise AlreadyExistsError(taken) from None
 

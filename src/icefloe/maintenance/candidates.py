@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.formats.port import ObjectKind
-from icefloe.maintenance.id_sets import are_in, as_ids, check_width, id_bytes
+from icefloe.maintenance.id_sets import are_in, id_bytes, id_column
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> Objects:
         # Python objects are kept for one part of the listing only.
         columns.append(
             Objects(
-                as_ids(b"".join(ids)),
+                id_column(ids),
                 np.array(sizes, dtype=np.int64),
                 np.array(times, dtype=np.float64),
             )
@@ -84,7 +84,6 @@ def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> Objects:
         name = layout.parse(info.key)
         if name is None or name.kind != kind:
             continue
-        check_width(name.id, info.key)
         ids.append(name.id)
         sizes.append(info.size)
         times.append(info.last_modified.timestamp())

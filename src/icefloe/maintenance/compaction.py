@@ -27,7 +27,7 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
-from icefloe.model.snapshot import INTERNAL_PREFIX
+from icefloe.model.snapshot import MOVED_CHUNKS
 from icefloe.versioning.chunk_batches import ArrayReader
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.doomed import pinned
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
-"""Commits with this property moved chunks without changing a byte of them."""
 _HEADS = 1000
 
 

@@ -1,4 +1,8 @@
-"""Sets of many ids as sorted columns: twelve bytes for each, and no Python object."""
+"""Sets of many ids as sorted columns: twelve bytes for each, and no Python object.
+
+Ids that another implementation gave have sixteen bytes; a column that has one of them is as wide.
+Columns of both widths compare as they should, because zeros at the end count for nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +10,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
 from icefloe.model.ids import Identifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     import numpy.typing as npt
 
 # Texts of equal length compare like their bytes: zeros at the end are as good as padding.
 ID_TYPE = np.dtype(f"S{Identifier.SIZE}")
+WIDE_ID_TYPE = np.dtype(f"S{Identifier.WIDE_SIZE}")
 _MAX_PENDING = 1 << 20
 
 
-def as_ids(data: bytes | npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
-    """Ids that lie end to end."""
-    if isinstance(data, np.ndarray):
-        data = np.ascontiguousarray(data).tobytes()
-    return np.frombuffer(data, dtype=ID_TYPE)
+def as_ids(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    """Ids that are the rows of a table (n, bytes)."""
+    return np.frombuffer(np.ascontiguousarray(rows).tobytes(), dtype=f"S{rows.shape[1]}")
 
 
-def check_width(identifier: Identifier, key: str) -> None:
-    """Raise InvalidInputError for ids of 16 bytes, which others gave to objects of a store."""
-    if len(identifier) != identifier.SIZE:
-        raise InvalidInputError(
-            f"{key} has an id of {len(identifier)} bytes, which another implementation gave; "
-            "such stores are neither collected nor verified: migrate the repository first"
-        )
+def id_column(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
+    """Ids that are Python values as a column."""
+    joined = b"".join(ids)
+    if len(joined) == Identifier.SIZE * len(ids):
+        return np.frombuffer(joined, dtype=ID_TYPE)
+    wide = b"".join([each.ljust(Identifier.WIDE_SIZE, b"\0") for each in ids])
+    return np.frombuffer(wide, dtype=WIDE_ID_TYPE)
 
 
 def id_bytes(value: bytes) -> bytes:
     """One element of a column as the whole id; numpy drops zeros at the end."""
-    return value.ljust(Identifier.SIZE, b"\0")
+    size = Identifier.SIZE if len(value) <= Identifier.SIZE else Identifier.WIDE_SIZE
+    return value.ljust(size, b"\0")
 
 
 def are_in(values: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
@@ -67,9 +70,9 @@ class IdSet:
             if self._count > max(_MAX_PENDING, len(self._sorted)):
                 self.sorted()
 
-    def add_each(self, ids: Iterable[bytes]) -> None:
+    def add_each(self, ids: Collection[bytes]) -> None:
         """Add ids that are Python values."""
-        self.add(as_ids(b"".join(ids)))
+        self.add(id_column(ids))
 
     def sorted(self) -> npt.NDArray[np.bytes_]:
         """All ids, ascending."""

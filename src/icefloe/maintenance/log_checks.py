@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icefloe.changes.compare import compare_nodes
-from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.maintenance.compaction import MOVED_CHUNKS
 from icefloe.model import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icefloe.files.metadata import MetadataFiles
-    from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
-
-
-def true_log(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) -> TransactionLog:
-    """What changed from a snapshot to the next, by comparing them."""
-    import msgspec
-
-    log = compare_nodes(
-        list(parent.nodes),
-        list(snapshot.nodes),
-        SnapshotChunks(files, parent).table,
-        SnapshotChunks(files, snapshot).table,
-    )
-    if snapshot.metadata.get(MOVED_CHUNKS):
-        log = msgspec.structs.replace(log, updated_chunks={})
-    return log
 
 
 def untold(log: TransactionLog, truth: TransactionLog) -> Iterator[str]:

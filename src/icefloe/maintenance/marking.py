@@ -13,7 +13,7 @@ import numpy as np
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
-from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes
+from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes, id_column
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.chunk_refs import ChunkRefs
-    from icefloe.model.manifest import Manifest
+    from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Capabilities
     from icefloe.versioning.context import Context
@@ -100,21 +100,21 @@ def read_references(context: Context) -> References:
 class Marks:
     """What is reached: snapshots, and what they refer to."""
 
-    def __init__(self, context: Context, limits: Limits) -> None:
-        """Nothing is reached yet."""
+    def __init__(self, context: Context, limits: Limits, *, verify: bool = False) -> None:
+        """Nothing is reached yet; `verify` compares all that is read with its checksums."""
         limits.check()
         self.limits = limits
         read_ahead = max(1, min(MAX_READ_AHEAD, limits.snapshots // 2))
         budget = CacheBudget(manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead)
         # A storage around the storage shares no caches: what is not there any more is missed.
         storage = ForwardingStorage(context.storage)
-        self.files = MetadataFiles(storage, context.format, budget)
+        self.files = MetadataFiles(storage, context.format, budget, verify=verify)
         self.history = History(self.files, context.refs, SeenCuts(context.storage), read_ahead)
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0
         """References in all manifests."""
         self._manifests = IdSet()
-        self._sizes: dict[bytes, int] = {}
+        self._infos: dict[bytes, ManifestFileInfo] = {}
         self._attributes = IdSet()
 
     def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
@@ -149,16 +149,16 @@ class Marks:
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Reach a snapshot alone."""
         self.snapshots.add(snapshot.id)
-        self._manifests.add_each(info.id for info in snapshot.manifests)
+        self._manifests.add_each([info.id for info in snapshot.manifests])
         for info in snapshot.manifests:
-            if info.id not in self._sizes:
-                self._sizes[info.id] = info.size_bytes
+            if info.id not in self._infos:
+                self._infos[info.id] = info
                 self.num_refs += info.num_chunk_refs
-        self._attributes.add_each(info.id for info in snapshot.attribute_files)
+        self._attributes.add_each([info.id for info in snapshot.attribute_files])
 
     def snapshot_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the snapshots that are reached."""
-        return np.unique(as_ids(b"".join(self.snapshots)))
+        return np.unique(id_column(self.snapshots))
 
     def manifest_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the manifests that are reached."""
@@ -175,7 +175,7 @@ class Marks:
         at_once = min(self.limits.manifest_fetches, MAX_PARALLEL_FILES)
         for value in (self.manifest_ids() if ids is None else ids).tolist():
             manifest_id = ManifestId(id_bytes(value))
-            size = self._sizes.get(manifest_id, 0)
+            size = self._infos[manifest_id].size_bytes if manifest_id in self._infos else 0
             if window and (len(window) >= at_once or held + size > self.limits.manifest_bytes):
                 yield from self.files.in_parallel(self._open, window)
                 window, held = [], 0
@@ -184,7 +184,10 @@ class Marks:
         yield from self.files.in_parallel(self._open, window)
 
     def _open(self, manifest_id: ManifestId) -> Manifest:
-        return self.files.manifest(manifest_id, self._sizes.get(manifest_id, 0))
+        info = self._infos.get(manifest_id)
+        if info is None:
+            return self.files.manifest(manifest_id, 0)
+        return self.files.manifest(manifest_id, info.size_bytes, info.checksum)
 
     def chunk_file_ids(self, ids: npt.NDArray[np.bytes_] | None = None) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the chunk files that all or some manifests refer to; reads those."""

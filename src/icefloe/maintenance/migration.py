@@ -7,10 +7,13 @@ M2  Chunk files come first, then manifests, attribute files, logs and snapshots,
 M3  What is there already is not written again: a migration that died is started again and goes on.
     Nodes get the same numbers each time, by the order in which the history created them.
 M4  At the end the target is verified, and every snapshot is compared with its original.
+M5  Nothing of the source is collected meanwhile: history that expires after it was found is copied
+    all the same. Later each of the two collects its own names; bytes that both have stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from typing import TYPE_CHECKING, TypeVar
@@ -25,9 +28,11 @@ from icefloe.errors import (
     FormatError,
     InvalidInputError,
     ObjectNotFoundError,
+    StoragePermissionError,
 )
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NodeNumbering, ObjectKind, numbered_id
 from icefloe.formats.registry import detect, format_for
 from icefloe.maintenance.marking import Limits, References, read_references
@@ -37,21 +42,25 @@ from icefloe.model.ids import ChunkFileId, Identifier, ManifestId, NodeId, Snaps
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 from icefloe.model.transaction_log import Move, TransactionLog
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.context import Context, VirtualAccess
+from icefloe.versioning.cuts import SeenCuts
+from icefloe.versioning.history import History
+from icefloe.versioning.leases import default_holder, lease_on_everything
 from icefloe.versioning.node_numbers import NEXT_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icefloe.formats.registry import Format
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import AttributesId
     from icefloe.storage.port import Storage
+    from icefloe.versioning.leases import Lease
 
     Progress = Callable[[str, int, int], None]
 
@@ -100,7 +109,37 @@ def migrate_repository(
             f"{found.spec_version}); migrate to an empty place"
         )
     ensure_conditional_writes(target)
-    return _Migration(source, target, fmt, progress or _quiet).run()
+    with _kept(source.storage):
+        return _Migration(source, target, fmt, progress or _quiet).run()
+
+
+@contextlib.contextmanager
+def _kept(storage: Storage) -> Iterator[None]:
+    """Keep the source from being collected (M5), if it can be written to at all."""
+    lease = lease_on_everything(storage, f"migration by {default_holder()}")
+    if not _take(lease, storage):
+        logger.warning(
+            "%s may not be written to, so that it is migrated without a lease: see to it that "
+            "nobody collects garbage there meanwhile",
+            storage.location,
+        )
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def _take(lease: Lease, storage: Storage) -> bool:
+    """Take a lease and keep it; False where nothing may be written."""
+    if not storage.capabilities.can_write:
+        return False
+    try:
+        lease.take()
+    except StoragePermissionError as error:
+        logger.debug("no lease on %s: %s", storage.location, error)
+        return False
+    lease.renew_later()
+    return True
 
 
 def _quiet(stage: str, done: int, total: int) -> None:
@@ -110,6 +149,8 @@ def _quiet(stage: str, done: int, total: int) -> None:
 class _Migration:
     def __init__(self, source: Context, target: Storage, fmt: Format, progress: Progress) -> None:
         self._source = source
+        # What has expired by now is left behind, and may be gone.
+        self._history = History(source.files, source.refs, SeenCuts(source.storage))
         self._target = target
         self._format = fmt
         self._progress = progress
@@ -122,7 +163,10 @@ class _Migration:
         self._parts: dict[ManifestId, dict[NodeId, int]] = {}
         """Arrays that some snapshot has in each manifest, with their ranks."""
         self._infos: dict[ManifestId, ManifestFileInfo] = {}
-        self._attributes: dict[AttributesId, int] = {}
+        self._attributes: dict[AttributesId, FileSum] = {}
+        """Attribute files, and what the target's snapshots remember of them."""
+        self._sums: dict[SnapshotId, FileSum] = {}
+        """Snapshot files of the target."""
         self._numbers: dict[NodeId, NodeId] = {}
         self._chunk_files: set[ChunkFileId] = set()
         self._originals: dict[ChunkFileId, ChunkFileId] = {}
@@ -166,16 +210,14 @@ class _Migration:
 
     def _survey(self, targets: Iterable[SnapshotId]) -> None:
         """Find all snapshots, what they refer to, and the numbers of their nodes."""
-        chains: list[list[SnapshotStub]] = []
         for target in targets:
             if target in self._parents:
                 continue
             chain = []
-            for snapshot in self._source.history.ancestry(target):
+            for snapshot in self._history.ancestry(target):
                 chain.append(snapshot.stub())
                 if not self._has_file(snapshot):
                     self._remembered[snapshot.id] = snapshot
-            chains.append(chain)
             for place, stub in enumerate(chain):
                 self._parents.setdefault(stub.id, chain[place + 1 : place + 1 + _HISTORY])
                 self._depths.setdefault(stub.id, len(chain) - 1 - place)
@@ -203,11 +245,11 @@ class _Migration:
     def _survey_snapshot(self, snapshot: Snapshot) -> None:
         self._infos.update({info.id: info for info in snapshot.manifests})
         for info in snapshot.attribute_files:
-            self._attributes.setdefault(info.id, info.size_bytes)
+            self._attributes.setdefault(info.id, FileSum())
         for node in snapshot.nodes:
             self._number(node.id)
             if node.attributes is not None:
-                self._attributes.setdefault(node.attributes.file, 0)
+                self._attributes.setdefault(node.attributes.file, FileSum())
             for ref in node.manifests:
                 assert node.array is not None
                 self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
@@ -248,15 +290,17 @@ class _Migration:
             if not parts:
                 continue
             key = self._format.layout.manifest(new_id)
-            size = present[ObjectKind.MANIFEST].get(key)
-            if size is None:
+            if key in present[ObjectKind.MANIFEST]:
+                held = self._sum_of(key)
+            else:
                 file = self._format.codec.encode_manifest(parts)
-                self._put(key, file.data, file.attributes)
-                size = len(file.data)
+                held = self._put(key, file.data, file.attributes)
             count = sum(len(table) for _, table in parts)
             known = self._infos.get(manifest_id)
             set_name = "" if known is None else known.set_name
-            self._new_infos[new_id] = ManifestFileInfo(new_id, size, count, set_name)
+            self._new_infos[new_id] = ManifestFileInfo(
+                new_id, held.size_bytes, count, set_name, held.checksum
+            )
             self._progress("manifests", number + 1, len(self._parts))
 
     def _tables(
@@ -315,15 +359,14 @@ class _Migration:
         for number, file_id in enumerate(self._attributes):
             key = self._format.layout.attributes(_narrow(file_id))
             if key in present:
-                self._attributes[file_id] = present[key]
+                self._attributes[file_id] = self._sum_of(key)
                 continue
             old_key = self._source.format.layout.attributes(file_id)
             rows = self._source.format.codec.decode_attributes(
                 self._source.storage.get(old_key), old_key
             )
             file = self._format.codec.encode_attributes(rows)
-            self._put(key, file.data, file.attributes)
-            self._attributes[file_id] = len(file.data)
+            self._attributes[file_id] = self._put(key, file.data, file.attributes)
             self._progress("attribute files", number + 1, len(self._attributes))
 
     def _copy_snapshots(self, present: Mapping[ObjectKind, Mapping[str, int]]) -> None:
@@ -332,18 +375,23 @@ class _Migration:
             new_id = _narrow(snapshot_id)
             key = layout.snapshot(new_id)
             if key in present[ObjectKind.SNAPSHOT]:
+                self._sums[new_id] = self._sum_of(key)
                 continue
+            log_file = None
             if self._format.generation.keeps_logs and self._parents[snapshot_id]:
                 log_key = layout.transaction_log(new_id)
-                if log_key not in present[ObjectKind.TRANSACTION_LOG]:
-                    log = self._renamed_log(self._source.history.log(snapshot_id))
+                if log_key in present[ObjectKind.TRANSACTION_LOG]:
+                    log_file = self._sum_of(log_key)
+                else:
+                    log = self._renamed_log(self._history.log(snapshot_id))
                     file = codec.encode_transaction_log(log)
-                    self._put(log_key, file.data, file.attributes)
-            file = codec.encode_snapshot(self._renamed(self._read(snapshot_id)))
-            self._put(key, file.data, file.attributes)
+                    log_file = self._put(log_key, file.data, file.attributes)
+            renamed = self._renamed(self._read(snapshot_id), log_file)
+            file = codec.encode_snapshot(renamed)
+            self._sums[new_id] = self._put(key, file.data, file.attributes)
             self._progress("snapshots", number + 1, len(self._parents))
 
-    def _renamed(self, snapshot: Snapshot) -> Snapshot:
+    def _renamed(self, snapshot: Snapshot, log_file: FileSum | None) -> Snapshot:
         """A snapshot as the target has it."""
         history = tuple(
             SnapshotStub(_narrow(stub.id), stub.written_at, stub.message)
@@ -363,11 +411,15 @@ class _Migration:
             total_parents=self._depths[snapshot.id],
             history=history,
             manifests=tuple(info for each, info in sorted(self._new_infos.items()) if each in used),
-            attribute_files=tuple(
-                AttributesFileInfo(_narrow(each), self._attributes[each]) for each in sorted(files)
-            ),
+            attribute_files=tuple(self._attributes_info(each) for each in sorted(files)),
             nodes=NodeTable.of(nodes),
+            log_file=log_file,
+            parent_file=self._sums.get(history[0].id) if history else None,
         )
+
+    def _attributes_info(self, file_id: AttributesId) -> AttributesFileInfo:
+        held = self._attributes[file_id]
+        return AttributesFileInfo(_narrow(file_id), held.size_bytes, held.checksum)
 
     def _renamed_node(self, node: Node) -> Node:
         refs = [self._new_refs[ref.manifest_id, node.id] for ref in node.manifests]
@@ -412,9 +464,14 @@ class _Migration:
         if present is None or present[1] != data:
             files.write(None if present is None else present[0], data)
 
-    def _put(self, key: str, data: bytes, attributes: dict[str, str]) -> None:
+    def _put(self, key: str, data: bytes, attributes: dict[str, str]) -> FileSum:
         keeps = self._target.capabilities.keeps_attributes
         self._target.put(key, data, attributes if keeps else None)
+        return sum_of(data)
+
+    def _sum_of(self, key: str) -> FileSum:
+        """What to remember of a file that an earlier try left in the target."""
+        return sum_of(self._target.get(key))
 
     # --- publishing
 
@@ -444,8 +501,8 @@ class _Migration:
         new_chunks = SnapshotChunks(context.files, copy)
         for old, new in zip(original.nodes, copy.nodes, strict=True):
             seen = (old.manifests, new.manifests)
-            whole = self._source.files.document(old)
-            if whole != context.files.document(new):
+            whole = self._source.files.document(old, original)
+            if whole != context.files.document(new, copy):
                 raise self._unequal(original, f"another document of {old.path}")
             if not old.is_array or seen in self._equal:
                 continue

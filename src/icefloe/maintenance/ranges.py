@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.maintenance.id_sets import ID_TYPE
+from icefloe.maintenance.id_sets import ID_TYPE, WIDE_ID_TYPE
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_refs import ChunkRefs
 
-KEY_TYPE = np.dtype(f"S{ID_TYPE.itemsize + 16}")
+KEY_TYPE = np.dtype(f"S{WIDE_ID_TYPE.itemsize + 16}")
 """A range as text that sorts by object, offset and length."""
 _MAX_PENDING = 1 << 21
 
@@ -117,9 +117,10 @@ class RangeSet:
     def ranges(self) -> Ranges:
         """All ranges."""
         self._settle()
-        size = ID_TYPE.itemsize
+        size = WIDE_ID_TYPE.itemsize
         table = self._sorted.view(np.uint8).reshape(-1, KEY_TYPE.itemsize)
-        sources = np.ascontiguousarray(table[:, :size]).view(ID_TYPE).ravel()
+        id_type = WIDE_ID_TYPE if table[:, ID_TYPE.itemsize : size].any() else ID_TYPE
+        sources = np.ascontiguousarray(table[:, : id_type.itemsize]).view(id_type).ravel()
         offsets = np.ascontiguousarray(table[:, size : size + 8]).view(">u8").ravel()
         lengths = np.ascontiguousarray(table[:, size + 8 :]).view(">u8").ravel()
         return Ranges(sources, offsets.astype(np.uint64), lengths.astype(np.uint64))
@@ -129,9 +130,9 @@ def range_keys(
     refs: ChunkRefs, rows: npt.NDArray[np.intp], sources: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bytes_]:
     """The ranges of some references as texts; `sources` are the ids of the objects they are in."""
-    keys = np.empty((len(rows), KEY_TYPE.itemsize), dtype=np.uint8)
-    size = ID_TYPE.itemsize
-    keys[:, :size] = sources[refs.sources[rows]]
+    keys = np.zeros((len(rows), KEY_TYPE.itemsize), dtype=np.uint8)
+    size = WIDE_ID_TYPE.itemsize
+    keys[:, : sources.shape[1]] = sources[refs.sources[rows]]
     # Numbers from their most significant byte on sort as texts do.
     keys[:, size : size + 8] = _big_endian(refs.offsets[rows])
     keys[:, size + 8 :] = _big_endian(refs.lengths[rows])

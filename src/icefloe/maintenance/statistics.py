@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import list_objects
-from icefloe.maintenance.id_sets import ID_TYPE, are_in, id_bytes
+from icefloe.maintenance.id_sets import are_in, id_bytes, id_column
 from icefloe.maintenance.marking import Limits, Marks, first_snapshots, read_references
 from icefloe.maintenance.ranges import Ranges, RangeSet
 from icefloe.model.chunk_refs import ChunkKind
@@ -249,7 +249,7 @@ def _native_parts(marks: Marks) -> Iterator[Ranges]:
 
 def _manifest_ids(snapshot: Snapshot | None) -> npt.NDArray[np.bytes_]:
     infos = () if snapshot is None else snapshot.manifests
-    return np.unique(np.array([bytes(info.id) for info in infos], dtype=ID_TYPE))
+    return np.unique(id_column([info.id for info in infos]))
 
 
 def _added(

@@ -12,24 +12,29 @@ from typing import TYPE_CHECKING
 
 from icefloe.config.files import from_json
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
+from icefloe.files.expected import Referrer, differs, not_expected
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import key_maker, list_objects
 from icefloe.maintenance.chunk_checks import ChunkChecker, Place
 from icefloe.maintenance.findings import Orphans, Problem, ProblemKind, VerificationReport
-from icefloe.maintenance.log_checks import true_log, untold
+from icefloe.maintenance.log_checks import untold
 from icefloe.maintenance.marking import Limits, Marks, first_snapshots
 from icefloe.maintenance.reference_checks import check_branch
+from icefloe.versioning.history import compared_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from icefloe.formats.port import Refs
     from icefloe.maintenance.candidates import Objects
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.nodes import ManifestRef, Node
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.versioning.context import Context
 
 _SHOWN_ORPHANS = 100
+_SHOWN_ARRAYS = 10
 
 
 def verify_repository(context: Context, *, deep: bool, limits: Limits) -> VerificationReport:
@@ -45,7 +50,7 @@ class _Verifier:
         self._layout = context.format.layout
         self._deep = deep
         self._limits = limits
-        self._marks = Marks(context, limits)
+        self._marks = Marks(context, limits, verify=True)
         self._files = self._marks.files
         self._problems: list[Problem] = []
         self._checked = dict.fromkeys(
@@ -57,6 +62,7 @@ class _Verifier:
         self._told: set[ManifestId] = set()
         """Manifests of which the snapshot tells what they hold: the earliest layouts do not, and
         readers take the whole grid for the extents then."""
+        self._listed: Mapping[SnapshotId, FileSum] = {}
         self._attribute_rows: set[tuple[bytes, int]] = set()
 
     def run(self) -> VerificationReport:
@@ -65,7 +71,10 @@ class _Verifier:
         }
         self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
         self._check_configuration()
-        for tip in self._targets():
+        refs = self._context.format.make_refs(self._context.storage)
+        for tip in self._targets(refs):
+            with contextlib.suppress(IcefloeError):  # what cannot be read is reported
+                self._listed = refs.snapshot_files()
             self._check_history(tip)
         with contextlib.suppress(IcefloeError):  # who descends from it has reported it
             for root in first_snapshots(self._marks):
@@ -89,9 +98,8 @@ class _Verifier:
         except IcefloeError as error:
             self._add(ProblemKind.CONFIGURATION, str(error), key=getattr(error, "key", ""))
 
-    def _targets(self) -> Iterator[SnapshotId]:
+    def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
         """What branches and tags point to, once each; every state of a branch is looked at."""
-        refs = self._context.format.make_refs(self._context.storage)
         seen: set[SnapshotId] = set()
         for branch in sorted(self._names(refs.branches, "branches")):
             self._checked["branches"] += 1
@@ -139,6 +147,8 @@ class _Verifier:
                     return
                 self._marks.add_snapshot(snapshot)
                 self._check_snapshot(snapshot, parent)
+                self._check_listed_file(snapshot)
+                self._check_parent_file(snapshot, parent)
         except IcefloeError as error:
             missing = error.snapshot_id if isinstance(error, SnapshotNotFoundError) else ""
             self._add(
@@ -147,6 +157,24 @@ class _Verifier:
                 key=getattr(error, "key", ""),
                 snapshot_id=missing or str(tip),
             )
+
+    def _check_listed_file(self, snapshot: Snapshot) -> None:
+        """Compare the file of a snapshot with what references remember of it."""
+        found, expected = snapshot.own_file, self._listed.get(snapshot.id)
+        if found is not None and expected is not None and differs(found, expected):
+            key = self._layout.snapshot(snapshot.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(snapshot.id))
+
+    def _check_parent_file(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
+        """Compare the file of a parent with what its child remembers of it."""
+        if parent is None:
+            return
+        found, expected = parent.own_file, snapshot.parent_file
+        if found is not None and expected is not None and differs(found, expected):
+            key = self._layout.snapshot(parent.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(parent.id))
 
     def _check_snapshot(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
         self._checked["snapshots"] += 1
@@ -160,7 +188,7 @@ class _Verifier:
         infos = {info.id: info for info in snapshot.manifests}
         self._told = {info.id for info in infos.values() if info.num_chunk_refs}
         for info in infos.values():
-            count = self._count_refs(info.id, info.size_bytes, snapshot)
+            count = self._count_refs(info, snapshot)
             if info.num_chunk_refs and count not in (None, info.num_chunk_refs):
                 self._add(
                     ProblemKind.MANIFEST,
@@ -192,7 +220,7 @@ class _Verifier:
             return
         self._attribute_rows.add((bytes(ref.file), ref.row))
         try:
-            self._files.document(node)
+            self._files.document(node, snapshot)
         except IcefloeError as error:
             self._add(
                 ProblemKind.ATTRIBUTES,
@@ -204,18 +232,22 @@ class _Verifier:
 
     # --- arrays and manifests
 
-    def _count_refs(self, manifest_id: ManifestId, size: int, snapshot: Snapshot) -> int | None:
+    def _count_refs(self, info: ManifestFileInfo, snapshot: Snapshot) -> int | None:
         """Read a manifest from end to end; None if that is not possible."""
+        manifest_id, size = info.id, info.size_bytes
         if manifest_id in self._manifests:
             return self._manifests[manifest_id]
         self._checked["manifests"] += 1
         found: int | None = None
         key = self._layout.manifest(manifest_id)
         try:
-            manifest = self._files.manifest(manifest_id, 0)
+            known = size if info.checksum else 0
+            manifest = self._files.manifest(
+                manifest_id, known, info.checksum, Referrer(snapshot.id)
+            )
             manifest.load_all()
             found = manifest.num_refs
-            real = self._context.storage.head(key).size
+            real = size if info.checksum else self._context.storage.head(key).size
             if size not in (0, real):
                 self._add(
                     ProblemKind.MANIFEST,
@@ -225,7 +257,15 @@ class _Verifier:
                 )
         except IcefloeError as error:
             found = None
-            self._add(ProblemKind.MANIFEST, str(error), key=key, snapshot_id=str(snapshot.id))
+            needing = _arrays_with(manifest_id, snapshot)
+            self._add(
+                ProblemKind.MANIFEST,
+                f"{error}; needed by {', '.join(needing[:_SHOWN_ARRAYS])}"
+                + (f" and {len(needing) - _SHOWN_ARRAYS} more" * (len(needing) > _SHOWN_ARRAYS)),
+                key=key,
+                path=needing[0] if len(needing) == 1 else "",
+                snapshot_id=str(snapshot.id),
+            )
         self._manifests[manifest_id] = found
         return found
 
@@ -283,16 +323,21 @@ class _Verifier:
 
     def _check_log(self, snapshot: Snapshot, parent: Snapshot) -> None:
         where = {"key": self._layout.transaction_log(snapshot.id), "snapshot_id": str(snapshot.id)}
+        log = None
         try:
             log = self._files.read_transaction_log(snapshot.id)
+            if log is None and snapshot.log_file is not None:
+                self._add(ProblemKind.TRANSACTION_LOG, "it is missing", repairable=True, **where)
         except IcefloeError as error:
             self._add(ProblemKind.TRANSACTION_LOG, str(error), repairable=True, **where)
-            return
+            # One that can be read is asked all the same: who repairs it wants to know.
+            with contextlib.suppress(IcefloeError):
+                log = self._files.read_transaction_log(snapshot.id, check=False)
         if log is None:
             return  # layouts without logs, where what changed is found by comparison
         self._checked["logs"] += 1
         try:
-            wrong = list(untold(log, true_log(self._files, parent, snapshot)))
+            wrong = list(untold(log, compared_step(self._files, parent, snapshot)))
         except IcefloeError:
             return  # what it should tell cannot be read, and that is reported
         for message in wrong:
@@ -317,6 +362,17 @@ class _Verifier:
             shown = tuple(key_of(data) for data in itertools.islice(left.each_id(), _SHOWN_ORPHANS))
             found[kind.value] = Orphans(len(left), int(left.sizes.sum()), shown)
         return found
+
+
+def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:
+    """Paths of the arrays of a snapshot that have references in a manifest."""
+    found: list[str] = []
+    for path in snapshot.nodes.paths:
+        with contextlib.suppress(IcefloeError):  # nodes that cannot be read are reported
+            node = snapshot.nodes.get(path)
+            if node is not None and any(ref.manifest_id == manifest_id for ref in node.manifests):
+                found.append(path)
+    return found
 
 
 def _overlapping(refs: tuple[ManifestRef, ...]) -> Iterator[tuple[str, str]]:

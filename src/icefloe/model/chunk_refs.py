@@ -415,6 +415,27 @@ class ChunkRefs:
             self.inline,
         )
 
+    def parts(
+        self,
+        rows: npt.NDArray[np.integer],
+        starts: npt.NDArray[np.integer],
+        lengths: npt.NDArray[np.integer],
+    ) -> ChunkRefs:
+        """References of parts of chunks: some bytes of each of the rows, which may be repeated.
+
+        Checksums are of whole chunks, so these have none. The parts are inside of their chunks.
+        """
+        return ChunkRefs(
+            self.kinds[rows],
+            self.sources[rows],
+            self.offsets[rows] + starts.astype(np.uint64),
+            lengths.astype(np.uint64),
+            np.zeros(len(rows), dtype=np.uint32),
+            self.files,
+            self.locations,
+            self.inline,
+        )
+
     def slice(self, start: int, stop: int) -> ChunkRefs:
         """Consecutive rows; columns and dictionaries are shared with this table."""
         return ChunkRefs(
@@ -524,7 +545,7 @@ def distinct_files(
     files: npt.NDArray[np.uint8],
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Ids of chunk files (n, bytes) without repetitions, and the new number of each old one."""
-    packed = np.ascontiguousarray(files).view(f"V{ChunkFileId.SIZE}").ravel()
+    packed = np.ascontiguousarray(files).view(f"V{files.shape[1]}").ravel()
     _, kept, numbers = np.unique(packed, return_index=True, return_inverse=True)
     return files[kept], numbers.astype(np.int64)
 

@@ -13,6 +13,8 @@ from icefloe.model.record import Record
 FIRST_MESSAGE = "Repository initialized"
 INTERNAL_PREFIX = "__icefloe."
 """Metadata keys that start so are ours and not shown to users."""
+MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
+"""Commits with this property moved chunks without changing a byte of them."""
 
 
 class SnapshotStub(Record, frozen=True):
@@ -23,11 +25,21 @@ class SnapshotStub(Record, frozen=True):
     message: str
 
 
+class FileSum(Record, frozen=True):
+    """What is remembered of a file where it is referred to; 0 for what is not known."""
+
+    size_bytes: int = 0
+    checksum: int = 0
+    """CRC-32C of all its bytes."""
+
+
 class AttributesFileInfo(Record, frozen=True):
     """An attribute file as a snapshot lists it."""
 
     id: AttributesId
     size_bytes: int = 0
+    checksum: int = 0
+    """CRC-32C of the file; 0 when none was recorded."""
 
 
 class Snapshot(Record, frozen=True, eq=False):
@@ -48,6 +60,12 @@ class Snapshot(Record, frozen=True, eq=False):
     """Every manifest that some node points to (R1-29)."""
     attribute_files: tuple[AttributesFileInfo, ...]
     nodes: NodeTable
+    log_file: FileSum | None = None
+    """The transaction log of the commit; None where there is none or nobody recorded it."""
+    parent_file: FileSum | None = None
+    """The file of the parent; None where nobody recorded it."""
+    own_file: FileSum | None = None
+    """The file that this was read from or written to. It is not part of what is stored."""
 
     def stub(self) -> SnapshotStub:
         """This snapshot as its descendants remember it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from icefloe.model.chunk_index import ChunkIndex
-from icefloe.model.ids import NodeId
+from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.record import Record
 
 
@@ -33,3 +33,6 @@ class TransactionLog(Record, frozen=True):
     updated_chunks: dict[NodeId, ChunkIndex] = msgspec.field(default_factory=dict)
     moves: tuple[Move, ...] = ()
     """Net effect of the commit; the move of a group stands for all below it that moved along."""
+    repaired_for: SnapshotId | None = None
+    """The snapshot for which this was written a second time, so that its file has another checksum
+    than the snapshot remembers; None for logs that were written with their snapshots."""

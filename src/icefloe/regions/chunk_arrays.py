@@ -34,6 +34,8 @@ class ChunkArrays:
     Chunks are the rows of an array (n, …), each in the order in which it is stored.
     """
 
+    _what = "chunk"
+
     def __init__(
         self, session: Session, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
     ) -> None:
@@ -135,7 +137,7 @@ class ChunkArrays:
             except Exception as error:
                 place = coords[row].tolist()
                 raise FormatError(
-                    f"chunk {place} of {self._path} cannot be decoded: {error}", self._path
+                    f"{self._what} {place} of {self._path} cannot be decoded: {error}", self._path
                 ) from error
         return chunks
 

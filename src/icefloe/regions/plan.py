@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.nodes import Node
     from icefloe.regions.batch_codecs import BatchCodec
+    from icefloe.regions.shards import ShardLayout
     from icefloe.versioning.session import Session
 
 _BATCH_KINDS = frozenset("biufcmMUS")
@@ -55,6 +56,13 @@ class ArrayPlan:
         self.stored_shape = self.chunk_shape
         if self.is_transposed and self.is_regular:
             self.stored_shape = tuple(self.chunk_shape[axis] for axis in self.order)
+
+    @cached_property
+    def shards(self) -> ShardLayout | None:
+        """How its shards are laid out; None if it has none, or Zarr has to decode them."""
+        from icefloe.regions.shards import shard_layout
+
+        return shard_layout(self)
 
     @cached_property
     def zarr_pipeline(self) -> BatchedCodecPipeline:

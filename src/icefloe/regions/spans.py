@@ -151,9 +151,23 @@ class Slab(NamedTuple):
         return covered.reshape(-1)
 
 
+def slabs_of_parts(bounds: Sequence[Sequence[int]], most: int) -> Iterator[Slab]:
+    """Cut a box into slabs of a limited number of parts, which are not cut.
+
+    The parts are given by the rows at which they begin along each axis, and the row after the last.
+    """
+    for slab in _slabs([len(rows) - 1 for rows in bounds], most):
+        lows = tuple(rows[low] for rows, low in zip(bounds, slab.lows, strict=True))
+        highs = tuple(rows[high] for rows, high in zip(bounds, slab.highs, strict=True))
+        yield Slab(lows, highs)
+
+
 def slabs_of(spans: Sequence[Spans], most_chunks: int) -> Iterator[Slab]:
     """Cut a box of chunks into slabs of a limited number of chunks, in row-major order."""
-    counts = [len(span.ids) for span in spans]
+    return _slabs([len(span.ids) for span in spans], most_chunks)
+
+
+def _slabs(counts: Sequence[int], most_chunks: int) -> Iterator[Slab]:
     steps = [1] * len(counts)
     room = max(1, most_chunks)
     for axis in range(len(counts) - 1, -1, -1):

@@ -12,6 +12,7 @@ from icefloe.regions.chunk_arrays import ChunkArrays
 from icefloe.regions.large_chunks import LargeChunks, is_for_large_chunks
 from icefloe.regions.plan import plan_of
 from icefloe.regions.selection import parse_selection
+from icefloe.regions.shards import ShardedChunks
 from icefloe.regions.spans import slabs_of, spans_of
 from icefloe.regions.threads import allowed_threads, for_each
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from icefloe.regions.plan import ArrayPlan
     from icefloe.regions.selection import Region
+    from icefloe.regions.shards import ShardLayout
     from icefloe.regions.spans import Run, Slab, Spans
     from icefloe.versioning.session import Session
 
@@ -46,13 +48,23 @@ def read_region(session: Session, path: str, selection: Any, out: Values | None)
         _check_out(out, region.shape, plan.dtype, path)
     if not region.size:
         return out
+    shards = plan.shards
+    plan = plan if shards is None else shards.inner
     place = one_chunk(region, plan)
     if place is None:
-        box = Box(session, path, plan, region_spans(region, plan))
+        box = Box(session, path, plan, region_spans(region, plan), shards=shards)
         box.read(region.on_all_axes(out))
     else:
-        _read_from_one(ChunkArrays(session, path, plan), place, region, plan, out)
+        _read_from_one(_chunk_arrays(session, path, plan, shards), place, region, plan, out)
     return out
+
+
+def _chunk_arrays(
+    session: Session, path: str, plan: ArrayPlan, shards: ShardLayout | None, **more: bool
+) -> ChunkArrays:
+    if shards is None:
+        return ChunkArrays(session, path, plan, **more)
+    return ShardedChunks(session, path, shards)
 
 
 def write_region(
@@ -148,6 +160,7 @@ class Box:
         *,
         write_empty_chunks: bool = False,
         covered: npt.NDArray[np.bool_] | None = None,
+        shards: ShardLayout | None = None,
     ) -> None:
         """Take the chunks that have the elements; there is at least one element.
 
@@ -159,15 +172,42 @@ class Box:
             write_empty_chunks: Whether to keep chunks that only have the fill value.
             covered: Which chunks of the box are written as a whole, if the caller knows better
                 than the plan how large the array is.
+            shards: How the shards are laid out that the chunks are in; then `plan` is about the
+                chunks inside of them, which can be read only.
         """
         self._plan = plan
-        self._chunks = ChunkArrays(session, path, plan, write_empty_chunks=write_empty_chunks)
+        self._shards = shards
+        self._chunks = _chunk_arrays(
+            session, path, plan, shards, write_empty_chunks=write_empty_chunks
+        )
         self._threads = allowed_threads(session)
         self._spans = tuple(spans)
         self._covered = covered
         storage = session._context.storage  # noqa: SLF001
         immediate = storage.capabilities.reads_are_immediate
         self._slab_bytes = _SLAB_BYTES if immediate else _REMOTE_SLAB_BYTES
+
+    @property
+    def shards_found(self) -> set[tuple[int, ...]]:
+        """Coordinates of the shards that were found when the box was read."""
+        return self._chunks.present if isinstance(self._chunks, ShardedChunks) else set()
+
+    def read_from_one(self, target: Values) -> bool:
+        """Read all elements if they are in one chunk; says whether they are."""
+        if any(len(span.ids) != 1 for span in self._spans):
+            return False
+        chunk = self._chunks.load_one(
+            tuple(int(span.ids[0]) for span in self._spans), self._plan.chunk_shape
+        )
+        if chunk is None:
+            target[...] = self._plan.fill_value
+            return True
+        index: list[Any] = []
+        for span in self._spans:
+            first, count = int(span.first[0]), int(span.lengths[0])
+            index.append(slice(first, first + (count - 1) * span.step + 1, span.step))
+        target[...] = chunk[(*index, ...)]
+        return True
 
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
         """Read all elements into an array that has all axes; says which chunks there are."""
@@ -197,6 +237,8 @@ class Box:
         for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
 
     def _slabs(self, slab_bytes: int) -> list[Slab]:
+        if self._shards is not None:
+            return self._shards.slabs(self._spans, slab_bytes)
         if not self._plan.is_regular:
             # Chunks of different shapes do not fit into one array.
             return list(slabs_of(self._spans, 1))

@@ -6,6 +6,7 @@ values. Both times by tasks; the driver sees documents, coordinates and columns 
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from icefloe.errors import BrokenFilesError, InvalidInputError
+from icefloe.errors import BrokenFilesError, InvalidInputError, RebaseFailedError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark import arrays, ingest_tasks
@@ -33,7 +34,7 @@ from icefloe.spark.ingest_tasks import (
     PlacedFile,
     ReferenceWork,
 )
-from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport
+from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport, opened
 from icefloe.spark.runner import parallelism, run_tasks
 from icefloe.spark.worker import SessionSpec
 from icefloe.virtual.differences import Difference
@@ -64,11 +65,15 @@ if TYPE_CHECKING:
     from icefloe.virtual.parsers.detection import FileFormat
     from icefloe.virtual.plan import IngestPlan, VariablePlan
 
+logger = logging.getLogger(__name__)
+
 MODES = ("virtual", "copy")
 POLICIES = ("fail", "skip", "quarantine")
 _FILES_PER_TASK = 64
 _TASKS_PER_SLOT = 3
 _SHOWN = 10
+_MAX_RUNS = 10
+"""How often an ingest is planned anew because of others."""
 
 
 def ingest(
@@ -116,7 +121,8 @@ def ingest(
         rename: Other names for variables and dimensions.
         file_format: Format of the files; found out if not given.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours.
+        parser: A parser of VirtualiZarr to use instead of ours. What it says is believed: our
+            checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
         compat: Whether variables without any of these dimensions must be the same in all files
             (`equals`), or those of the first file are taken (`override`).
         check: How readers of references notice that a file has changed, as for `reference_files`.
@@ -155,8 +161,34 @@ def ingest(
         on_broken,
         again,
     )
-    job = Job(spark, repository, "ingest", JobOptions(**options))
-    return _Ingest(job, settings).run(sources)
+    return _until_it_lands(spark, opened(repository), sources, settings, JobOptions(**options))
+
+
+def _until_it_lands(
+    spark: SparkSession,
+    repository: Repository,
+    sources: Any,
+    settings: _Settings,
+    options: JobOptions,
+) -> IngestReport:
+    """Ingest, and plan anew if another ingest into the group came first: axes have changed then.
+
+    Files that the other one took are unchanged by then.
+    """
+    urls: list[str] | None = None
+    for attempt in range(_MAX_RUNS):
+        job = Job(spark, repository, "ingest", options)
+        if urls is None:
+            urls = find_files(sources, job.session.virtual_sources)
+            if not urls:
+                raise InvalidInputError(f"no files were found for {sources!r}")
+        try:
+            return _Ingest(job, settings).run(urls)
+        except RebaseFailedError as error:
+            if attempt + 1 == _MAX_RUNS:
+                raise
+            logger.info("ingest: another commit came first, planning anew: %s", error)
+    raise AssertionError("the last run raises")
 
 
 def _check_arguments(*, mode: str, on_broken: str, compat: str) -> None:
@@ -202,12 +234,9 @@ class _Ingest:
         self._started = time.monotonic()
         self._known: dict[str, IngestedFile] = {}
 
-    def run(self, sources: Any) -> IngestReport:
-        """Find, read, plan, write, commit."""
+    def run(self, urls: list[str]) -> IngestReport:
+        """Read, plan, write, commit."""
         job, settings = self._job, self._settings
-        urls = find_files(sources, job.session.virtual_sources)
-        if not urls:
-            raise InvalidInputError(f"no files were found for {sources!r}")
         self._known = latest(read_ingested(job.session, settings.group))
         found = self._read_headers(urls)
         self._apply_policy(found)

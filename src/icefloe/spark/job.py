@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.changes.conflicts import ConflictDetector
 from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
@@ -29,6 +28,7 @@ from icefloe.spark import linking
 from icefloe.spark.grid import Grid, suitable_task_bytes
 from icefloe.spark.references import WrittenChunks, from_table, joined
 from icefloe.spark.runner import Results, parallelism, run_tasks
+from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.manifest_writer import tiling_of
 from icefloe.versioning.repository import Repository
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TXN_APP_ID = "txnAppId"
-TXN_VERSION = "txnVersion"
 LINK_ABOVE_CHUNKS = 500_000
 """With more chunks than this, executors write the manifests."""
 _MAX_COMMIT_TRIES = 100
@@ -83,6 +81,11 @@ class JobOptions(Record, frozen=True):
         """Raise InvalidInputError if the options contradict each other."""
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise InvalidInputError("give both txn_app_id and txn_version, or neither")
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """What names the job, if anything does."""
+        return Transaction.of(self.txn_app_id, self.txn_version)
 
 
 class JobPlan(Record, frozen=True):
@@ -199,14 +202,15 @@ class Job:
         if self.options.dry_run:
             sys.stdout.write(f"{plan}\n")
             return JobReport(plan)
-        found = self._done_before()
+        found = self.done_before()
         return None if found is None else JobReport(plan, found, repeated=True)
 
-    def _done_before(self) -> str | None:
-        app, version = self.options.txn_app_id, self.options.txn_version
-        if app is None or version is None:
+    def done_before(self) -> str | None:
+        """The commit that did the transaction of this job before, if there is one (J4)."""
+        wanted = self.options.transaction
+        if wanted is None:
             return None
-        return find_transaction(self.repository, self.options.branch, app, version)
+        return find_transaction(self.repository, self.options.branch, wanted)
 
     # --- doing
 
@@ -302,8 +306,8 @@ class Job:
         """Publish all of it."""
         options = self.options
         metadata = dict(options.metadata or {})
-        if options.txn_app_id is not None:
-            metadata |= {TXN_APP_ID: options.txn_app_id, TXN_VERSION: options.txn_version}
+        if options.transaction is not None:
+            metadata |= options.transaction.properties
         snapshot_id, repeated = self._publish(options.message or self.label, metadata)
         totals = [results.totals for results in self._results]
         return JobReport(
@@ -320,18 +324,21 @@ class Job:
     def _publish(self, message: str, metadata: dict[str, Any]) -> tuple[str | None, bool]:
         if not self.session.has_uncommitted_changes:
             return None, False
+        ledger = Ledger(self.session, self.options.transaction)
         for attempt in range(_MAX_COMMIT_TRIES):
+            ledger.write()
             try:
                 return self.session.commit(message, metadata), False
             except ConflictError:
                 if not self.options.rebase or attempt + 1 == _MAX_COMMIT_TRIES:
                     raise
             # Whoever moved the branch may have been another run of this very job.
-            found = self._done_before()
+            found = self.done_before()
             if found is not None:
                 return found, True
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
-            self.session.rebase(ConflictDetector())
+            ledger.withdraw()
+            self.session.rebase(ledger)
         raise AssertionError("the last try raises")
 
 
@@ -348,15 +355,6 @@ def grid_of(session: Session, path: str) -> Grid:
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
     tiling = tiling_of(node, Settings.from_config(session.config))
     return Grid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tiling.shape)
-
-
-def find_transaction(repository: Repository, branch: str, app_id: str, version: int) -> str | None:
-    """The commit of a branch that did a transaction, or a later one of its application."""
-    for snapshot in repository.ancestry(branch=branch):
-        if snapshot.metadata.get(TXN_APP_ID) == app_id:
-            done = snapshot.metadata.get(TXN_VERSION)
-            return snapshot.id if isinstance(done, int) and done >= version else None
-    return None
 
 
 # --- taking over what tasks wrote

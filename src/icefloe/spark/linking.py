@@ -147,6 +147,7 @@ def _tile_table(tile: LinkedTile) -> pa.Table:
     row = {
         "manifest": [bytes(tile.info.id)],
         "size_bytes": [tile.info.size_bytes],
+        "checksum": [tile.info.checksum],
         "num_refs": [tile.info.num_chunk_refs],
         "lower": [list(tile.extents.lower)],
         "upper": [list(tile.extents.upper)],
@@ -162,7 +163,9 @@ def _tile_of(table: pa.Table) -> LinkedTile:
     (row,) = table.to_pylist()
     box = Box(tuple(row["touched_lower"]), tuple(row["touched_upper"]))
     positions = None if row["touched"] is None else np.frombuffer(row["touched"], dtype=np.uint64)
-    info = ManifestFileInfo(ManifestId(row["manifest"]), row["size_bytes"], row["num_refs"])
+    info = ManifestFileInfo(
+        ManifestId(row["manifest"]), row["size_bytes"], row["num_refs"], checksum=row["checksum"]
+    )
     return LinkedTile(
         info,
         Box(tuple(row["lower"]), tuple(row["upper"])),

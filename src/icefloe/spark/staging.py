@@ -1,7 +1,8 @@
 """Rows that tasks of a data source writer put aside, and the one process that makes arrays of them.
 
 A writer of Spark has one stage only: its tasks know neither the grid nor each other's rows. They
-keep rows as chunk files that nothing refers to, which are ordinary garbage if the job fails.
+keep rows as chunk files that nothing refers to, which are ordinary garbage then. The process that
+commits reads them one by one; what it holds of arrays is bounded, and so is what it takes at all.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import logging
 import pickle
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icefloe.errors import ConflictError
+from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark.chunk_statistics import keep_written, table_of
-from icefloe.spark.job import TXN_APP_ID, TXN_VERSION, find_transaction
-from icefloe.spark.tables.assembling import Assembler, Rows, block_numbers, is_allowed
+from icefloe.spark.tables.assembling import Assembler
+from icefloe.spark.tables.filling import Filler
 from icefloe.spark.tables.write_plan import (
     Found,
     WritePlan,
@@ -30,8 +31,8 @@ from icefloe.spark.tables.write_plan import (
     operation_of,
     prepare,
 )
-from icefloe.spark.tables.write_plan import positions as positions_of
 from icefloe.spark.tasks import pack, unpack
+from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import unpickled_context
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ logger = logging.getLogger(__name__)
 
 FRAGMENT_BYTES = 32 * 1024 * 1024
 """Rows that are put aside as one object."""
-_PASS_BYTES = 512 * 1024 * 1024
-"""Rows in memory at a time while arrays are made of them."""
+MAX_STAGED_BYTES = 4 * 1024**3
+"""Rows of one write, if it is not told otherwise: one process makes arrays of them."""
 _MAX_VALUES_BYTES = 256 * 1024
+_MAX_DISTINCT = 256 * 1024
 _DEFAULT_TRIES = 20
 
 
@@ -75,19 +77,24 @@ class Commit(Record, frozen=True, eq=False):
     branch: str
     message: str
     properties: dict[str, Any]
-    txn_app_id: str | None = None
-    txn_version: int | None = None
+    transaction: Transaction | None = None
     tries: int = _DEFAULT_TRIES
+    max_bytes: int = MAX_STAGED_BYTES
 
 
-def stage(context: bytes, dims: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Staged:
+def stage(
+    context: bytes,
+    dims: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    max_bytes: int = MAX_STAGED_BYTES,
+) -> Staged:
     """Put rows aside, in a task."""
     files = unpickled_context(context).chunk_files
     fragments: list[Fragment] = []
     waiting: list[pa.RecordBatch] = []
-    waiting_bytes = rows = 0
+    waiting_bytes = all_bytes = rows = 0
     nulls: dict[str, int] = {}
-    values: dict[str, pa.Array] = {}
+    values: dict[str, pa.Array] | None = {}
 
     def flush() -> None:
         nonlocal waiting, waiting_bytes
@@ -100,19 +107,42 @@ def stage(context: bytes, dims: Sequence[str], batches: Iterable[pa.RecordBatch]
         rows += batch.num_rows
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             nulls[name] = nulls.get(name, 0) + column.null_count
-        for dim in dims:
-            found = pc.unique(batch.column(dim))
-            before = values.get(dim)
-            values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+        values = _with_values(values, batch, dims)
         waiting.append(batch)
         waiting_bytes += batch.nbytes
+        all_bytes += batch.nbytes
+        if all_bytes > max_bytes:
+            raise _too_many(all_bytes, max_bytes)
         if waiting_bytes >= FRAGMENT_BYTES:
             flush()
     flush()
     return Staged(tuple(fragments), rows, nulls, _packed_values(values))
 
 
-def _packed_values(values: dict[str, pa.Array]) -> dict[str, bytes] | None:
+def _with_values(
+    values: dict[str, pa.Array] | None, batch: pa.RecordBatch, dims: Sequence[str]
+) -> dict[str, pa.Array] | None:
+    """Distinct values with those of a batch; None if they are too many to be kept up to date."""
+    if values is None:
+        return None
+    for dim in dims:
+        found = pc.unique(batch.column(dim))
+        before = values.get(dim)
+        values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+    return None if any(len(each) > _MAX_DISTINCT for each in values.values()) else values
+
+
+def _too_many(found: int, max_bytes: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the rows take {found} bytes or more, and one process makes arrays of what df.write gets, "
+        f"so it takes {max_bytes} bytes at most. Use icefloe.spark.write_table(df, …), whose "
+        "executors write the chunks, or raise the option max-staged-bytes"
+    )
+
+
+def _packed_values(values: dict[str, pa.Array] | None) -> dict[str, bytes] | None:
+    if values is None:
+        return None
     packed = {dim: pack(pa.table({dim: column})) for dim, column in values.items()}
     return packed if sum(map(len, packed.values())) <= _MAX_VALUES_BYTES else None
 
@@ -133,19 +163,23 @@ def commit_staged(
     rows = sum(part.rows for part in parts)
     if not rows:
         return None
+    num_bytes = sum(fragment.num_bytes for fragment in fragments)
+    if num_bytes > commit.max_bytes:
+        raise _too_many(num_bytes, commit.max_bytes)
     properties = dict(commit.properties)
-    if commit.txn_app_id is not None:
-        properties |= {TXN_APP_ID: commit.txn_app_id, TXN_VERSION: commit.txn_version}
+    if commit.transaction is not None:
+        properties |= commit.transaction.properties
     for attempt in range(max(1, commit.tries)):
         done = _done_before(repository, commit)
         if done is not None:
-            logger.info("transaction %s was committed before", commit.txn_app_id)
+            logger.info("transaction %s was committed before", commit.transaction)
             return done
         session = repository.writable_session(commit.branch)
         found = _found(session, request, schema, dims, parts, fragments)
         _write(session, prepare(session, request, found), fragments, request.group)
         if not session.has_uncommitted_changes:
             return None
+        Ledger(session, commit.transaction).write()
         try:
             return session.commit(commit.message, properties)
         except ConflictError:
@@ -156,9 +190,9 @@ def commit_staged(
 
 
 def _done_before(repository: Repository, commit: Commit) -> str | None:
-    if commit.txn_app_id is None or commit.txn_version is None:
+    if commit.transaction is None:
         return None
-    return find_transaction(repository, commit.branch, commit.txn_app_id, commit.txn_version)
+    return find_transaction(repository, commit.branch, commit.transaction)
 
 
 def _found(
@@ -208,33 +242,14 @@ def files_of(session: Session) -> ChunkFiles:
 def _write(
     session: Session, plan: WritePlan, fragments: Sequence[Fragment], group: str = "/"
 ) -> None:
-    """Write all blocks; blocks are taken in ranges, so that few rows are in memory at a time."""
+    """Write all blocks; of the rows, one fragment at a time is in memory."""
     from icefloe.spark.table_writing import clear_rest
 
-    total = sum(fragment.num_bytes for fragment in fragments)
-    passes = min(plan.num_blocks, -(-total // _PASS_BYTES)) or 1
-    step = -(-plan.num_blocks // passes)
     assembler = Assembler(session, plan)
-    names = [target.name for target in plan.targets]
-    for first in range(0, plan.num_blocks, step):
-        blocks, places, tables = [], [], []
-        for fragment in fragments:
-            table = _read(session, fragment).combine_chunks()
-            where = np.stack(
-                [positions_of(plan, d, _one(table.column(d))) for d in plan.dims], axis=1
-            )
-            good = is_allowed(plan, where)
-            if first == 0 and not good.all():
-                bad = table.filter(pa.array(~good)).combine_chunks()
-                for batch in bad.to_batches():
-                    assembler.refuse_outside(batch)
-            number = np.where(good, block_numbers(plan, np.maximum(where, 0)), -1)
-            now = (number >= first) & (number < first + step)
-            blocks.append(number[now])
-            places.append(where[now])
-            tables.append(table.select(names).filter(pa.array(now)))
-        for rows in _grouped(np.concatenate(blocks), np.concatenate(places), tables):
-            assembler.write(rows)
+    passes = Filler(assembler, plan).fill(
+        [partial(_read, session, fragment) for fragment in fragments]
+    )
+    logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
     if assembler.refused:
         raise assembler.refused.error()
     if plan.clear:
@@ -247,23 +262,3 @@ def _write(
             for path, entries in assembler.statistics.items()
         }
         keep_written(session, group, kept)
-
-
-def _grouped(blocks: Any, places: Any, tables: list[pa.Table]) -> Iterator[Rows]:
-    order = np.argsort(blocks, kind="stable")
-    blocks, places = blocks[order], places[order]
-    table = pa.concat_tables(tables).combine_chunks().take(pa.array(order))
-    columns = {name: _one(table.column(name)) for name in table.column_names}
-    cuts = np.flatnonzero(np.diff(blocks)) + 1
-    for start, stop in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
-        if stop > start:
-            part = {name: column.slice(start, stop - start) for name, column in columns.items()}
-            yield Rows(int(blocks[start]), places[start:stop], part)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        chunks = combined.chunks
-        return pa.concat_arrays(chunks) if chunks else pa.array([], combined.type)
-    return combined

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icefloe.spark.arrow_types import arrow_schema
-from icefloe.spark.staging import Commit, Staged, commit_staged, stage
+from icefloe.spark.staging import MAX_STAGED_BYTES, Commit, Staged, commit_staged, stage
 from icefloe.spark.table_writing import properties_of, request_of, transaction_of
 from icefloe.spark.tables.options import Options
 from icefloe.spark.tables.write_plan import dims_of
+from icefloe.spark.transactions import Transaction
 from icefloe.spark.worker import SessionSpec
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class RowWriter:
         self._given = given
         self._overwrite = overwrite
         self._schema = arrow_schema(schema)
+        self._max_bytes = options.number("max-staged-bytes") or MAX_STAGED_BYTES
         request = request_of(options, overwrite=overwrite)
         repository = options.place().open()
         session = repository.writable_session(self._branch(options))
@@ -55,7 +57,7 @@ class RowWriter:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Put the rows of a task aside."""
-        return stage(self._context, self._dims, batches)
+        return stage(self._context, self._dims, batches, self._max_bytes)
 
     def commit(self, parts: list[Staged], txn: tuple[str | None, int | None] | None) -> str | None:
         """Make arrays of all rows and commit."""
@@ -71,9 +73,9 @@ class RowWriter:
                 self._branch(options),
                 options.text("message") or _DEFAULT_MESSAGE,
                 properties_of(options),
-                app,
-                version,
+                Transaction.of(app, version),
                 options.number("commit-tries") or 20,
+                self._max_bytes,
             ),
         )
         logger.info("committed %s", found)

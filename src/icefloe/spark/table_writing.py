@@ -16,7 +16,7 @@ from icefloe.model.record import Record
 from icefloe.spark import tasks
 from icefloe.spark.arrow_types import arrow_schema, spark_type
 from icefloe.spark.chunk_statistics import keep_written, table_of
-from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport, find_transaction
+from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.runner import collect_rows, max_failures, parallelism
 from icefloe.spark.tables.assembling import Assembler, Refused, by_block
 from icefloe.spark.tables.selection import choice_of
@@ -114,7 +114,7 @@ def run_write(
 ) -> JobReport:
     """Do what `write_table` was told."""
     job = Job(frame.sparkSession, repository, "write_table", options)
-    done = _done_before(job, options)
+    done = job.done_before()  # then the rows are not even computed
     if done is not None:
         return JobReport(JobPlan("write_table", (request.group,), 0, 0, 0, 0), done, repeated=True)
     schema = arrow_schema(frame.schema)
@@ -137,14 +137,6 @@ def run_write(
     results = _run(job, frame, plan, tasks_wanted)
     _take_over(job, plan, results, request.group)
     return job.commit(told)
-
-
-def _done_before(job: Job, options: JobOptions) -> str | None:
-    """Whether the transaction is in the history; then the rows are not even computed."""
-    app, version = options.txn_app_id, options.txn_version
-    if app is None or version is None:
-        return None
-    return find_transaction(job.repository, options.branch, app, version)
 
 
 def _task_count(job: Job, plan: WritePlan) -> int:

@@ -249,8 +249,13 @@ _LETTERS = np.array([ord(encode_base32(bytes([value << 3]))[0]) for value in ran
 
 def _id_texts(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.object_]:
     """The text forms of ids (n, bytes): base 32, zero bits appended on the right."""
-    length = len(encode_base32(bytes(ChunkFileId.SIZE)))
+    length = len(encode_base32(bytes(ids.shape[1])))
     bits = np.unpackbits(ids, axis=1)
     padded = np.pad(bits, ((0, 0), (0, 5 * length - bits.shape[1])))
     values = padded.reshape(-1, length, 5) @ np.array([16, 8, 4, 2, 1], dtype=np.uint8)
-    return _LETTERS[values].view(f"S{length}").ravel().astype(f"U{length}").astype(object)
+    letters = _LETTERS[values]
+    if ids.shape[1] > ChunkFileId.SIZE:
+        # Beside ids that another implementation gave, ours are filled up with zeros.
+        own = ~ids[:, ChunkFileId.SIZE :].any(axis=1)
+        letters[own, len(encode_base32(bytes(ChunkFileId.SIZE))) :] = 0
+    return letters.view(f"S{length}").ravel().astype(f"U{length}").astype(object)

@@ -23,7 +23,7 @@ from icefloe.versioning.node_tree import NodeTree, View
 from icefloe.versioning.pending_packs import PendingPacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -96,10 +96,20 @@ class ChunkTree(NodeTree):
         `verify` says whether the whole chunk is compared with its checksum; the setting if not
         given.
         """
+        ref = self._locate(self._view, path, coords)
+        return None if ref is None else self._read_ref(path, coords, ref, byte_range, verify=verify)
+
+    def _read_ref(
+        self,
+        path: str,
+        coords: tuple[int, ...],
+        ref: ChunkRef,
+        byte_range: ByteRange = WHOLE,
+        *,
+        verify: bool | None = None,
+    ) -> bytes:
+        """The bytes of a chunk of which it is known where they are, or a part of them."""
         view = self._view
-        ref = self._locate(view, path, coords)
-        if ref is None:
-            return None
         try:
             return self._context.chunk_files.read(
                 ref, byte_range, verify=self._verifies(asked=verify)
@@ -152,11 +162,16 @@ class ChunkTree(NodeTree):
         """
         if len(coords) == 1:
             return self._read_one(path, coords, verify=verify)
+        located = self._locate_chunks(path, coords)
+        return self._read_located(path, coords, located, verify=verify)
+
+    def _locate_chunks(self, path: str, coords: npt.NDArray[np.integer]) -> list[Located]:
+        """Where the bytes of many chunks are; those in no group are not initialised."""
         view = self._view
         node = view.array(path)
         wanted, rows = within_grid(node, coords)
         if len(wanted) == 0:
-            return iter(())
+            return []
         edits = view.changes.chunks.get(node.id)
         located, left = ([], np.arange(len(wanted))) if edits is None else edits.find_many(wanted)
         if len(left) and node.manifests:
@@ -164,7 +179,25 @@ class ChunkTree(NodeTree):
             located += [Located(left[part.rows], part.refs) for part in base]
         if rows is not None:
             located = [Located(rows[part.rows], part.refs) for part in located]
-        names = ChunkNames(path, coords, str(view.snapshot.id))
+        return located
+
+    def _read_located(
+        self,
+        path: str,
+        coords: npt.NDArray[np.integer],
+        located: Sequence[Located],
+        *,
+        verify: bool | None = None,
+    ) -> Iterator[FoundChunks]:
+        """The bytes that references name, as `read_chunks` gives them.
+
+        Args:
+            path: Canonical path of an array.
+            coords: Coordinates of the chunks that rows of `located` speak of.
+            located: References of chunks, or of parts of chunks.
+            verify: Whether to compare the bytes with their checksums; the setting if not given.
+        """
+        names = ChunkNames(path, coords, str(self._view.snapshot.id))
         reader = BulkReader(
             self._context.chunk_files,
             self._context.read_limits,

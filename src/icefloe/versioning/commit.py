@@ -20,7 +20,7 @@ from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot
+from icefloe.model.snapshot import Snapshot
 from icefloe.versioning.manifest_writer import ManifestWriter, touched_together
 from icefloe.versioning.node_numbers import number_nodes
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import ManifestFileInfo
+    from icefloe.model.snapshot import AttributesFileInfo
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.manifest_writer import WrittenManifests
 
@@ -73,8 +74,13 @@ def write_commit(
         files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
     nodes = base.nodes.renamed(written.replaced).spliced(edits)
+    snapshot_id = SnapshotId.random()
+    log = changes.log(written.touched)
+    log_file = files.write_transaction_log(
+        snapshot_id, log if replaced is None else combine([replaced, log])
+    )
     snapshot = Snapshot(
-        id=SnapshotId.random(),
+        id=snapshot_id,
         parent_id=parent.id,
         written_at=_after(base.written_at),
         started_at=said.started_at,
@@ -85,11 +91,10 @@ def write_commit(
         manifests=_listed_manifests(base, nodes, written.infos),
         attribute_files=_listed_attribute_files(base, nodes, new_file),
         nodes=nodes,
+        log_file=log_file,
+        parent_file=parent.own_file,
     )
-    log = changes.log(written.touched)
-    files.write_transaction_log(snapshot.id, log if replaced is None else combine([replaced, log]))
-    files.write_snapshot(snapshot)
-    return snapshot
+    return files.write_snapshot(snapshot)
 
 
 def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:
@@ -143,12 +148,12 @@ def _with_attributes(
             rows.append(attributes)
     if not rows:
         return edited, None
-    file_id, size = files.write_attributes(rows)
+    file = files.write_attributes(rows)
     moved = {
-        node.path: node.evolve(document=rest, attributes=AttributesRef(file_id, row, position))
+        node.path: node.evolve(document=rest, attributes=AttributesRef(file.id, row, position))
         for row, (node, rest, position) in enumerate(spilled)
     }
-    return {**edited, **moved}, AttributesFileInfo(file_id, size)
+    return {**edited, **moved}, file
 
 
 def _listed_attribute_files(

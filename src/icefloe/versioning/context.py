@@ -72,7 +72,15 @@ class Context:
             self.settings.manifest_fetches_during_commit,
             self.settings.max_concurrent_requests,
         )
-        self.files = MetadataFiles(storage, fmt, self._budget(), min(at_once))
+        self.files = MetadataFiles(
+            storage,
+            fmt,
+            self._budget(),
+            min(at_once),
+            verify=self.settings.verify_chunks,
+            listed=self.refs.snapshot_files if self.settings.verify_chunks else None,
+        )
+        self.refs.remember(self.files.known_file)
         if found is not None and found.tip.snapshot_id is not None:
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(

@@ -22,7 +22,7 @@ from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import Snapshot
+from icefloe.model.snapshot import MOVED_CHUNKS, Snapshot
 from icefloe.model.transaction_log import TransactionLog
 from icefloe.versioning.cuts import Cuts
 from icefloe.versioning.info import Diff
@@ -197,7 +197,11 @@ class History:
         if root is None:
             return snapshot
         return msgspec.structs.replace(
-            snapshot, parent_id=None if root == snapshot.id else root, history=(), total_parents=1
+            snapshot,
+            parent_id=None if root == snapshot.id else root,
+            history=(),
+            total_parents=1,
+            parent_file=None,
         )
 
     def _recorded_ancestry(
@@ -303,7 +307,7 @@ class History:
         if snapshot.parent_id is None:
             return self._all_new(snapshot)
         parent = self._read_if_present(snapshot.parent_id)
-        return None if parent is None else self._compare(parent, snapshot)
+        return None if parent is None else compared_step(self.files, parent, snapshot)
 
     def _all_new(self, snapshot: Snapshot) -> TransactionLog:
         table = SnapshotChunks(self.files, snapshot).table
@@ -340,12 +344,7 @@ class History:
         return self._compare(before, after)
 
     def _compare(self, before: Snapshot, after: Snapshot) -> TransactionLog:
-        return compare_nodes(
-            list(before.nodes),
-            list(after.nodes),
-            SnapshotChunks(self.files, before).table,
-            SnapshotChunks(self.files, after).table,
-        )
+        return _compared(self.files, before, after)
 
     def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         """What differs between any two states: by logs if one descends from the other."""
@@ -374,7 +373,7 @@ class History:
             for node_id in log.updated_arrays | log.updated_groups
             if (old := before.nodes.by_id(node_id)) is not None
             and (new := after.nodes.by_id(node_id)) is not None
-            and self.files.document(old) == self.files.document(new)
+            and self.files.document(old, before) == self.files.document(new, after)
         }
         return msgspec.structs.replace(
             log,
@@ -458,3 +457,21 @@ def parse_moment(text: str) -> datetime:
     if len(text.strip()) == len("2026-01-31"):
         moment = moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) -> TransactionLog:
+    """What changed from a snapshot to the next, by comparing them."""
+    log = _compared(files, parent, snapshot)
+    if snapshot.metadata.get(MOVED_CHUNKS):
+        # Other places, the same bytes: for who works on the chunks, nothing happened to them.
+        log = msgspec.structs.replace(log, updated_chunks={})
+    return log
+
+
+def _compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
+    return compare_nodes(
+        list(before.nodes),
+        list(after.nodes),
+        SnapshotChunks(files, before).table,
+        SnapshotChunks(files, after).table,
+    )

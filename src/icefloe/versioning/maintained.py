@@ -270,8 +270,9 @@ class MaintainedRepository:
     def verify(self, *, deep: bool = False) -> VerificationReport:
         """Look at everything that branches and tags reach, and report what is wrong.
 
-        Every reference resolves, extents are disjoint and true, sequences have no gaps, logs tell
-        what changed, chunk files are there and long enough. Objects that nothing reaches are
+        Every reference resolves, metadata files are those that are referred to, extents are
+        disjoint and true, sequences have no gaps, logs tell what changed, chunk files are there and
+        long enough. Objects that nothing reaches are
         listed. Nothing is changed. `print` the report, or take its `problems`.
 
         Args:

@@ -352,7 +352,7 @@ def touched_together(
 def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayChunks:
     """The references in the manifest of a linked tile."""
     assert node.array is not None
-    manifest = files.manifest(tile.info.id, tile.info.size_bytes)
+    manifest = files.manifest(tile.info.id, tile.info.size_bytes, tile.info.checksum)
     chunks = manifest.array(node.id, node.array.rank)
     assert chunks is not None, "a tile that is linked has references"
     return chunks

@@ -83,7 +83,7 @@ class NodeTree:
     def document(self, path: str) -> bytes | None:
         """The zarr.json at a path, byte for byte as it was written."""
         node = self._changes.get(path)
-        return None if node is None else self._context.files.document(node)
+        return None if node is None else self._context.files.document(node, self._snapshot)
 
     def set_document(self, path: str, document: bytes) -> None:
         """Create a node or change its metadata."""

@@ -7,6 +7,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
+from icefloe.files.expected import Referrer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,7 +47,9 @@ def _preload(context: Context, snapshot: Snapshot, chosen: list[ManifestId] | No
     try:
         for manifest_id in _chosen(context, snapshot) if chosen is None else chosen:
             info = infos[manifest_id]
-            context.files.manifest(manifest_id, info.size_bytes, info.checksum).load_all()
+            context.files.manifest(
+                manifest_id, info.size_bytes, info.checksum, Referrer(snapshot.id)
+            ).load_all()
             logger.debug("preloaded manifest %s: %d references", info.id, info.num_chunk_refs)
     except Exception as error:  # noqa: BLE001 (H-41: a preload never fails a session)
         logger.info("could not preload manifests of snapshot %s: %s", snapshot.id, error)

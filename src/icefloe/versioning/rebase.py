@@ -73,7 +73,11 @@ def rebase_changes(
     if isinstance(solver, AppendSolver):
         try:
             appended = move_behind(
-                ours, head, solver.dimension, touched, view.context.files.document
+                ours,
+                head,
+                solver.dimension,
+                touched,
+                lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
             advice = f"\nthe appends could not be put behind each other: {reason}"
@@ -132,18 +136,20 @@ class _Sides:
     def documents(self, conflict: Conflict) -> Documents:
         if conflict.conflict_type is ConflictType.NewNodeConflictsWithExistingNode:
             mine, other = self.created(conflict)
-            return Documents(None, self._document(mine), self._document(other))
+            base = self._view.base
+            return Documents(None, self._document(mine, base), self._document(other, self.head))
         node = self._view.base.nodes.get(conflict.path) or self.changes.get(conflict.path)
         if node is None:
             return Documents(None, None, None)
+        base = self._view.base
         return Documents(
-            self._document(self._view.base.nodes.by_id(node.id)),
-            self._document(self.changes.by_id(node.id)),
-            self._document(self.head.nodes.by_id(node.id)),
+            self._document(base.nodes.by_id(node.id), base),
+            self._document(self.changes.by_id(node.id), base),
+            self._document(self.head.nodes.by_id(node.id), self.head),
         )
 
-    def _document(self, node: Node | None) -> bytes | None:
-        return None if node is None else self._view.context.files.document(node)
+    def _document(self, node: Node | None, snapshot: Snapshot) -> bytes | None:
+        return None if node is None else self._view.context.files.document(node, snapshot)
 
 
 def _resolve(

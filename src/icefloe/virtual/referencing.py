@@ -141,7 +141,7 @@ def reference_files(
 
     Args:
         session: A writable session.
-        files: Paths or URLs: NetCDF 3 and 4, HDF5, GRIB 2, GeoTIFF, kerchunk references (JSON, or
+        files: Paths or URLs: NetCDF 3 and 4, HDF5, GRIB, GeoTIFF, kerchunk references (JSON, or
             a folder of Parquet), Zarr stores.
         group: Where to put the arrays.
         concat_dims: Dimensions to put files together along; found out if not given. One that
@@ -155,7 +155,8 @@ def reference_files(
         rename: Other names for variables and dimensions.
         file_format: Format of the files; found out if not given.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours.
+        parser: A parser of VirtualiZarr to use instead of ours. What it says is believed: our
+            checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
         compat: `equals`: variables without any of these dimensions must be the same in all files.
             `override`: those of the first file are taken.
         check: How readers notice that a file has changed: `etag`, `last_modified`, `none`, or

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icefloe.model.paths import ROOT
-from icefloe.regions.spans import Spans
+from icefloe.regions.selection import Axis
+from icefloe.regions.spans import Spans, spans_of
 from icefloe.zarr_store.keys import resolve
 from icefloe.zarr_store.store import IcefloeStore
 
@@ -172,3 +173,19 @@ def _spans(ids: Ints, items: Sequence[Any], there: Sequence[Any], size: int) -> 
     covered = np.zeros(len(ids), dtype=np.bool_)
     sizes = np.full(len(ids), size, dtype=np.int64)
     return Spans(ids, begin, counts, np.array(targets, dtype=np.int64), covered, sizes, *steps)
+
+
+def finer_spans(
+    spans: Sequence[Spans], plan: ArrayPlan, finer: ArrayPlan
+) -> tuple[Spans, ...] | None:
+    """The same elements in the chunks of a finer grid; None if they are not evenly apart."""
+    found: list[Spans] = []
+    axes = zip(spans, plan.chunk_shape, finer.chunk_shape, strict=True)
+    for span, size, edge in axes:
+        begin = span.ids * size + span.first
+        if (begin != begin[0] + span.target * span.step).any():
+            return None
+        count = int(span.lengths.sum())
+        extent = int(span.ids[-1] + 1) * size
+        found.append(spans_of(Axis(int(begin[0]), span.step, count), extent, edge))
+    return tuple(found)

@@ -15,7 +15,7 @@ from icefloe.regions.chunk_arrays import ChunkArrays
 from icefloe.regions.plan import ArrayPlan
 from icefloe.regions.scattered import Parts, ScatteredChunks
 from icefloe.regions.transfer import Box
-from icefloe.zarr_store.batches import batch_of, box_of
+from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
+    from icefloe.regions.shards import ShardLayout
     from icefloe.zarr_store.batches import Batch
 
     Flags = npt.NDArray[np.bool_]
@@ -49,7 +50,7 @@ class StorePipeline(CodecPipeline):
     def _plan(self) -> ArrayPlan | None:
         """How the chunks are encoded; None if batches are not for us."""
         plan = ArrayPlan(self.metadata)
-        return plan if plan.is_batched else None
+        return plan if plan.is_batched or plan.shards is not None else None
 
     # --- reading
 
@@ -68,12 +69,16 @@ class StorePipeline(CodecPipeline):
         batch = batch_of(requests, plan)
         if batch is None:
             return await self.inner.read(requests, out, drop_axes)
+        if plan.shards is not None:
+            sharded = _sharded(batch, plan, plan.shards, target, drop_axes)
+            if sharded is None:
+                return await self.inner.read(requests, out, drop_axes)
+            touched = target.nbytes + len(requests) * plan.shards.inner.chunk_bytes
+            return _statuses(await _run(batch, touched, sharded))
         if len(requests) == 1 and plan.chunk_bytes <= _INLINE_BYTES:
             return await _read_one(batch, plan, target, drop_axes)
-        present = await _run(batch, plan, _reading(batch, plan, target, drop_axes))
-        if present.all():
-            return (_PRESENT,) * len(requests)
-        return tuple(_PRESENT if found else _MISSING for found in present.reshape(-1).tolist())
+        work = _reading(batch, plan, target, drop_axes)
+        return _statuses(await _run(batch, len(requests) * plan.chunk_bytes, work))
 
     # --- writing
 
@@ -88,13 +93,14 @@ class StorePipeline(CodecPipeline):
         plan = self._plan
         values = _plain_array(value, plan)
         batch = None
-        if plan is not None and values is not None and requests:
+        if plan is not None and plan.is_batched and values is not None and requests:
             batch = batch_of(requests, plan)
         if batch is None or plan is None or values is None:
             await self.inner.write(requests, value, drop_axes)
             return
         batch.store.check_writable()
-        await _run(batch, plan, _writing(batch, plan, values, drop_axes))
+        work = _writing(batch, plan, values, drop_axes)
+        await _run(batch, len(requests) * plan.chunk_bytes, work)
 
     # --- what the inner pipeline is
 
@@ -146,6 +152,12 @@ class StorePipeline(CodecPipeline):
         return await self.inner.encode(chunk_arrays_and_specs)
 
 
+def _statuses(present: Flags) -> Any:
+    if present.all():
+        return (_PRESENT,) * present.size
+    return tuple(_PRESENT if found else _MISSING for found in present.reshape(-1).tolist())
+
+
 def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] | None:
     """The array of a buffer, if it is one of numpy and has the values of the array as they are."""
     if plan is None:
@@ -156,11 +168,10 @@ def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] |
     return array if array.dtype.itemsize == plan.dtype.itemsize else None
 
 
-async def _run(batch: Batch, plan: ArrayPlan, work: Callable[[], Flags]) -> Flags:
+async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:
     """Do the work here if it is quick, else in a thread: the event loop is not only ours."""
     storage = batch.store.session._context.storage  # noqa: SLF001
-    small = len(batch.requests) * plan.chunk_bytes <= _INLINE_BYTES
-    if small and storage.capabilities.reads_are_immediate:
+    if nbytes <= _INLINE_BYTES and storage.capabilities.reads_are_immediate:
         return work()
     return await asyncio.to_thread(work)
 
@@ -183,6 +194,32 @@ async def _read_one(
     part = chunk[in_chunk]
     target[in_values] = part.squeeze(axis=drop_axes) if drop_axes else part
     return (_PRESENT,)
+
+
+def _sharded(
+    batch: Batch,
+    plan: ArrayPlan,
+    shards: ShardLayout,
+    target: npt.NDArray[Any],
+    drop_axes: tuple[int, ...],
+) -> Callable[[], Flags] | None:
+    """Reading chunks inside of shards; None for what is no box of them."""
+    box = None if drop_axes else box_of(batch, plan)
+    if box is None or box.shape != target.shape:
+        return None
+    spans = finer_spans(box.spans, plan, shards.inner)
+    if spans is None:
+        return None
+
+    def read() -> Flags:
+        chunks = Box(batch.store.session, batch.path, shards.inner, spans, shards=shards)
+        whole = target[box.axes]
+        if not chunks.read_from_one(whole):
+            chunks.read(whole)
+        found = chunks.shards_found
+        return np.array([tuple(place) in found for place in batch.coords.tolist()], dtype=np.bool_)
+
+    return read
 
 
 def _reading(

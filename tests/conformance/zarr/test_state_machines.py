@@ -22,25 +22,28 @@ GROUP = b'{"zarr_format": 3, "node_type": "group"}'
 ENCODINGS = {"a": ("default", "/"), "b": ("default", "."), "c": ("v2", "/"), "d": ("v2", ".")}
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", "local", "store", "dataset"])
 def make_repository(request, tmp_path_factory):
-    """Makes a new repository; each example of a machine needs one."""
+    """Makes a new repository; each example of a machine needs one.
+
+    In memory, on local files, and of the other generations of the format.
+    """
+    is_other = request.param in ("store", "dataset")
+    how = {"generation": request.param} if is_other else {}
 
     def make():
-        if request.param == "memory":
+        if request.param != "local":
             storage = icefloe.in_memory_storage()
         else:
             storage = icefloe.local_filesystem_storage(str(tmp_path_factory.mktemp("repository")))
         # Half of the chunks that the machines write are inline, half in files.
         config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=40)
-        return icefloe.Repository.create(storage, config)
+        return icefloe.Repository.create(storage, config, **how)
 
+    # A machine costs many times what other property tests do.
+    share = 16 if is_other else 5
+    make.settings = settings(max_examples=max(1, settings.default.max_examples // share))
     return make
-
-
-def quicker():
-    """A machine costs many times what other property tests do."""
-    return settings(max_examples=max(1, settings.default.max_examples // 5))
 
 
 class HierarchyMachine(ZarrHierarchyStateMachine):
@@ -213,8 +216,12 @@ def all_grids():
 
 @pytest.mark.usefixtures("all_grids")
 def test_hierarchy(make_repository):
-    run_state_machine_as_test(lambda: HierarchyMachine(make_repository()), settings=quicker())
+    run_state_machine_as_test(
+        lambda: HierarchyMachine(make_repository()), settings=make_repository.settings
+    )
 
 
 def test_store(make_repository):
-    run_state_machine_as_test(lambda: StoreMachine(make_repository()), settings=quicker())
+    run_state_machine_as_test(
+        lambda: StoreMachine(make_repository()), settings=make_repository.settings
+    )

@@ -22,6 +22,7 @@ from icefloe.formats.store.schema_files import amended_snapshot_schema, seed_sch
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.testing.clock import ClockedStorage
 from tests.documents import group
 
 if TYPE_CHECKING:
@@ -475,15 +476,43 @@ def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71, R3
     validate_all(storage)
 
 
-def test_what_others_named_is_not_collected() -> None:
-    storage = foreign_store(parents=0)
+def test_what_others_named_is_maintained_like_our_own() -> None:
+    storage = ClockedStorage(foreign_store(parents=0))
     repo = Repository.open(storage)
-    before = {info.key for info in storage.list()}
-    with pytest.raises(InvalidInputError, match="migrate"):
-        repo.garbage_collect(timedelta(days=1))
-    with pytest.raises(InvalidInputError, match="migrate"):
-        repo.verify()
-    assert before <= {info.key for info in storage.list()}
+    theirs, orphan = {info.key for info in storage.list()}, ChunkFileId(bytes(range(3, 19)))
+    session = repo.writable_session("main")
+    session.set_chunk("/a", (1,), b"x" * 1000)
+    session.commit("ours over theirs")
+    assert repo.verify(deep=True).is_clean
+    storage.put(FORMAT.layout.chunk_file(orphan), b"nobody's")
+    (only,) = repo.verify().orphans["chunk-file"].keys
+    assert only == FORMAT.layout.chunk_file(orphan)
+    assert repo.chunk_storage_stats() == icefloe.ChunkStorageStats(1003, 1, 6)
+    files = repo.chunk_file_stats()
+    assert sorted(zip(map(len, files.names()), files.sizes.tolist(), strict=True)) == [
+        (20, 1000),
+        (26, 3),
+    ]
+    (batch,) = repo.readonly_session("main").chunk_batches("/a")
+    assert set(batch.paths) == set(files.names())
+    storage.wait(timedelta(days=2))
+    kept = {info.key for info in storage.list()}
+    collected = repo.garbage_collect(timedelta(days=1))
+    assert (collected.chunks_deleted, collected.snapshots_deleted) == (1, 0)
+    assert kept - {info.key for info in storage.list()} >= {only}
+    assert theirs <= {info.key for info in storage.list()}
+
+    compacted = repo.compact(branch="main", min_live_share=0)
+    assert (compacted.old_files, compacted.new_files, compacted.chunks) == (2, 1, 2)
+    reader = repo.readonly_session("main")
+    assert [reader.get_chunk("/a", (i,)) for i in (0, 1)] == [b"abc", b"x" * 1000]
+    repo.expire_snapshots(keep_last=1)
+    storage.wait(timedelta(days=2))
+    assert repo.garbage_collect(timedelta(days=1)).chunks_deleted == 1
+    assert theirs <= {info.key for info in storage.list()}, "the first snapshot stays"
+    opened = Repository.open(storage)
+    assert opened.verify(deep=True).is_clean
+    assert opened.readonly_session("main").get_chunk("/a", (0,)) == b"abc"
 
 
 BAD_SNAPSHOTS: dict[str, Any] = {

@@ -20,6 +20,7 @@ from icefloe.spark.staging import Commit, commit_staged, stage
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import Scan
 from icefloe.spark.tables.write_plan import WriteRequest, dims_of
+from icefloe.spark.transactions import Transaction
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def write(
         for start in range(0, max(1, rows.num_rows), size)
     ]
     parts = pickle.loads(pickle.dumps(parts))
-    how = Commit("main", "rows", {"by": "test"}, *txn, tries=3)
+    how = Commit("main", "rows", {"by": "test"}, Transaction.of(*txn), tries=3)
     return commit_staged(repo, asked, rows.schema, dims, parts, how)
 
 
@@ -282,6 +283,12 @@ def test_statistics_are_kept_with_the_rows(repo):
     scan = Scan(session, TableRequest(where=f"t > {top}"))
     assert [boxes[:, 0].tolist() for boxes in scan.tasks()] in ([[[0, 2]]], [])
     assert not Scan(session, TableRequest(where="n > 100")).tasks()
+
+
+def test_coordinates_that_are_too_many_to_travel(repo, monkeypatch):
+    monkeypatch.setattr(staging, "_MAX_DISTINCT", 3)
+    write(repo, rows_of(sample()), dims=("time", "x"))
+    xr.testing.assert_identical(opened(repo).drop_attrs(), sample())
 
 
 def test_no_rows_no_commit(repo):

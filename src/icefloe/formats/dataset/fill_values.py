@@ -7,8 +7,6 @@ import math
 import struct
 from typing import Any
 
-import msgspec
-
 _FORMATS = {
     "bool": "<?",
     "int8": "<b",
@@ -27,17 +25,6 @@ _FORMATS = {
 }
 _JSON = b"json:"
 _NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def parse_json(document: bytes) -> dict[str, Any]:
-    """A document that was found valid before, also if only Python takes it for JSON."""
-    try:
-        return _decoder.decode(document)
-    except msgspec.DecodeError:
-        parsed: dict[str, Any] = json.loads(document)
-        return parsed
 
 
 def encode(data_type: Any, value: Any) -> bytes | None:

@@ -17,6 +17,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,6 +28,7 @@ from icefloe.errors import (
 )
 from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
+from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
 from icefloe.storage.probe import ensure_conditional_replace
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
     from icefloe.formats.dataset.state import RefType
     from icefloe.model.ids import SnapshotId
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.storage.port import Storage, Version
 
 _MAX_TRIES = 1000
@@ -79,6 +82,14 @@ class StateRefs:
         """All states of a branch, newest first."""
         state = self.read()
         return iter(()) if state is None else iter(state.log(branch))
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """What the state file remembers of structure files."""
+        state = self.read()
+        return {} if state is None else state.snapshot_files()
+
+    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
+        """Nothing: a structure file is read when it is listed."""
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """The same: one file has all of them, or none can be read."""
@@ -221,10 +232,11 @@ class StateRefs:
         while wanted is not None and not state.lists(wanted):
             key = layout.snapshot(wanted)
             try:
-                snapshot = codec.decode_snapshot(self._storage.get(key), wanted, key)
+                data = self._storage.get(key)
             except ObjectNotFoundError:
                 break  # expired
-            found.append(snapshot)
+            snapshot = codec.decode_snapshot(data, wanted, key)
+            found.append(msgspec.structs.replace(snapshot, own_file=sum_of(data)))
             wanted = snapshot.parent_id
         return found[::-1]
 

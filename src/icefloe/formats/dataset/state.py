@@ -15,6 +15,7 @@ from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.dataset.layout import STATE_KEY
 from icefloe.formats.port import BranchTip
 from icefloe.model.ids import SnapshotId
+from icefloe.model.snapshot import FileSum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,10 @@ class _SnapshotEntry(msgspec.Struct):
     parent: str | None = msgspec.field(name="parent-snapshot-id", default=None)
     properties: dict[str, Any] | None = None
     message: str = ""
+    size: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="structure-size", default=0)
+    checksum: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = msgspec.field(
+        name="structure-checksum", default=0
+    )
 
 
 class _Reference(msgspec.Struct):
@@ -186,6 +191,14 @@ class State:
         """All listed snapshots, in the order in which they came."""
         return [snapshot_id_of(each) for each in self._listed]
 
+    def snapshot_files(self) -> dict[SnapshotId, FileSum]:
+        """Size and CRC-32C of the structure files of which they are recorded."""
+        return {
+            snapshot_id_of(entry.id): FileSum(entry.size, entry.checksum)
+            for entry in self._listed.values()
+            if entry.size or entry.checksum
+        }
+
     def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts | None:
         """What is said of a snapshot."""
         entry = self._listed.get(str(snapshot_id))
@@ -255,6 +268,9 @@ def _entry(snapshot: Snapshot) -> dict[str, Any]:
         "structure-file": f"{snapshot.id}.parquet",
         "message": snapshot.message,
     }
+    if snapshot.own_file is not None:
+        entry["structure-size"] = snapshot.own_file.size_bytes
+        entry["structure-checksum"] = snapshot.own_file.checksum
     properties = snapshot.public_metadata()
     properties.pop("__root", None)
     return {**entry, "properties": properties} if properties else entry

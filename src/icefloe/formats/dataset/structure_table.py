@@ -25,6 +25,7 @@ from icefloe.formats.dataset.parquet_files import (
 from icefloe.formats.port import numbered_id, prefix_number
 from icefloe.formats.repository import snapshot_columns
 from icefloe.formats.repository.snapshot_columns import check_paths, load_node
+from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, Identifier, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
@@ -58,7 +59,7 @@ def _row(node: Node) -> dict[str, Any]:
     whole = node.document
     if ref is not None:
         whole = whole[: ref.position] + b"{}" + whole[ref.position :]
-    document = fill_values.parse_json(whole)
+    document = parse_document(whole)
     attributes = document.get("attributes") if ref is None else None
     return {
         "id": prefix_number(node.id),

@@ -18,7 +18,7 @@ from icefloe.formats.repository.columns import (
 )
 from icefloe.formats.repository.manifest_columns import MAX_RANK
 from icefloe.model.chunk_index import Box, ChunkIndex
-from icefloe.model.ids import NodeId
+from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class _Log(msgspec.Struct, omit_defaults=True):
     """Positions of the chunks in their boxes, for all arrays that do not fill theirs."""
     moves: list[tuple[bytes, str, str]] = []
     """Node, old path and new path, in the order of the moves."""
+    repaired_for: bytes = b""
+    """The snapshot for which the log was written anew."""
 
 
 _log_decoder = msgspec.msgpack.Decoder(_Log)
@@ -75,6 +77,7 @@ def encode_transaction_log(log: TransactionLog) -> bytes:
         updated_groups=_pack_ids(log.updated_groups),
         updated_arrays=_pack_ids(log.updated_arrays),
         moves=[(bytes(move.node_id), move.source, move.target) for move in log.moves],
+        repaired_for=bytes(log.repaired_for or b""),
     )
     if log.updated_chunks:
         _pack_chunks(packed, log.updated_chunks)
@@ -112,7 +115,14 @@ def decode_transaction_log(body: bytes, key: str) -> TransactionLog:
         moves=tuple(
             Move(_node_id(node, key), source, target) for node, source, target in packed.moves
         ),
+        repaired_for=_snapshot_id(packed.repaired_for, key) if packed.repaired_for else None,
     )
+
+
+def _snapshot_id(data: bytes, key: str) -> SnapshotId:
+    if len(data) != SnapshotId.SIZE:
+        raise bad_file(key, f"a snapshot id has {SnapshotId.SIZE} bytes, found {len(data)}")
+    return SnapshotId(data)
 
 
 def _node_id(data: bytes, key: str) -> NodeId:

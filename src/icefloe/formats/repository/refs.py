@@ -13,6 +13,7 @@ from icefloe.model.ids import SnapshotId
 
 if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip
+    from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
 
 _PREFIXES = {"branch": "branch.", "tag": "tag."}
@@ -97,10 +98,17 @@ class RepositoryRefNames:
                 deleted.add(name)
         return found - deleted
 
-    def content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
+    def content(
+        self, snapshot_id: SnapshotId | None, before: SnapshotId | None, file: FileSum | None
+    ) -> bytes:
         """What the file of a reference says; None is a deleted branch."""
-        del before
+        del before, file
         return ref_content(snapshot_id)
+
+    def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
+        """Nothing: these files have a single member (R1-12). Snapshots hold their own ids."""
+        del data, key
+        return None
 
     def parse(self, data: bytes, key: str) -> SnapshotId | None:
         """Read such a file; raises FormatError. None is a deleted branch."""

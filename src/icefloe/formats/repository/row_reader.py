@@ -15,7 +15,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import HEADER_SIZE, bad_file, body_of, decode_msgpack, decompress
 from icefloe.formats.repository.rows import EXTENSION
-from icefloe.formats.repository.snapshot_columns import check_paths, load_node
+from icefloe.formats.repository.snapshot_columns import MAX_CHECKSUM, check_paths, load_node
 from icefloe.formats.repository.zarr_structs import rebuild_array, rebuild_group
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
@@ -29,7 +29,7 @@ from icefloe.model.ids import (
 )
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo, ManifestIndex, lay_out
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 from icefloe.model.transaction_log import Move, TransactionLog
 from icefloe.model.zarr_document import parse_document
 
@@ -123,6 +123,18 @@ class _Reader:
             raise self.bad(f"{count} {name}", column)
         return column
 
+    def checksums(self, extension: dict[str, Any], name: str, count: int) -> list[int]:
+        """A list of the extension that has a checksum for each row; 0 for none."""
+        column = self.column(extension, name, count) or [0] * count
+        return [self.number(value, "a checksum", MAX_CHECKSUM) for value in column]
+
+    def file_sum(self, extension: dict[str, Any], name: str) -> FileSum | None:
+        """Size and checksum of a file, if the extension has them."""
+        if name not in extension:
+            return None
+        size, checksum = self.fields(extension[name], (2,), "size and checksum of a file")
+        return FileSum(self.number(size, "a size"), self.number(checksum, "a sum", MAX_CHECKSUM))
+
 
 def _body(data: bytes, header: Header | None, key: str) -> Any:
     if header is not None:
@@ -177,6 +189,8 @@ def decode_snapshot(
         manifests=infos,
         attribute_files=attribute_files,
         nodes=_nodes(nodes, extension, infos, attribute_files, read),
+        log_file=read.file_sum(extension, "log"),
+        parent_file=read.file_sum(extension, "parent"),
     )
 
 
@@ -227,6 +241,7 @@ def _manifests(
     listed = read.items(value, "manifest files")
     facts = read.column(extension, "manifests", len(listed))
     sets = read.column(extension, "sets", len(listed)) or [""] * len(listed)
+    sums = read.checksums(extension, "manifest_checksums", len(listed))
     infos = []
     for at, item in enumerate(listed):
         fields = read.fields(item, (2, 3, 4), "a manifest file")
@@ -245,7 +260,7 @@ def _manifests(
         elif len(numbers) == 2:
             size = numbers[1]
         name = read.text(sets[at], "the name of a manifest set")
-        infos.append(ManifestFileInfo(read.id(fields[0], ManifestId), size, count, name))
+        infos.append(ManifestFileInfo(read.id(fields[0], ManifestId), size, count, name, sums[at]))
     return tuple(infos)
 
 
@@ -254,12 +269,12 @@ def _attribute_files(
 ) -> tuple[AttributesFileInfo, ...]:
     listed = read.items(value, "attribute files")
     sizes = read.column(extension, "attribute_files", len(listed)) or [0] * len(listed)
+    sums = read.checksums(extension, "attribute_checksums", len(listed))
     infos = []
-    for item, size in zip(listed, sizes, strict=True):
+    for item, size, checksum in zip(listed, sizes, sums, strict=True):
         fields = read.fields(item, (1, 2), "an attribute file")
-        infos.append(
-            AttributesFileInfo(read.id(fields[0], AttributesId), read.number(size, "a size"))
-        )
+        file_id = read.id(fields[0], AttributesId)
+        infos.append(AttributesFileInfo(file_id, read.number(size, "a size"), checksum))
     return tuple(infos)
 
 
@@ -553,9 +568,8 @@ def decode_transaction_log(data: bytes, header: Header | None, key: str) -> Tran
     """Read a transaction log of any row layout."""
     read = _Reader(key)
     fields = read.fields(_body(data, header, key), (7, 8, 9), "a transaction log")
-    moves: tuple[Move, ...] = ()
-    if len(fields) == 9:
-        moves = tuple(_moves(read.extension(fields.pop()), read))
+    extension = read.extension(fields.pop()) if len(fields) == 9 else {}
+    repaired = extension.get("repaired_for")
     if len(fields) == 8:
         read.number(fields.pop(0), "a version")
     *sets, chunks = fields
@@ -573,7 +587,8 @@ def decode_transaction_log(data: bytes, header: Header | None, key: str) -> Tran
         updated_groups=attributes - new - metadata,
         updated_arrays=metadata - new,
         updated_chunks=dict(_updated_chunks(chunks, read)),
-        moves=moves,
+        moves=tuple(_moves(extension, read)),
+        repaired_for=None if repaired is None else read.id(repaired, SnapshotId),
     )
 
 

@@ -6,16 +6,15 @@ plain reader of spec 001 passes it by; see `row_reader` for the other direction.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import encode_msgpack
 from icefloe.formats.repository.zarr_structs import array_struct, storable
+from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import encode_base32
 
@@ -33,17 +32,6 @@ FORMAT_VERSION = 0
 """R2-33: the version within the structs; the header has the one that counts."""
 MAX_HISTORY = 1000
 """H-15: ancestors that a snapshot remembers."""
-
-_document_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def _parse(document: bytes) -> dict[str, Any]:
-    try:
-        return _document_decoder.decode(document)
-    except msgspec.DecodeError:
-        # Python's own parser also takes NaN and integers of any size.
-        parsed: dict[str, Any] = json.loads(document)
-        return parsed
 
 
 def encode_time(time: datetime) -> str:
@@ -70,6 +58,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             node.path: node.attributes.position for node in nodes if node.attributes is not None
         },
     }
+    extension |= _file_sums(snapshot)
     fields = [
         FORMAT_VERSION,
         {EXTENSION: extension},
@@ -86,6 +75,19 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     return encode_msgpack(fields)
 
 
+def _file_sums(snapshot: Snapshot) -> dict[str, Any]:
+    """CRC-32C of the files that a snapshot refers to, where they are known."""
+    sums: dict[str, Any] = {
+        "manifest_checksums": [info.checksum for info in snapshot.manifests],
+        "attribute_checksums": [info.checksum for info in snapshot.attribute_files],
+    }
+    sums = {name: column for name, column in sums.items() if any(column)}
+    for name, file in (("log", snapshot.log_file), ("parent", snapshot.parent_file)):
+        if file is not None:
+            sums[name] = [file.size_bytes, file.checksum]
+    return sums
+
+
 def _stub(stub: SnapshotStub) -> list[Any]:
     return [str(stub.id), encode_time(stub.written_at), stub.message]
 
@@ -98,7 +100,7 @@ def _node(node: Node) -> list[Any]:
         at = node.attributes.position
         whole = whole[:at] + b"{}" + whole[at:]
         attributes = {"Ref": [str(node.attributes.file), node.attributes.row]}
-    document = _parse(whole)
+    document = parse_document(whole)
     if attributes is None and document.get("attributes") is not None:
         attributes = {"Inline": storable(document["attributes"])}
     data: Any = "Group"
@@ -176,12 +178,12 @@ def encode_attributes(rows: Sequence[bytes]) -> bytes:
 
     One more element after the maps holds the JSON itself, verbatim.
     """
-    maps = [storable(_parse(row)) for row in rows]
+    maps = [storable(parse_document(row)) for row in rows]
     return encode_msgpack([*maps, list(rows)])
 
 
 def encode_transaction_log(log: TransactionLog) -> bytes:
-    """Body of a transaction log: eight fields, and a ninth if nodes moved (H-32).
+    """Body of a transaction log: eight fields, and a ninth for moves and repairs (H-32).
 
     As the reference implementation did, new nodes count among those with updated attributes.
     """
@@ -199,9 +201,13 @@ def encode_transaction_log(log: TransactionLog) -> bytes:
             for node_id in sorted(log.updated_chunks)
         },
     ]
+    extension: dict[str, Any] = {}
     if log.moves:
-        moves = [[str(move.node_id), move.source, move.target] for move in log.moves]
-        fields.append({EXTENSION: {"moves": moves}})
+        extension["moves"] = [[str(m.node_id), m.source, m.target] for m in log.moves]
+    if log.repaired_for is not None:
+        extension["repaired_for"] = str(log.repaired_for)
+    if extension:
+        fields.append({EXTENSION: extension})
     return encode_msgpack(fields)
 
 

@@ -34,13 +34,15 @@ from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.node_columns import AttributesRef, ManifestRef, NodeColumns, RefColumns
 from icefloe.model.nodes import Node, NodeTable, make_stored_node
 from icefloe.model.paths import ROOT
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 
 if TYPE_CHECKING:
     from icefloe.model.node_columns import Column
 
 MAX_HISTORY = 16
 """Ancestors that a snapshot remembers; older ones are found through them (H-15)."""
+
+MAX_CHECKSUM = 2**32 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -76,6 +78,12 @@ class _Snapshot(msgspec.Struct, omit_defaults=True):
     attributes: bytes = b""
     """Ids of the attribute files, 12 bytes each."""
     attributes_sizes: Any = 0
+    attributes_checksums: Any = 0
+    """CRC-32C of each file; 0 for none."""
+    log_file: tuple[int, int] | None = None
+    """Size and CRC-32C of the transaction log."""
+    parent_file: tuple[int, int] | None = None
+    """Size and CRC-32C of the snapshot file of the parent."""
     paths: list[str] = []
     """Paths of the nodes, in ascending order."""
     nodes: bytes = b""
@@ -150,6 +158,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         ),
         attributes=b"".join([info.id for info in snapshot.attribute_files]),
         attributes_sizes=pack_list([info.size_bytes for info in snapshot.attribute_files]),
+        attributes_checksums=_pack_checksums(snapshot.attribute_files),
+        log_file=_pack_sum(snapshot.log_file),
+        parent_file=_pack_sum(snapshot.parent_file),
         paths=list(snapshot.nodes.paths),
         nodes=snapshot.nodes.columns().ids,
     )
@@ -276,12 +287,25 @@ def decode_snapshot(body: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
         manifests=manifests,
         attribute_files=files,
         nodes=_unpack_nodes(packed, manifests, files, key),
+        log_file=_unpack_sum(packed.log_file, key),
+        parent_file=_unpack_sum(packed.parent_file, key),
     )
 
 
-def _pack_checksums(manifests: tuple[ManifestFileInfo, ...]) -> Any:
-    checksums = [info.checksum for info in manifests]
+def _pack_checksums(infos: tuple[ManifestFileInfo, ...] | tuple[AttributesFileInfo, ...]) -> Any:
+    checksums = [info.checksum for info in infos]
     return pack_list(checksums) if any(checksums) else 0
+
+
+def _pack_sum(file: FileSum | None) -> tuple[int, int] | None:
+    return None if file is None else (file.size_bytes, file.checksum)
+
+
+def _unpack_sum(packed: tuple[int, int] | None, key: str) -> FileSum | None:
+    if packed is None:
+        return None
+    size, checksum = packed
+    return FileSum(unpack_integer(size, key), unpack_integer(checksum, key, limit=MAX_CHECKSUM))
 
 
 def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ...]:
@@ -293,7 +317,7 @@ def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ..
     numbers = unpack_column(packed.manifest_sets, len(ids), key, limit=len(packed.sets))
     sets = ["", *packed.sets]
     names = [sets[int(number)] for number in numbers]
-    checksums = unpack_column(packed.manifest_checksums, len(ids), key, limit=2**32 - 1)
+    checksums = unpack_column(packed.manifest_checksums, len(ids), key, limit=MAX_CHECKSUM)
     return tuple(
         map(ManifestFileInfo, ids, map(int, sizes), map(int, counts), names, map(int, checksums))
     )
@@ -301,8 +325,11 @@ def _unpack_manifests(packed: _Snapshot, key: str) -> tuple[ManifestFileInfo, ..
 
 def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]:
     ids = _unpack_ids(packed.attributes, AttributesId, key)
+    if not ids:
+        return ()
     sizes = unpack_column(packed.attributes_sizes, len(ids), key)
-    return tuple(map(AttributesFileInfo, ids, map(int, sizes)))
+    checksums = unpack_column(packed.attributes_checksums, len(ids), key, limit=MAX_CHECKSUM)
+    return tuple(map(AttributesFileInfo, ids, map(int, sizes), map(int, checksums)))
 
 
 _DOTS = ("/./", "/../", "/.\0", "/..\0")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from icefloe.formats.zarr_parts import as_list, key_encoding_document, key_encoding_name
+
 if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
 
@@ -54,16 +56,12 @@ def array_struct(document: dict[str, Any], array: ArrayMetadata) -> list[Any]:
         array.shape,
         data_type,
         chunk_shape,
-        _key_encoding(document, array),
+        key_encoding_name(document, array),
         {_VARIANTS[data_type]: _fill_value(document.get("fill_value"), data_type)},
-        [_named(codec) for codec in _as_list(document.get("codecs"))],
-        None if transformers is None else [_named(item) for item in _as_list(transformers)],
+        [_named(codec) for codec in as_list(document.get("codecs"))],
+        None if transformers is None else [_named(item) for item in as_list(transformers)],
         array.dimension_names,
     ]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _named(value: Any) -> list[Any]:
@@ -75,15 +73,6 @@ def _named(value: Any) -> list[Any]:
             storable(configuration) if isinstance(configuration, dict) else None,
         ]
     return [str(value), None]
-
-
-def _key_encoding(document: dict[str, Any], array: ArrayMetadata) -> str:
-    """H-17: `Default` is the default encoding with nothing said of its separator."""
-    value = document.get("chunk_key_encoding")
-    configuration = value.get("configuration") if isinstance(value, dict) else None
-    if array.key_encoding == "default" and not configuration:
-        return "Default"
-    return "Slash" if array.key_separator == "/" else "Dot"
 
 
 def _fill_value(value: Any, data_type: str) -> Any:
@@ -117,7 +106,7 @@ def _octets(value: Any) -> list[int]:
             return list(base64.b64decode(value, validate=True))
         except (binascii.Error, ValueError):
             return []
-    return [item for item in _as_list(value) if type(item) is int and 0 <= item < 256]
+    return [item for item in as_list(value) if type(item) is int and 0 <= item < 256]
 
 
 def _float(value: Any, width: int) -> msgspec.Raw | float:
@@ -180,7 +169,7 @@ def rebuild_array(fields: Any, attributes: bytes | None) -> tuple[bytes, int]:
         "shape": shape,
         "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk_shape}},
-        "chunk_key_encoding": _document_encoding(encoding),
+        "chunk_key_encoding": key_encoding_document(encoding),
         "fill_value": _document_fill_value(fill_value),
         "codecs": [_document_named(codec) for codec in codecs],
     }
@@ -199,13 +188,6 @@ def _rebuild(node_type: str, attributes: bytes | None, rest: dict[str, Any]) -> 
     if rest:
         tail = b"," + tail
     return head + (attributes or b"") + tail, len(head)
-
-
-def _document_encoding(encoding: str) -> dict[str, Any]:
-    if encoding == "Default":
-        return {"name": "default"}
-    separator = {"Slash": "/", "Dot": "."}[encoding]
-    return {"name": "default", "configuration": {"separator": separator}}
 
 
 def _document_named(pair: Any) -> dict[str, Any]:

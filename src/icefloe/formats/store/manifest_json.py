@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.errors import FormatError
     from icefloe.model.ids import NodeId
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _MAX_NUMBER = 2**64 - 1
 _KEY = re.compile(r"(?:0|[1-9][0-9]{0,18})(?:/(?:0|[1-9][0-9]{0,18}))*")
 _MAX_RANK = 64
+_LINES_AT_ONCE = 8192
 _MAX_COORDINATE = 2**63 - 2
 
 
@@ -81,46 +83,100 @@ def encode_manifest(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> bytes:
     ordered = sorted(parts, key=lambda part: part[0])
     if not sum(len(chunks) for _, chunks in ordered):
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
-    lines: list[tuple[bytes, bytes]] = []
-    for node, chunks in ordered:
-        lines += zip(_keys(node, chunks), map(encode, _payloads(chunks.refs)), strict=True)
+    lines = [line for node, chunks in ordered for line in _lines(node, chunks)]
     return json_object({"chunks": lines_object(lines)})
 
 
-def _keys(node: NodeId, chunks: ArrayChunks) -> list[bytes]:
+def _lines(node: NodeId, chunks: ArrayChunks) -> Iterator[bytes]:
+    """Members of the object of chunks, some lines at a time, in the order of the grid."""
     pattern = "/".join([str(node_number(node)), *(["%d"] * chunks.index.rank)])
-    template = f'"{pattern}"'.encode("ascii")
-    return [template % coords for coords in chunks.index.tuples()]
-
-
-def _payloads(refs: ChunkRefs) -> Iterator[_Payload]:
-    columns = (refs.kinds, refs.sources, refs.offsets, refs.lengths, refs.checksums)
-    files = [row.tobytes() for row in refs.files]
-    names: dict[int, msgspec.Raw] = {}
-    native, virtual, inline = ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE
-    for kind, source, offset, length, checksum in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
-        if kind == native:
-            name = names.get(source)
-            if name is None:
-                name = names[source] = msgspec.Raw(encode(numbers(files[source])))
-            yield _Payload(Ref=_Native(name, offset, length, checksum))
-        elif kind == virtual:
-            locations = refs.locations
-            yield _Payload(
-                Virtual=_Virtual(
-                    locations.urls[source],
-                    offset,
-                    length,
-                    locations.etags[source] or None,
-                    int(locations.modified[source]) or None,
-                )
-            )
-        elif kind == inline:
-            yield _Payload(Inline=list(refs.inline[offset : offset + length]))
+    name = f'"{pattern}":'.encode("ascii")
+    coords = chunks.index.coords()
+    kinds = np.unique(chunks.refs.kinds).tolist()
+    for start in range(0, len(chunks), _LINES_AT_ONCE):
+        places = coords[start : start + _LINES_AT_ONCE]
+        refs = chunks.refs.slice(start, start + len(places))
+        columns = [places[:, axis].tolist() for axis in range(places.shape[1])]
+        if kinds in ([ChunkKind.NATIVE], [ChunkKind.VIRTUAL]):
+            make = _native if kinds == [ChunkKind.NATIVE] else _virtual
+            yield _filled(name + _EXTERNAL, [*columns, *make(refs, np.arange(len(refs)))])
         else:
-            raise InvalidInputError("a manifest holds native, virtual and inline references only")
+            only_inline = kinds == [ChunkKind.INLINE]
+            made = _inline(refs, np.arange(len(refs))) if only_inline else _payloads(refs)
+            yield _filled(name + b"%b", [*columns, made])
+
+
+def _filled(template: bytes, columns: list[list[Any]]) -> bytes:
+    """A template with each row of some columns, all in one go."""
+    count, width = len(columns[0]), len(columns)
+    values: list[Any] = [None] * (count * width)
+    for place, column in enumerate(columns):
+        values[place::width] = column
+    return (template + (b",\n" + template) * (count - 1)) % tuple(values)
+
+
+def _payloads(refs: ChunkRefs) -> list[bytes]:
+    """JSON of each reference, of whatever kind."""
+    found: list[bytes] = [b""] * len(refs)
+    left = len(refs)
+    for kind in (ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE):
+        rows = np.flatnonzero(refs.kinds == kind)
+        left -= len(rows)
+        if kind is ChunkKind.INLINE:
+            made = _inline(refs, rows)
+        else:
+            columns = (_native if kind is ChunkKind.NATIVE else _virtual)(refs, rows)
+            made = [_EXTERNAL % row for row in zip(*columns, strict=True)]
+        for row, payload in zip(rows.tolist(), made, strict=True):
+            found[row] = payload
+    if left:
+        raise InvalidInputError("a manifest holds native, virtual and inline references only")
+    return found
+
+
+_EXTERNAL = b'%b%d,"length":%d%b'
+_Columns = tuple[list[bytes], list[int], list[int], list[bytes]]
+"""What stands before the offset, the offset, the length, and what follows."""
+
+
+def _native(refs: ChunkRefs, rows: npt.NDArray[np.intp]) -> _Columns:
+    sources = refs.sources[rows]
+    heads = {
+        source: b'{"Ref":{"id":%b,"offset":' % encode(numbers(refs.files[source].tobytes()))
+        for source in np.unique(sources).tolist()
+    }
+    tails = [
+        b',"checksum":%d}}' % checksum if checksum else b"}}"
+        for checksum in refs.checksums[rows].tolist()
+    ]
+    offsets, lengths = refs.offsets[rows].tolist(), refs.lengths[rows].tolist()
+    return [heads[source] for source in sources.tolist()], offsets, lengths, tails
+
+
+def _virtual(refs: ChunkRefs, rows: npt.NDArray[np.intp]) -> _Columns:
+    sources = refs.sources[rows]
+    locations = refs.locations
+    heads: dict[int, bytes] = {}
+    tails: dict[int, bytes] = {}
+    for source in np.unique(sources).tolist():
+        heads[source] = b'{"Virtual":{"location":%b,"offset":' % encode(locations.urls[source])
+        etag, modified = locations.etags[source], int(locations.modified[source])
+        tails[source] = (
+            (b',"etag":%b' % encode(etag) if etag else b"")
+            + (b',"last_modified":%d' % modified if modified else b"")
+            + b"}}"
+        )
+    listed = sources.tolist()
+    offsets, lengths = refs.offsets[rows].tolist(), refs.lengths[rows].tolist()
+    return [heads[each] for each in listed], offsets, lengths, [tails[each] for each in listed]
+
+
+def _inline(refs: ChunkRefs, rows: npt.NDArray[np.intp]) -> list[bytes]:
+    starts, lengths = refs.offsets[rows].tolist(), refs.lengths[rows].tolist()
+    return [
+        b'{"Inline":%b}' % encode(list(refs.inline[start : start + length]))
+        for start, length in zip(starts, lengths, strict=True)
+    ]
 
 
 # --- reading
@@ -129,87 +185,122 @@ def _payloads(refs: ChunkRefs) -> Iterator[_Payload]:
 def decode_manifest(data: bytes, key: str) -> ManifestIndex:
     """Read a whole manifest file; its blocks stay in memory."""
     chunks = decode(_decoder, data, key).chunks
-    places: dict[tuple[int, int], _Rows] = {}
-    coords = _coordinates(list(chunks), key)
-    for (node, *place), payload in zip(coords, chunks.values(), strict=True):
-        group = (node, len(place))
-        rows = places.get(group)
-        if rows is None:
-            rows = places[group] = _Rows(key)
-        rows.add(place, payload)
-    parts = [(node_id(node), rows.table(rank)) for (node, rank), rows in sorted(places.items())]
+    refs = _References(list(chunks.values()), key).columns()
+    parts = []
+    for node, rows, coords in _arrays(list(chunks), key):
+        own = refs if len(rows) == len(refs) else refs.take(rows).compact()
+        try:
+            parts.append((node_id(node), ArrayChunks.from_columns(coords, own)))
+        except (InvalidInputError, OverflowError) as error:
+            raise bad_file(key, str(error)) from None
     index, blocks = lay_out(parts)
     return msgspec.structs.replace(index, resident=tuple(blocks))
 
 
-def _coordinates(keys: list[str], key: str) -> Iterator[list[int]]:
-    for text in keys:
-        # A number may be written in many ways; each chunk has one key.
-        if _KEY.fullmatch(text) is None:
-            raise bad_file(key, f"expected a key such as '7/0/12' for a chunk, found {text[:60]!r}")
-        values = list(map(int, text.split("/")))
-        if values[0] >= 2**32 or max(values) > _MAX_COORDINATE or len(values) > _MAX_RANK + 1:
-            raise bad_file(key, f"a node or coordinate is out of range in {text[:60]!r}")
-        yield values
+def _arrays(
+    keys: list[str], key: str
+) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.uint64]]]:
+    """Nodes with the rows and coordinates of their chunks; one may have chunks of two ranks."""
+    if not keys:
+        return
+    # A number may be written in many ways; each chunk has one key.
+    if None in map(_KEY.fullmatch, keys):
+        wrong = next(text for text in keys if _KEY.fullmatch(text) is None)
+        raise bad_file(key, f"expected a key such as '7/0/12' for a chunk, found {wrong[:60]!r}")
+    lengths = np.array([text.count("/") + 1 for text in keys])
+    values = np.array(list(map(int, "/".join(keys).split("/"))), dtype=np.uint64)
+    starts = np.cumsum(lengths) - lengths
+    nodes = values[starts]
+    if nodes.max() >= 2**32 or values.max() > _MAX_COORDINATE or lengths.max() > _MAX_RANK + 1:
+        raise bad_file(key, "a node or coordinate is out of range")
+    groups = nodes * np.uint64(_MAX_RANK + 1) + (lengths - 1).astype(np.uint64)
+    order = np.argsort(groups, kind="stable")
+    found, first = np.unique(groups[order], return_index=True)
+    for group, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
+        node, rank = divmod(group, _MAX_RANK + 1)
+        places = starts[rows, np.newaxis] + np.arange(1, rank + 1)
+        yield node, rows, values[places]
 
 
-class _Rows:
-    """References of one array on their way to columns."""
+class _References:
+    """Payloads of a manifest on their way to columns."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, payloads: list[_Payload], key: str) -> None:
         self._key = key
-        self._coords: list[list[int]] = []
-        self._rows: list[tuple[int, int, int, int, int]] = []
-        self._files: dict[bytes, int] = {}
-        self._locations: dict[tuple[str, str | None, int | None], int] = {}
-        self._inline: list[bytes] = []
-        self._inline_end = 0
+        self._payloads = payloads
+        count = len(payloads)
+        self._kinds = np.zeros(count, dtype=np.uint8)
+        self._sources = np.zeros(count, dtype=np.uint32)
+        self._offsets = np.zeros(count, dtype=np.uint64)
+        self._lengths = np.zeros(count, dtype=np.uint64)
+        self._checksums = np.zeros(count, dtype=np.uint32)
 
-    def add(self, coords: list[int], payload: _Payload) -> None:
-        """Add one reference."""
-        self._coords.append(coords)
-        native, virtual, inline = payload.Ref, payload.Virtual, payload.Inline
-        if (native is not None) + (virtual is not None) + (inline is not None) != 1:
-            raise bad_file(self._key, "a chunk is exactly one of 'Inline', 'Virtual' and 'Ref'")
-        if native is not None:
-            source = self._files.setdefault(bytes(native.id), len(self._files))
-            self._add(ChunkKind.NATIVE, source, native.offset, native.length, native.checksum)
-        elif virtual is not None:
-            entry = (virtual.location, virtual.etag, virtual.last_modified)
-            source = self._locations.setdefault(entry, len(self._locations))
-            self._add(ChunkKind.VIRTUAL, source, virtual.offset, virtual.length, 0)
-        elif inline is not None:
-            self._add(ChunkKind.INLINE, 0, self._inline_end, len(inline), 0)
-            self._inline.append(bytes(inline))
-            self._inline_end += len(inline)
-
-    def _add(self, kind: int, source: int, offset: int, length: int, checksum: int) -> None:
-        if offset + length > _MAX_NUMBER:
-            raise bad_file(self._key, f"a chunk of {length} bytes at {offset} is beyond 2**64")
-        self._rows.append((int(kind), source, offset, length, checksum))
-
-    def table(self, rank: int) -> ArrayChunks:
-        """The columns."""
-        kinds, sources, offsets, lengths, checksums = zip(*self._rows, strict=True)
-        refs = ChunkRefs(
-            np.array(kinds, dtype=np.uint8),
-            np.array(sources, dtype=np.uint32),
-            np.array(offsets, dtype=np.uint64),
-            np.array(lengths, dtype=np.uint64),
-            np.array(checksums, dtype=np.uint32),
-            self._file_ids(),
-            Locations.of(list(self._locations)),
-            b"".join(self._inline),
-        )
-        coords = np.array(self._coords, dtype=np.uint64).reshape(len(self._rows), rank)
+    def columns(self) -> ChunkRefs:
+        """All references; raises FormatError for what is none."""
         try:
-            return ArrayChunks.from_columns(coords, refs)
-        except (InvalidInputError, OverflowError) as error:
-            raise bad_file(self._key, str(error)) from None
+            files, locations, inline = self._native(), self._virtual(), self._inline()
+        except OverflowError:
+            raise bad_file(self._key, "an offset or length is beyond 2**64") from None
+        if not self._kinds.all():
+            raise self._not_one()
+        over = np.flatnonzero(self._offsets > np.uint64(_MAX_NUMBER) - self._lengths)
+        if len(over):
+            offset, length = int(self._offsets[over[0]]), int(self._lengths[over[0]])
+            raise bad_file(self._key, f"a chunk of {length} bytes at {offset} is beyond 2**64")
+        return ChunkRefs(
+            self._kinds,
+            self._sources,
+            self._offsets,
+            self._lengths,
+            self._checksums,
+            files,
+            locations,
+            inline,
+        )
 
-    def _file_ids(self) -> npt.NDArray[np.uint8]:
+    def _rows(self, kind: ChunkKind, rows: list[int]) -> npt.NDArray[np.intp]:
+        found = np.array(rows, dtype=np.intp)
+        if self._kinds[found].any():
+            raise self._not_one()
+        self._kinds[found] = kind
+        return found
+
+    def _not_one(self) -> FormatError:
+        return bad_file(self._key, "a chunk is exactly one of 'Inline', 'Virtual' and 'Ref'")
+
+    def _native(self) -> npt.NDArray[np.uint8]:
+        found = [(row, p.Ref) for row, p in enumerate(self._payloads) if p.Ref is not None]
+        rows = self._rows(ChunkKind.NATIVE, [row for row, _ in found])
+        files: dict[bytes, int] = {}
+        self._sources[rows] = [files.setdefault(bytes(ref.id), len(files)) for _, ref in found]
+        self._offsets[rows] = np.array([ref.offset for _, ref in found], dtype=np.uint64)
+        self._lengths[rows] = np.array([ref.length for _, ref in found], dtype=np.uint64)
+        self._checksums[rows] = [ref.checksum for _, ref in found]
+        return self._file_ids(list(files))
+
+    def _virtual(self) -> Locations:
+        found = [(row, p.Virtual) for row, p in enumerate(self._payloads) if p.Virtual is not None]
+        rows = self._rows(ChunkKind.VIRTUAL, [row for row, _ in found])
+        places: dict[tuple[str, str | None, int | None], int] = {}
+        self._sources[rows] = [
+            places.setdefault((ref.location, ref.etag, ref.last_modified), len(places))
+            for _, ref in found
+        ]
+        self._offsets[rows] = np.array([ref.offset for _, ref in found], dtype=np.uint64)
+        self._lengths[rows] = np.array([ref.length for _, ref in found], dtype=np.uint64)
+        return Locations.of(list(places))
+
+    def _inline(self) -> bytes:
+        found = [(row, p.Inline) for row, p in enumerate(self._payloads) if p.Inline is not None]
+        rows = self._rows(ChunkKind.INLINE, [row for row, _ in found])
+        data = [bytes(octets) for _, octets in found]
+        lengths = np.array(list(map(len, data)), dtype=np.uint64)
+        self._offsets[rows] = np.cumsum(lengths, dtype=np.uint64) - lengths
+        self._lengths[rows] = lengths
+        return b"".join(data)
+
+    def _file_ids(self, texts: list[bytes]) -> npt.NDArray[np.uint8]:
         """All ids at once: there may be as many as chunks."""
-        texts = list(self._files)
         if any(text.count(b",") != OBJECT_ID_SIZE - 1 for text in texts):
             raise bad_file(self._key, f"an id has {OBJECT_ID_SIZE} integers")
         joined = b"[" + b",".join([text[1:-1] for text in texts]) + b"]"

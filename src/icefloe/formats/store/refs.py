@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from icefloe.formats.sequence_refs import MAX_NAME_BYTES, SequenceRefs, check_re
 from icefloe.formats.store.layout import REFS_FOLDER
 from icefloe.formats.store.object_ids import ObjectId, from_numbers, numbers
 from icefloe.model.ids import SnapshotId
+from icefloe.model.snapshot import FileSum
 
 if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 _EXTENSION = ".json"
 DELETED = "deleted"
 """The property that marks a branch as deleted (H-22)."""
+FILE = "icefloe"
+"""The property that has size and CRC-32C of the snapshot's file."""
+
+
+class SnapshotFile(msgspec.Struct):
+    """Size and CRC-32C of a snapshot file."""
+
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    checksum: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class RefData(msgspec.Struct):
@@ -33,10 +43,14 @@ class RefData(msgspec.Struct):
 _decoder = msgspec.json.Decoder(RefData)
 
 
-def ref_content(snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
+def ref_content(
+    snapshot_id: SnapshotId | None, before: SnapshotId | None, file: FileSum | None = None
+) -> bytes:
     """Content of a reference. A deleted branch still names where it was last."""
     target = snapshot_id or before or SnapshotId(bytes(SnapshotId.SIZE))
-    properties = {DELETED: True} if snapshot_id is None else {}
+    properties: dict[str, Any] = {DELETED: True} if snapshot_id is None else {}
+    if file is not None:
+        properties[FILE] = SnapshotFile(file.size_bytes, file.checksum)
     return msgspec.json.encode(RefData(properties, numbers(target), datetime.now(UTC)))
 
 
@@ -96,9 +110,21 @@ class StoreRefNames:
         names = map(self.tag_of, storage.list_dir(REFS_FOLDER))
         return {name for name in names if name}
 
-    def content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
+    def content(
+        self, snapshot_id: SnapshotId | None, before: SnapshotId | None, file: FileSum | None
+    ) -> bytes:
         """What the file of a reference says; None is a deleted branch, which was at `before`."""
-        return ref_content(snapshot_id, before)
+        return ref_content(snapshot_id, before, file)
+
+    def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
+        """What such a file, which was parsed before, remembers of the snapshot's file."""
+        del key
+        held = _decoder.decode(data).properties.get(FILE)
+        try:
+            found = msgspec.convert(held, SnapshotFile)
+        except msgspec.ValidationError:
+            return None  # properties belong to everybody
+        return FileSum(found.size, found.checksum)
 
     def parse(self, data: bytes, key: str) -> SnapshotId | None:
         """Read such a file; raises FormatError. None is a deleted branch."""

@@ -26,11 +26,12 @@ from icefloe.formats.store.object_ids import (
     numbers,
 )
 from icefloe.formats.store.text_files import decode, decode_json, encode, json_object, lines_object
+from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
-from icefloe.model.snapshot import AttributesFileInfo, Snapshot, SnapshotStub
+from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Checksum = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+"""CRC-32C of a file; 0 for none."""
 _MAX_COORDINATE = 2**63 - 2
 
 
@@ -61,11 +64,18 @@ class _ManifestInfo(msgspec.Struct, omit_defaults=True):
     size: Count
     refs: Count
     set: str = ""
+    checksum: Checksum = 0
 
 
-class _AttributesInfo(msgspec.Struct):
+class _AttributesInfo(msgspec.Struct, omit_defaults=True):
     id: str
     size: Count
+    checksum: Checksum = 0
+
+
+class _FileSum(msgspec.Struct):
+    size: Count
+    checksum: Checksum
 
 
 class _Extension(msgspec.Struct, omit_defaults=True):
@@ -75,6 +85,8 @@ class _Extension(msgspec.Struct, omit_defaults=True):
     attribute_files: list[_AttributesInfo] = []
     properties: str | None = None
     """The properties as MessagePack in base 64, where JSON cannot hold them."""
+    parent: _FileSum | None = None
+    """The file of the parent."""
 
 
 class _Snapshot(msgspec.Struct):
@@ -96,7 +108,7 @@ class _ManifestRef(msgspec.Struct, omit_defaults=True):
 
 
 class _ArrayData(msgspec.Struct):
-    Array: tuple[dict[str, Any], list[_ManifestRef]]
+    Array: tuple[msgspec.Raw, list[_ManifestRef]]
 
 
 class _AttributesRef(msgspec.Struct):
@@ -112,6 +124,7 @@ class _UserAttributes(msgspec.Struct, forbid_unknown_fields=True):
 
 # Not strict: in JSON Schema 1.0 is an integer, too.
 _decoder = msgspec.json.Decoder(_Snapshot, strict=False)
+_struct_decoder = msgspec.json.Decoder(dict[str, Any], strict=False)
 _array_decoder = msgspec.json.Decoder(_ArrayData, strict=False)
 _attributes_decoder = msgspec.json.Decoder(_UserAttributes | None, strict=False)
 
@@ -124,11 +137,16 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     history = snapshot.history[:MAX_HISTORY]
     if snapshot.parent_id is not None and not (history and history[0].id == snapshot.parent_id):
         raise InvalidInputError("the history of a snapshot starts with its parent")
+    parent = snapshot.parent_file
     nodes = ((encode(node.path), encode(_node(node))) for node in snapshot.nodes)
     extension = _Extension(
         [_manifest_info(info) for info in snapshot.manifests],
-        [_AttributesInfo(str(info.id), info.size_bytes) for info in snapshot.attribute_files],
+        [
+            _AttributesInfo(str(info.id), info.size_bytes, info.checksum)
+            for info in snapshot.attribute_files
+        ],
         _beyond_json(snapshot.metadata),
+        None if parent is None else _FileSum(parent.size_bytes, parent.checksum),
     )
     return json_object(
         {
@@ -138,7 +156,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "total_parents": encode(snapshot.total_parents),
             "short_term_parents": encode(len(history)),
             "short_term_history": encode([_stub(stub) for stub in history]),
-            "nodes": lines_object(nodes),
+            "nodes": lines_object([b"%b:%b" % node for node in nodes]),
             "icefloe": encode(extension),
         }
     )
@@ -149,7 +167,9 @@ def _stub(stub: SnapshotStub) -> _Stub:
 
 
 def _manifest_info(info: ManifestFileInfo) -> _ManifestInfo:
-    return _ManifestInfo(str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name)
+    return _ManifestInfo(
+        str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name, info.checksum
+    )
 
 
 def _beyond_json(metadata: dict[str, Any]) -> str | None:
@@ -189,7 +209,7 @@ def _parts(document: bytes, array: ArrayMetadata | None) -> tuple[bytes | None, 
 
     Most nodes are the same from commit to commit.
     """
-    parsed = zarr_json.parse_json(document)
+    parsed = parse_document(document)
     given = parsed.get("attributes")
     attributes = zarr_json.json_safe(given) if isinstance(given, dict) else None
     struct = None if array is None else zarr_json.array_struct(parsed, array)
@@ -214,6 +234,11 @@ def _manifest_ref(ref: ManifestRef) -> _ManifestRef:
 
 
 # --- reading
+
+_NO_METADATA = (
+    *(TypeError, ValueError, KeyError, AttributeError),
+    *(RecursionError, msgspec.DecodeError),
+)
 
 
 def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
@@ -243,9 +268,17 @@ def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
         total_parents=max(found.total_parents, len(history)),
         history=history,
         manifests=nodes.manifests() if extension is None else _manifests(extension, key),
-        attribute_files=_attribute_files(extension, key),
+        attribute_files=(
+            nodes.attribute_files() if extension is None else _attribute_files(extension, key)
+        ),
         nodes=NodeTable(nodes.paths, nodes.ids, nodes.load),
+        parent_file=_parent_file(extension),
     )
+
+
+def _parent_file(extension: _Extension | None) -> FileSum | None:
+    found = None if extension is None else extension.parent
+    return None if found is None else FileSum(found.size, found.checksum)
 
 
 def _utc(time: datetime) -> datetime:
@@ -270,21 +303,44 @@ def _properties(found: _Snapshot, key: str) -> dict[str, Any]:
 def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
     try:
         return tuple(
-            ManifestFileInfo(ManifestId.parse(info.id), info.size, info.refs, info.set)
+            ManifestFileInfo(
+                ManifestId.parse(info.id), info.size, info.refs, info.set, info.checksum
+            )
             for info in extension.manifests
         )
     except InvalidInputError as error:
         raise bad_file(key, str(error)) from None
 
 
-def _attribute_files(extension: _Extension | None, key: str) -> tuple[AttributesFileInfo, ...]:
+def _attribute_files(extension: _Extension, key: str) -> tuple[AttributesFileInfo, ...]:
     try:
         return tuple(
-            AttributesFileInfo(AttributesId.parse(info.id), info.size)
-            for info in ([] if extension is None else extension.attribute_files)
+            AttributesFileInfo(AttributesId.parse(info.id), info.size, info.checksum)
+            for info in extension.attribute_files
         )
     except InvalidInputError as error:
         raise bad_file(key, str(error)) from None
+
+
+@lru_cache(maxsize=4096)
+def _rebuilt(struct: bytes | None, attributes: bytes) -> tuple[bytes, int]:
+    """A document from its parts, and where the attributes are missing that a file holds.
+
+    Many arrays are alike, and most nodes are the same from commit to commit.
+    """
+    given = _attributes_decoder.decode(attributes)
+    is_cut = given is not None and given.Ref is not msgspec.UNSET
+    inline: Any = None if given is None else {} if is_cut else given.Inline
+    document = (
+        zarr_json.group_document(inline)
+        if struct is None
+        else zarr_json.array_document(_struct_decoder.decode(struct), inline)
+    )
+    if not is_cut:
+        return document, 0
+    mark = b'\n  "attributes": '
+    position = document.index(mark + b"{}") + len(mark)
+    return document[:position] + document[position + 2 :], position
 
 
 class _NodeLoader:
@@ -307,12 +363,12 @@ class _NodeLoader:
         """The node of a row."""
         node, path = self._nodes[row], self.paths[row]
         struct, refs = self._array(node)
-        inline, outside = self._attributes(node)
+        _, outside = self._attributes(node)
         if node.zarr_metadata is not None:
             document = node.zarr_metadata.encode("utf-8")
             position = node.attributes_position or 0
         else:
-            document, position = self._rebuild(struct, inline, outside is not None)
+            document, position = self._rebuild(struct, node)
         attributes = None
         if outside is not None:
             if position > len(document):
@@ -333,7 +389,13 @@ class _NodeLoader:
         }
         return tuple(ManifestFileInfo(each, 0, 0) for each in sorted(found))
 
-    def _array(self, node: _Node) -> tuple[dict[str, Any] | None, list[_ManifestRef]]:
+    def attribute_files(self) -> tuple[AttributesFileInfo, ...]:
+        """The same for attribute files."""
+        refs = [self._attributes(node)[1] for node in self._nodes]
+        found = {from_numbers(AttributesId, ref.object_id) for ref in refs if ref is not None}
+        return tuple(AttributesFileInfo(each) for each in sorted(found))
+
+    def _array(self, node: _Node) -> tuple[msgspec.Raw | None, list[_ManifestRef]]:
         if bytes(node.node_data) == b'"Group"':
             return None, []
         return decode_json(_array_decoder, node.node_data, self._key).Array
@@ -350,26 +412,11 @@ class _NodeLoader:
         assert isinstance(found.Inline, dict)
         return found.Inline, None
 
-    def _rebuild(
-        self,
-        struct: dict[str, Any] | None,
-        attributes: dict[str, Any] | None,
-        is_cut: bool,  # noqa: FBT001
-    ) -> tuple[bytes, int]:
-        attributes = {} if is_cut else attributes
+    def _rebuild(self, struct: msgspec.Raw | None, node: _Node) -> tuple[bytes, int]:
         try:
-            document = (
-                zarr_json.group_document(attributes)
-                if struct is None
-                else zarr_json.array_document(struct, attributes)
-            )
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            return _rebuilt(None if struct is None else bytes(struct), bytes(node.user_attributes))
+        except _NO_METADATA as error:
             raise bad_file(self._key, f"not the metadata of an array: {error}") from None
-        if not is_cut:
-            return document, 0
-        mark = b'\n  "attributes": '
-        position = document.index(mark + b"{}") + len(mark)
-        return document[:position] + document[position + 2 :], position
 
     def _refs(self, refs: list[_ManifestRef], array: ArrayMetadata) -> tuple[ManifestRef, ...]:
         made = []

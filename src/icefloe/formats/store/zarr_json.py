@@ -12,7 +12,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from icefloe.formats.zarr_parts import as_list, key_encoding_document, key_encoding_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,17 +34,6 @@ _COMPLEX = {"complex64": "Complex64", "complex128": "Complex128"}
 _TYPES = {"bool", *_INTEGERS, *_FLOATS, *_COMPLEX}
 _NAMED_FLOATS = {"NaN", "Infinity", "-Infinity"}
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def parse_json(document: bytes) -> dict[str, Any]:
-    """A document that was found valid before, also if only Python takes it for JSON."""
-    try:
-        return _decoder.decode(document)
-    except msgspec.DecodeError:
-        parsed: dict[str, Any] = json.loads(document)
-        return parsed
-
 
 # --- documents to structs
 
@@ -58,19 +47,15 @@ def array_struct(document: Mapping[str, Any], array: ArrayMetadata) -> dict[str,
         "data_type": data_type,
         "fill_value": fill_value,
         "chunk_shape": [max(1, extent) for extent in chunk_shape],
-        "chunk_key_encoding": _key_encoding(document, array),
-        "codecs": [_named(codec) for codec in _as_list(document.get("codecs"))],
+        "chunk_key_encoding": key_encoding_name(document, array),
+        "codecs": [_named(codec) for codec in as_list(document.get("codecs"))],
     }
     transformers = document.get("storage_transformers")
     if transformers is not None:
-        struct["storage_transformers"] = [_named(item) for item in _as_list(transformers)]
+        struct["storage_transformers"] = [_named(item) for item in as_list(transformers)]
     if array.dimension_names is not None:
         struct["dimension_names"] = array.dimension_names
     return struct
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _named(value: Any) -> dict[str, Any]:
@@ -82,15 +67,6 @@ def _named(value: Any) -> dict[str, Any]:
     if isinstance(configuration, dict):
         named["configuration"] = json_safe(configuration)
     return named
-
-
-def _key_encoding(document: Mapping[str, Any], array: ArrayMetadata) -> str:
-    """H-17: `Default` is the default encoding with nothing said of its separator."""
-    value = document.get("chunk_key_encoding")
-    configuration = value.get("configuration") if isinstance(value, dict) else None
-    if array.key_encoding == "default" and not configuration:
-        return "Default"
-    return "Slash" if array.key_separator == "/" else "Dot"
 
 
 def _typed_fill_value(document: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -138,7 +114,7 @@ def _octets(value: Any) -> list[int]:
             return list(base64.b64decode(value, validate=True))
         except (binascii.Error, ValueError):
             return []
-    items = _as_list(value)
+    items = as_list(value)
     return items if all(type(item) is int and 0 <= item < 256 for item in items) else []
 
 
@@ -181,7 +157,7 @@ def array_document(struct: Mapping[str, Any], attributes: dict[str, Any] | None)
             "name": "regular",
             "configuration": {"chunk_shape": [_integral(size) for size in struct["chunk_shape"]]},
         },
-        "chunk_key_encoding": _document_encoding(struct["chunk_key_encoding"]),
+        "chunk_key_encoding": key_encoding_document(struct["chunk_key_encoding"]),
         "fill_value": _document_fill_value(struct["data_type"], struct["fill_value"]),
         "codecs": [_document_named(codec) for codec in struct["codecs"]],
     }
@@ -209,13 +185,6 @@ def _integral(value: Any) -> Any:
 
 def _document_type(data_type: Any) -> str:
     return f"r{_integral(data_type['rawbits'])}" if isinstance(data_type, dict) else str(data_type)
-
-
-def _document_encoding(encoding: str) -> dict[str, Any]:
-    if encoding == "Default":
-        return {"name": "default"}
-    separator = {"Slash": "/", "Dot": "."}[encoding]
-    return {"name": "default", "configuration": {"separator": separator}}
 
 
 def _document_named(value: Any) -> dict[str, Any]:

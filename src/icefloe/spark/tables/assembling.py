@@ -96,39 +96,53 @@ class Assembler:
         inside = np.array([one.start for one in region], dtype=np.int64)
         local = np.ravel_multi_index(tuple((rows.places - inside).T), extent) if extent else None
         cells = np.zeros(1, dtype=np.int64) if local is None else local
-        given = np.bincount(cells, minlength=prod(extent))
-        if (given > 1).any():
-            self._refuse_twice(rows, cells)
+        given = np.zeros(prod(extent), dtype=bool)
+        given[cells] = True
+        if np.count_nonzero(given) < len(cells):
+            order = np.argsort(cells, kind="stable")
+            again = order[1:][cells[order[1:]] == cells[order[:-1]]]
+            self.refuse_duplicates(rows.places[np.sort(again)])
         if self.refused:
             return  # nothing will be committed: only count what else is wrong
-        self.cells += len(cells)
+        values = {}
         for target in plan.targets:
-            values = encode(target.name, rows.columns[target.name], target.decoding)
-            block = self._base(target, region, extent, given)
-            flat = block.reshape(-1)
-            flat[cells] = values
-            self._put(target, region, flat.reshape(extent))
+            flat = np.empty(prod(extent), dtype=target.stored_dtype)
+            flat[cells] = encode(target.name, rows.columns[target.name], target.decoding)
+            values[target.name] = flat.reshape(extent)
+        self.write_block(rows.block, values, given.reshape(extent))
+
+    def write_block(
+        self, number: int, values: dict[str, npt.NDArray[Any]], given: npt.NDArray[np.bool_]
+    ) -> None:
+        """Write one block, by name of the variable; what is not given stays, or is missing."""
+        region = self._plan.region_of(number)
+        is_whole = bool(given.all())
+        self.cells += int(np.count_nonzero(given))
+        for target in self._plan.targets:
+            block = values[target.name]
+            if not is_whole:
+                base = self._base(target, region, given)
+                base[given] = block[given]
+                block = base
+            self._put(target, region, block)
 
     def clear(self, block: int) -> None:
         """Make the cells of the region in a block missing."""
         region = self._plan.region_of(block)
         extent = tuple(one.stop - one.start for one in region)
         for target in self._plan.targets:
-            none = np.zeros(prod(extent), dtype=np.int64)
-            self._put(target, region, self._base(target, region, extent, none))
+            none = np.zeros(extent, dtype=bool)
+            self._put(target, region, self._base(target, region, none))
 
     def _base(
-        self, target: Target, region: tuple[slice, ...], extent: tuple[int, ...], given: Numbers
+        self, target: Target, region: tuple[slice, ...], given: npt.NDArray[np.bool_]
     ) -> npt.NDArray[Any]:
         """What is in a block before rows are laid over it, in the order of the table."""
         order = [target.dims.index(d) for d in self._plan.dims]
         own = tuple(region[self._plan.dims.index(d)] for d in target.dims)
-        if (given == 1).all():
-            dtype = np.dtypes.StringDType() if target.decoding.dtype == "string" else None
-            return np.empty(extent, dtype=dtype or target.decoding.dtype)
         block = self._session.read_region(target.path, own).transpose(order).copy()
         if self._plan.clear:
-            empty = self._empty_cells(region, given.reshape(extent))
+            empty = self._empty_cells(region, given)
             if target.fill is None and empty.any():
                 raise InvalidInputError(
                     f"the rows leave cells of the region of {target.path} empty, but the array "
@@ -140,7 +154,9 @@ class Assembler:
             block[...] = target.fill
         return block
 
-    def _empty_cells(self, region: tuple[slice, ...], given: Numbers) -> npt.NDArray[np.bool_]:
+    def _empty_cells(
+        self, region: tuple[slice, ...], given: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
         """Cells of a block that are in the region that is overwritten and have no row."""
         inside = np.zeros(given.shape, dtype=bool)
         places = [
@@ -148,7 +164,7 @@ class Assembler:
             for d, one in zip(self._plan.dims, region, strict=True)
         ]
         inside[np.ix_(*places)] = True
-        empty: npt.NDArray[np.bool_] = inside & (given == 0)
+        empty: npt.NDArray[np.bool_] = inside & ~given
         return empty
 
     def _put(self, target: Target, region: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
@@ -162,15 +178,10 @@ class Assembler:
             if entries is not None:
                 self.statistics.setdefault(target.path, []).append(entries)
 
-    def _refuse_twice(self, rows: Rows, cells: Numbers) -> None:
-        order = np.argsort(cells, kind="stable")
-        again = np.zeros(len(cells), dtype=bool)
-        again[order[1:]] = cells[order[1:]] == cells[order[:-1]]
-        some = np.flatnonzero(again)[:MAX_EXAMPLES]
-        told = tuple(_named(self._plan, rows.places[row]) for row in some)
-        self.refused = self.refused.plus(
-            Refused(duplicate=int(again.sum()), duplicate_examples=told)
-        )
+    def refuse_duplicates(self, places: Numbers) -> None:
+        """Count rows for cells that had a row before, by their positions (n, dimensions)."""
+        told = tuple(_named(self._plan, place) for place in places[:MAX_EXAMPLES])
+        self.refused = self.refused.plus(Refused(duplicate=len(places), duplicate_examples=told))
 
 
 def _within(positions: Numbers, region: slice) -> Numbers:

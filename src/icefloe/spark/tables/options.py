@@ -43,7 +43,7 @@ _STREAM = {
 _WRITE = {
     *("group", "dims", "variables", "branch", "message", "operation", "append-dim", "region"),
     *("chunks", "shards", "encoding", "fill", "attributes", "coordinates", "txnappid"),
-    *("txnversion", "commit-tries", "statistics", "checkpointlocation"),
+    *("txnversion", "commit-tries", "statistics", "checkpointlocation", "max-staged-bytes"),
 }
 PROPERTY_PREFIX = "snapshot-property."
 

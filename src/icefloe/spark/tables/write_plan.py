@@ -70,6 +70,12 @@ class Target(Record, frozen=True, eq=False):
     units: tuple[int, ...]
     """The smallest unit that is written."""
 
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Of the values in memory that are written."""
+        stored = self.decoding.dtype
+        return np.dtypes.StringDType() if stored == "string" else np.dtype(stored)
+
 
 class WritePlan(Record, frozen=True, eq=False):
     """The grid that rows fill, and the blocks that one task writes alone."""

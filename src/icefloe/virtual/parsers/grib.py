@@ -1,4 +1,4 @@
-"""Parses GRIB 2 by gribberish: each message is a chunk, which its codec decodes."""
+"""Parses GRIB: edition 2 by gribberish, whose codec decodes each message as a chunk."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def parse_grib(url: str, store: AuthorizedStore) -> ParsedFile:
     from gribberish import parse_grib_dataset
 
     data = store.read(url)
-    if data[_EDITION_AT : _EDITION_AT + 1] != b"\x02":
-        edition = data[_EDITION_AT] if len(data) > _EDITION_AT else "?"
-        msg = (
-            f"{url} is GRIB edition {edition}, and only edition 2 can be referenced; convert it, "
-            "for example by `grib_set -s edition=2`"
+    edition = data[_EDITION_AT : _EDITION_AT + 1]
+    if edition == b"\x01":
+        from icefloe.virtual.parsers.grib1 import parse_grib1
+
+        return parse_grib1(url, store, data)
+    if edition != b"\x02":
+        found_edition = edition[0] if edition else "?"
+        raise InvalidInputError(
+            f"{url} is GRIB edition {found_edition}; editions 1 and 2 can be referenced"
         )
-        raise InvalidInputError(msg)
     try:
         found = parse_grib_dataset(data)
     # The library panics on what it does not know, and its panics are no Exceptions.
