@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import string
-from itertools import repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,28 +163,22 @@ class _LocationChecker:
 
     def plain(self, urls: list[str]) -> list[bool] | None:
         """Whether each may be used, if all are canonical already; None if they may not be."""
-        folder = f"{urls[0].rpartition('/')[0]}/"
         joined = "\n".join(urls) + "\n"
-        in_one_folder = joined.count("/") == len(urls) * folder.count("/") and all(
-            map(str.startswith, urls, repeat(folder))
-        )
-        if in_one_folder:
-            folders = [folder[:-1]]
-            is_plain = not any(f"{folder}{dots}\n" in joined for dots in _DOTS)
-        else:
-            split = list(map(str.rpartition, urls, repeat("/")))
-            folders = list(map(itemgetter(0), split))
-            is_plain = set(_DOTS).isdisjoint(map(itemgetter(2), split))
-        if not is_plain or joined.count("\n") != len(urls) or not _is_plain(joined):
+        if joined.count("\n") != len(urls) or not _is_plain(joined):
             return None
-        for each in dict.fromkeys(folders):
+        if any(f"/{dots}\n" in joined for dots in _DOTS):
+            return None
+        folders = [url[: url.rfind("/")] for url in urls]
+        distinct = dict.fromkeys(folders)
+        for each in distinct:
             if each not in self._folders:
                 self._folders[each] = self._folder(each)
-        verdicts = list(map(self._folders.__getitem__, folders))
-        if None in verdicts:
+        found = {self._folders[each] for each in distinct}
+        if None in found:
             return None
-        known = [verdict is True for verdict in verdicts]
-        return known * len(urls) if in_one_folder else known
+        if found == {True}:
+            return [True] * len(urls)
+        return [self._folders[each] is True for each in folders]
 
     def _folder(self, folder: str) -> bool | None:
         """Whether what lies in a folder may be used; None if the folder is not canonical."""
