@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _PLAIN = string.ascii_letters.encode() + string.digits.encode() + b"!$&'()*+,;=:@._~/-\n"
 """What the canonical form of a location never writes in another way; and ends of lines."""
-_DOTS = ("", ".", "..")
+_DOTS = ("/.\n", "/..\n")
 """Names that the canonical form does not have."""
 
 
@@ -166,9 +167,11 @@ class _LocationChecker:
         joined = "\n".join(urls) + "\n"
         if joined.count("\n") != len(urls) or not _is_plain(joined):
             return None
-        if any(f"/{dots}\n" in joined for dots in _DOTS):
+        # Short patterns are found quickly; the longer ones are hardly ever looked for.
+        if "/\n" in joined or ("/." in joined and any(name in joined for name in _DOTS)):
             return None
-        folders = [url[: url.rfind("/")] for url in urls]
+        ends = map(str.rfind, urls, repeat("/"))
+        folders = list(map(str.__getitem__, urls, map(slice, ends)))
         distinct = dict.fromkeys(folders)
         for each in distinct:
             if each not in self._folders:
@@ -178,7 +181,7 @@ class _LocationChecker:
             return None
         if found == {True}:
             return [True] * len(urls)
-        return [self._folders[each] is True for each in folders]
+        return list(map(bool, map(self._folders.__getitem__, folders)))
 
     def _folder(self, folder: str) -> bool | None:
         """Whether what lies in a folder may be used; None if the folder is not canonical."""
