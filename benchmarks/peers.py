@@ -77,7 +77,7 @@ class IcefloePeer:
         self.label = "icefloe" if durability == "fsync" else "icefloe, no fsync"
         if generation != "repository":
             self.label = f"icefloe, generation {generation}"
-            self.loaded_on_first_use += (f"icefloe.formats.{generation}.generation",)
+            self.loaded_on_first_use += (f"icefloe.formats.{generation}.codec",)
 
     def _storage(self, folder: Path) -> Any:
         import icefloe

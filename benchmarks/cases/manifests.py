@@ -255,11 +255,16 @@ def session_with(setting: Setting, objects: Iterable[tuple[str, bytes]]) -> Any:
     return session
 
 
-def with_native_chunks(setting: Setting) -> Any:
+def with_native_chunks(setting: Setting) -> tuple[Setting, list[tuple[str, bytes]]]:
+    import_everything(setting.peer)
     count = setting["references"]
     objects = [("zarr.json", GROUP), ("big/zarr.json", array_document(count))]
     objects += [(f"big/c/{row}", row.to_bytes(NATIVE_BYTES, "big")) for row in range(count)]
-    return session_with(setting, objects)
+    return setting, objects
+
+
+def commit_native(state: tuple[Setting, list[tuple[str, bytes]]], _: int) -> None:
+    session_with(*state).commit("native chunks")
 
 
 def with_small_arrays(setting: Setting) -> Any:
@@ -349,9 +354,9 @@ CASES = [
     ),
     Case(
         name="refs-commit-native",
-        title="commit {references:,} chunks that were written before",
+        title="write {references:,} chunks one by one, commit",
         peers=EVERYONE,
-        run=commit,
+        run=commit_native,
         start=with_native_chunks,
         parameters={"references": 50_000},
         quick={"references": 500},
