@@ -78,6 +78,8 @@ class IcefloePeer:
         if generation != "repository":
             self.label = f"icefloe, generation {generation}"
             self.loaded_on_first_use += (f"icefloe.formats.{generation}.codec",)
+        if generation == "dataset":
+            self.loaded_on_first_use += ("pandas",)  # pyarrow loads it if it is there
 
     def _storage(self, folder: Path) -> Any:
         import icefloe
