@@ -285,7 +285,10 @@ class ForkedProcessError(StorageError):
 
 
 class CommitStateUnknownError(StorageError):
-    """A conditional write could not be settled: it may have landed. Nothing was cleaned up."""
+    """A conditional write could not be settled: it may have landed. Nothing was cleaned up.
+
+    A session may be committed again: ConflictError then says if the first attempt has landed.
+    """
 
     kind = ErrorKind.COMMIT_STATE_UNKNOWN
 

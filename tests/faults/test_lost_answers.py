@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import zarr
@@ -10,18 +10,22 @@ import zarr
 import icefloe
 from icefloe import ConflictError, Repository
 from icefloe.errors import AlreadyExistsError, CommitStateUnknownError
+from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.settings import StorageSettings, StorageTimeoutSettings
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.endpoints.fault_proxy import FaultProxy, Trouble, fault_proxy
 from tests.formats import GENERATIONS, PUBLISHING, chosen, folder, how, keeps_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from icefloe.storage.port import Storage
+    from icefloe.versioning.session import Session
     from tests.endpoints.fixtures import S3Endpoint
 
-FIRST, SECOND = "ZZZZZZZZ.json", "ZZZZZZZY.json"
+T = TypeVar("T")
+
+FIRST, SECOND, THIRD = "ZZZZZZZZ.json", "ZZZZZZZY.json", "ZZZZZZZX.json"
 # Each stands for a way in which the client can be misled; the storage suite has them all.
 TROUBLES = [
     Trouble.DROP_AFTER,
@@ -100,25 +104,231 @@ def faulty_storage() -> FaultyStorage:
     return FaultyStorage(icefloe.in_memory_storage())
 
 
-def test_a_commit_whose_fate_is_unknown_says_so_and_stays(faulty: FaultyStorage) -> None:
+def make_array(repo: Repository) -> None:
+    """A commit with what sessions that only write chunks need."""
+    with repo.transaction("main", message="array") as store:
+        zarr.create_array(store, name="a", shape=(2,), chunks=(1,), dtype="u1")
+
+
+def write_groups(session: Session) -> None:
+    zarr.open_group(session.store, mode="a").create_group("g", attributes={"by": "us"})
+
+
+def write_chunks(session: Session) -> None:
+    zarr.open_array(session.store, path="a")[:] = 1
+
+
+def write_both(session: Session) -> None:
+    write_groups(session)
+    write_chunks(session)
+
+
+def write_attributes(session: Session) -> None:
+    zarr.open_array(session.store, path="a").attrs["by"] = "us"
+
+
+WORK = [write_groups, write_chunks, write_both, write_attributes]
+OURS = icefloe.BasicConflictSolver(on_chunk_conflict=icefloe.VersionSelection.UseOurs)
+AGAIN: list[Callable[[Session], object]] = [
+    lambda session: session.commit("again"),
+    lambda session: session.commit("again", rebase_with=icefloe.ConflictDetector()),
+    lambda session: session.commit("again", rebase_with=OURS),
+    lambda session: session.commit("again", rebase_with=icefloe.MergeSolver()),
+    lambda session: session.rebase(icefloe.ConflictDetector()),
+    lambda session: session.amend("again"),
+]
+"""What a user may try who does not know how a commit ended."""
+
+
+def lose_the_answer(faulty: FaultyStorage, repo: Repository) -> None:
+    faulty.inject(Fault.LOST_ANSWER, verb=PUBLISHING[repo.generation], key=folder("refs"))
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_commit_whose_fate_is_unknown_says_so_and_stays(
+    faulty: FaultyStorage, work: Callable[[Session], None]
+) -> None:
     repo = Repository.create(faulty, **how())
+    make_array(repo)
     session = repo.writable_session("main")
-    # Equal groups of two writers are one where nodes get their ids late; equal arrays are not.
-    root = zarr.create_group(session.store, attributes={"by": "us"})
-    root.create_array("a", shape=(2,), chunks=(1,), dtype="u1")[:] = 1
-    verb = PUBLISHING[repo.generation]
-    faulty.inject(Fault.LOST_ANSWER, verb=verb, key=folder("refs"))
+    work(session)
+    lose_the_answer(faulty, repo)
     with pytest.raises(CommitStateUnknownError) as caught:
         session.commit("perhaps")
-    assert ("state.json" if repo.generation == "dataset" else SECOND) in caught.value.key
-    assert messages(faulty) == ["perhaps", "Repository initialized"]
+    key = {"dataset": "state.json"}.get(repo.generation, THIRD)
+    assert key in caught.value.key
+    assert caught.value.snapshot_id == repo.lookup_branch("main")
     assert [verb for verb, _ in faulty.trace if verb == "delete_many"] == []
     # To commit again is to meet one's own commit: it is refused, not applied twice.
-    with pytest.raises(ConflictError):
-        session.commit("again")
-    with pytest.raises(ConflictError):
-        session.commit("again", rebase_with=icefloe.ConflictDetector())
+    for again in AGAIN:
+        with pytest.raises(ConflictError, match=f"has landed: .*{caught.value.snapshot_id}") as met:
+            again(session)
+        assert met.value.actual_parent == caught.value.snapshot_id
+        assert not session.read_only
+        assert session.has_uncommitted_changes
+    assert messages(faulty) == ["perhaps", "array", "Repository initialized"]
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_it_is_found_below_what_others_committed_since(
+    faulty: FaultyStorage, work: Callable[[Session], None]
+) -> None:
+    repo = Repository.create(faulty, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    work(session)
+    lose_the_answer(faulty, repo)
+    with pytest.raises(CommitStateUnknownError):
+        session.commit("perhaps")
+    for number in range(2):
+        with repo.transaction("main", message="theirs") as store:
+            zarr.create_group(store, path=f"theirs{number}")
+    for again in AGAIN:
+        with pytest.raises(ConflictError, match="has landed"):
+            again(session)
+    assert messages(faulty)[:3] == ["theirs", "theirs", "perhaps"]
+
+
+def test_an_amendment_whose_fate_is_unknown_is_not_repeated(faulty: FaultyStorage) -> None:
+    repo = Repository.create(faulty, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    write_groups(session)
+    lose_the_answer(faulty, repo)
+    with pytest.raises(CommitStateUnknownError):
+        session.amend("perhaps")
+    for again in AGAIN:
+        with pytest.raises(ConflictError, match="has landed"):
+            again(session)
     assert messages(faulty) == ["perhaps", "Repository initialized"]
+
+
+def test_who_discards_what_landed_goes_on_from_there(faulty: FaultyStorage) -> None:
+    repo = Repository.create(faulty, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    write_groups(session)
+    lose_the_answer(faulty, repo)
+    with pytest.raises(CommitStateUnknownError):
+        session.commit("perhaps")
+    session.discard_changes()
+    session.rebase(icefloe.ConflictDetector())
+    assert session.snapshot_id == repo.lookup_branch("main")
+    write_chunks(session)
+    session.commit("more")
+    assert messages(faulty)[:2] == ["more", "perhaps"]
+
+
+def test_a_branch_that_was_reset_does_not_tell_what_landed(faulty: FaultyStorage) -> None:
+    repo = Repository.create(faulty, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    write_groups(session)
+    lose_the_answer(faulty, repo)
+    with pytest.raises(CommitStateUnknownError):
+        session.commit("perhaps")
+    repo.reset_branch("main", "main~2")
+    with pytest.raises(ConflictError, match="no longer tells"):
+        session.commit("again", rebase_with=OURS)
+    assert messages(faulty) == ["Repository initialized"]
+
+
+class InterruptedStorage(ForwardingStorage):
+    """Does a conditional write and is then interrupted from the keyboard, if told to."""
+
+    armed = False
+
+    def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
+        result = act()
+        if self.armed and verb in {"create", "replace"} and key.startswith(folder("refs")):
+            self.armed = False
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_commit_that_was_interrupted_is_not_repeated(generation: str) -> None:
+    with chosen(generation):
+        storage = InterruptedStorage(icefloe.in_memory_storage())
+        repo = Repository.create(storage, **how())
+        session = repo.writable_session("main")
+        zarr.create_group(session.store)
+        storage.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session.commit("perhaps")
+        with pytest.raises(ConflictError, match="has landed"):
+            session.commit("again", rebase_with=OURS)
+        assert messages(storage) == ["perhaps", "Repository initialized"]
+
+
+class LateStorage(ForwardingStorage):
+    """A network that holds a conditional write back, and delivers it before the next one or never.
+
+    Whoever sent it learns nothing.
+    """
+
+    delivers = True
+    holding = False
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._held: Callable[[], object] | None = None
+
+    def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
+        if verb not in {"create", "replace"} or not key.startswith(folder("refs")):
+            return act()
+        if self.holding:
+            self.holding, self._held = False, act
+            raise CommitStateUnknownError("held back", key)
+        held, self._held = self._held, None
+        if held is not None and self.delivers:
+            held()
+        return act()
+
+
+@pytest.fixture(params=GENERATIONS)
+def late(request: pytest.FixtureRequest) -> Iterator[LateStorage]:
+    with chosen(request.param):
+        yield LateStorage(icefloe.in_memory_storage())
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("solver", [None, icefloe.ConflictDetector(), OURS, icefloe.MergeSolver()])
+def test_a_commit_that_lands_while_it_is_repeated_is_found(
+    late: LateStorage, work: Callable[[Session], None], solver: icefloe.ConflictSolver | None
+) -> None:
+    repo = Repository.create(late, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    work(session)
+    late.holding = True
+    with pytest.raises(CommitStateUnknownError):
+        session.commit("perhaps")
+    assert messages(late) == ["array", "Repository initialized"]
+    with pytest.raises(ConflictError):
+        session.commit("again", rebase_with=solver)
+    assert messages(late) == ["perhaps", "array", "Repository initialized"]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("moves", [False, True], ids=["branch stays", "branch moves"])
+def test_a_commit_that_never_landed_is_repeated(
+    late: LateStorage, work: Callable[[Session], None], moves: bool
+) -> None:
+    repo = Repository.create(late, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    work(session)
+    late.holding, late.delivers = True, False
+    with pytest.raises(CommitStateUnknownError):
+        session.commit("perhaps")
+    if moves:
+        with repo.transaction("main", message="theirs") as store:
+            zarr.create_group(store, path="theirs")
+    done = session.commit("again", rebase_with=icefloe.ConflictDetector())
+    assert repo.lookup_branch("main") == done
+    assert messages(late)[: 1 + moves] == ["again", "theirs"][: 1 + moves]
+    assert "perhaps" not in messages(late)
 
 
 def test_a_commit_that_failed_can_be_repeated(faulty: FaultyStorage) -> None:

@@ -17,7 +17,7 @@ from icefloe import Repository, in_memory_storage
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
 from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
 from tests.documents import array, commit_attribute, group, make_tree
-from tests.formats import how, keeps_logs
+from tests.formats import how
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -440,9 +440,47 @@ def test_the_graph_is_a_picture(repository: Repository) -> None:
     assert len(lanes) == 2
 
 
+# --- what counts as a conflict
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "merged"),
+    [
+        ([2], [3], None),
+        ([2], [2], 2),
+        ([1], [3], 3),
+        ([2, 1], [3], 3),
+        ([2], [3, 1], 2),
+    ],
+    ids=["both", "alike", "as it was", "ours there and back", "theirs there and back"],
+)
+@pytest.mark.parametrize("is_spilled", [False, True], ids=["inline", "in a file"])
+def test_attributes_conflict_if_both_sides_end_up_different(
+    ours: list[int], theirs: list[int], merged: int | None, is_spilled: bool
+) -> None:
+    config = icefloe.RepositoryConfig(inline_attributes_threshold_bytes=0 if is_spilled else 4096)
+    repository = Repository.create(in_memory_storage(), config, **how())
+    commit_attribute(repository, 1)
+    repository.create_branch("work", repository.lookup_branch("main"))
+    for branch, values in (("work", ours), ("main", theirs)):
+        for value in values:
+            session = repository.writable_session(branch)
+            session.set_document("/", group(value=value))
+            session.set_document(f"/{branch}{value}", group())  # so that there is a commit
+            session.commit("edit")
+    if merged is None:
+        with pytest.raises(RebaseFailedError) as caught:
+            repository.merge("work", "main")
+        assert [c.path for c in caught.value.conflicts] == ["/"]
+        return
+    repository.merge("work", "main")
+    assert attributes(repository, "/") == {"value": merged}
+
+
 # --- any edits
 
-writes = st.dictionaries(st.integers(0, 9), st.one_of(st.none(), st.binary(min_size=1, max_size=1)))
+# Few values, among them that of the base: equal writes are where the rule of conflicts is told.
+writes = st.dictionaries(st.integers(0, 4), st.sampled_from([None, b"\x01", b"\x02", b"\x03"]))
 
 
 @given(ours=st.lists(writes, max_size=3), theirs=st.lists(writes, max_size=3), bulk=st.booleans())
@@ -453,32 +491,34 @@ def test_a_merge_equals_the_merge_of_dictionaries(
     repository = Repository.create(in_memory_storage(), config, **how())
     make_tree(repository)
     repository.create_branch("work", repository.lookup_branch("main"))
-    base = chunks(repository)
+    base = {place: (value, "") for place, value in chunks(repository).items()}
     sides = {}
     for branch, edits in (("work", ours), ("main", theirs)):
-        wrote: dict[int, bytes | None] = {}
-        for edit in edits:
+        # A chunk is its bytes, and in a file of its own also who wrote it; a missing one is None.
+        state: dict[int, tuple[bytes, str] | None] = {**base}
+        for number, edit in enumerate(edits):
             session = repository.writable_session(branch)
             for place, value in edit.items():
                 if value is None:
                     session.delete_chunk("/g/a", (place,))
+                    state[place] = None
                 else:
                     session.set_chunk("/g/a", (place,), value)
+                    state[place] = (value, f"{branch} {number}" if bulk else "")
             session.commit("edit", allow_empty=True)
-            wrote |= edit
-        sides[branch] = wrote
-    expected = {
-        k: v for k, v in {**base, **sides["main"], **sides["work"]}.items() if v is not None
-    }
-    both = sorted(sides["work"].keys() & sides["main"].keys())
-    if not bulk:
-        # Nor do they differ from each other if both wrote the same; chunk files always do.
-        both = [k for k in both if (v := sides["work"][k]) is None or v != sides["main"][k]]
-    if both and keeps_logs():  # without logs, what was written as it was is no change
+        sides[branch] = {k: v for k, v in state.items() if v != base[k]}
+    mine, other = sides["work"], sides["main"]
+    disputed = {k for k in mine.keys() & other.keys() if mine[k] != other[k]}
+    expected = {k: v[0] for k, v in {**base, **other, **mine}.items() if v is not None}
+    if disputed:
+        before = repository.lookup_branch("main")
         with pytest.raises(RebaseFailedError) as caught:
             repository.merge("work", "main")
-        named = [c.conflicted_chunks for c in caught.value.conflicts]
-        assert {place for (place,) in named[0] or []} <= set(both)
-    solver = icefloe.MergeSolver(on_chunk_conflict=VersionSelection.UseOurs)
-    repository.merge("work", "main", solver=solver)
+        (conflict,) = caught.value.conflicts
+        assert {place for (place,) in conflict.conflicted_chunks or []} == disputed
+        assert repository.lookup_branch("main") == before
+        solver = icefloe.MergeSolver(on_chunk_conflict=VersionSelection.UseOurs)
+        repository.merge("work", "main", solver=solver)
+    else:
+        repository.merge("work", "main")
     assert chunks(repository) == expected

@@ -183,7 +183,7 @@ class BranchWork:
         patched = patch(
             base.nodes,
             after.nodes,
-            context.history.difference(base, after),
+            context.history.net_difference(base, after),
             context.files.document,
             SnapshotChunks(context.files, after).table,
         )
@@ -232,8 +232,8 @@ class BranchWork:
         chunks = SnapshotChunks(self._context.files, head)
         for node_id, edits in ours.chunks.items():
             known = nodes[node_id]
-            if known is not None and known.manifests:
-                _drop_same_chunks(edits, chunks.table(known))
+            if known is not None:
+                _drop_same_chunks(edits, chunks.table(known) if known.manifests else None)
         ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
         ours.rebase(ours.base)
 
@@ -289,13 +289,17 @@ def _is_same(known: Node, document: bytes, created: Node) -> bool:
 
 
 def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None) -> None:
-    """Forget edits that set a chunk to what it is already."""
-    mine = edits.apply(None)
-    if mine is None or theirs is None:
-        return
-    coords = mine.index.coords()
-    rows = theirs.index.find_many(coords)
-    both = np.flatnonzero(rows >= 0)
-    same = both[same_refs(mine.refs.take(both), theirs.refs.take(rows[both]))]
-    if len(same):
-        edits.discard(ChunkIndex.from_coords(coords[same])[0])
+    """Forget edits that set a chunk to what it is already, or delete what is not there."""
+    mine, gone = edits.own()
+    same = []
+    if mine is not None and theirs is not None:
+        coords = mine.index.coords()
+        rows = theirs.index.find_many(coords)
+        both = np.flatnonzero(rows >= 0)
+        alike = same_refs(mine.refs.take(both), theirs.refs.take(rows[both]))
+        same.append(coords[both[alike]])
+    if gone is not None:
+        coords = gone.coords()
+        same.append(coords if theirs is None else coords[theirs.index.find_many(coords) < 0])
+    if any(map(len, same)):
+        edits.discard(ChunkIndex.from_coords(np.concatenate(same))[0])

@@ -28,6 +28,7 @@ from icefloe.versioning.manifest_writer import write_tiles
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
 from icefloe.versioning.unlinking import unlink
+from icefloe.versioning.unsettled import Unsettled
 from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Session(WorkingTree):
         self._default_metadata = dict(default_metadata or {})
         self._started_at = datetime.now(UTC)
         self._unmerged_forks = False
+        self._unsettled = Unsettled()
         self._lease = (
             SessionLease(context.storage, snapshot.id)
             if tip is not None and self._is_leased
@@ -197,6 +199,7 @@ class Session(WorkingTree):
     def discard_changes(self) -> None:
         """Forget all uncommitted changes, if there are any."""
         with self._lock:
+            self._unsettled.forget()
             self._show(self._snapshot)
 
     def commit(
@@ -212,9 +215,13 @@ class Session(WorkingTree):
 
         If the branch moved meanwhile, raises ConflictError; with a solver, the changes are
         rebased and the commit is tried again. Afterwards the session is read-only.
+
+        After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
+        be called again: if it has landed, that raises ConflictError whatever the solver.
         """
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
+            self._refuse_twice()
             said = self._said(message, metadata)
             tries = min(rebase_tries, self._context.settings.publish_max_tries)
             attempt = 0
@@ -251,6 +258,7 @@ class Session(WorkingTree):
         """Replace the tip of the branch by a snapshot that has its changes and ours."""
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
+            self._refuse_twice()
             parent, replaced = self._context.history.replaceable(self._snapshot)
             snapshot = self._write(self._said(message, metadata), parent, replaced)
             self._publish(snapshot)
@@ -310,11 +318,23 @@ class Session(WorkingTree):
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
         self._confirm_lease()
+        # Before it is tried: it may be interrupted at any point.
+        self._unsettled.add(snapshot.id)
         try:
             self._context.refs.advance(self._tip, snapshot.id)
+        except ConflictError:
+            self._unsettled.settle(snapshot.id)
+            raise
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
         self._finish(snapshot)
+
+    def _refuse_twice(self) -> None:
+        """Raise ConflictError if an earlier commit of these changes has landed after all."""
+        if self._unsettled:
+            assert self._tip is not None
+            tip = self._context.refs.tip(self._tip.branch)
+            self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
 
     def _confirm_lease(self) -> None:
         """Make sure that nothing that we need was collected, if that could have happened."""
@@ -362,6 +382,7 @@ class Session(WorkingTree):
         if tip.snapshot_id == self._snapshot.id:
             self._tip = tip
             return
+        self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
         theirs = self._context.history.changes_between(self._snapshot.id, tip.snapshot_id)
         if theirs is None:
             raise ConflictError(
@@ -376,6 +397,7 @@ class Session(WorkingTree):
         unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
         view = MeetingView(self._context, self._snapshot, head, looking_at)
         rebase_changes(view, ours, theirs, self._view.chunks, solver)
+        self._unsettled.forget()
         self._tip = tip
         self._show(head, ours)
 
