@@ -8,7 +8,7 @@ ARGS ?=
 
 ENVIRONMENT := scripts/make_environment.sh
 REQUIREMENTS := pyproject.toml constraints.txt
-PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr
 

@@ -28,6 +28,29 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest_plugins = ["tests.endpoints.fixtures", "tests.formats"]
 
 
+SLOW_FIRST = (
+    "spark/test_clusters.py",
+    "spark",
+    "docs",
+    "concurrency",
+    "faults",
+    "engines",
+    "property",
+)
+"""Files that take minutes begin first, or one process works on them when all else is done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files by how long they take; the order within each stays."""
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+        starts = (number for number, part in enumerate(SLOW_FIRST) if path.startswith(part))
+        return next(starts, len(SLOW_FIRST))
+
+    items.sort(key=rank)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Note how many examples a test tried, where the reports of all processes are gathered."""
