@@ -10,7 +10,7 @@ ENVIRONMENT := scripts/make_environment.sh
 REQUIREMENTS := pyproject.toml constraints.txt
 PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 NEWEST_PYTHON := 3.13
-NEWEST_TESTS := tests/conformance/zarr
+NEWEST_TESTS := tests/conformance/zarr tests/property/test_shards.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep test-newest check format bench docs pin api requirements clean

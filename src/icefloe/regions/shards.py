@@ -108,7 +108,7 @@ def shard_layout(plan: ArrayPlan) -> ShardLayout | None:
     return ShardLayout(
         inner,
         tuple(size // part for size, part in pairs),
-        codec.index_location.value == "start",
+        _text(codec.index_location) == "start",
         *index,
     )
 
@@ -120,9 +120,12 @@ def _index_form(codecs: Sequence[Any]) -> tuple[np.dtype[Any], bool] | None:
     kinds = [type(codec) for codec in codecs]
     if kinds not in ([BytesCodec], [BytesCodec, Crc32cCodec]):
         return None
-    endian = codecs[0].endian
-    name = str(getattr(endian, "value", endian))
-    return np.dtype(">u8" if name == "big" else "<u8"), len(kinds) == 2
+    return np.dtype(">u8" if _text(codecs[0].endian) == "big" else "<u8"), len(kinds) == 2
+
+
+def _text(setting: Any) -> str:
+    """A setting of a codec, which in older versions of zarr is a member of an enumeration."""
+    return str(getattr(setting, "value", setting))
 
 
 def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
