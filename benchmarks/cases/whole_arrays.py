@@ -279,7 +279,7 @@ for codec in ("none", "zstd"):
         ),
     ]
 
-ON_S3 = {**SMALL, "chunks": 50_000, "codec": "none"}
+ON_S3 = {**SMALL, "chunks": 10_000, "codec": "none"}
 CASES += [
     Case(
         name="small-s3-write",
