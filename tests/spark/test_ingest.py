@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from kerchunk.netCDF3 import NetCDF3ToZarr
 
 import icefloe
 from icefloe.errors import BrokenFilesError, InconsistentFilesError, InvalidInputError
@@ -352,6 +354,31 @@ def test_other_formats(spark: SparkSession, repo: icefloe.Repository, data: Path
         assert values == [0, 1, 2, 3, 9, 10, 11, 12]
         again = ingest(spark, repo, str(data / "*.zarr"), mode=mode, group=f"{mode}/zarr")
         assert again.snapshot_id is None
+
+
+@pytest.mark.parametrize("mode", ["virtual", "copy"])
+def test_grib_1_and_kerchunk_references(
+    spark: SparkSession, repo: icefloe.Repository, data: Path, mode: Any
+) -> None:
+    for step in (6, 0):
+        (data / f"{step}.grib").write_bytes(grib_message("t", step, 850, edition=1))
+    ingest(spark, repo, str(data / "*.grib"), mode=mode, group="grib")
+    found = found_in(repo, "grib").t
+    assert dict(found.sizes) == {"time": 2, "isobaricInhPa": 1, "latitude": 9, "longitude": 16}
+    # As the message was made: half a unit from point to point, its step and its level on top.
+    expected = np.arange(144).reshape(9, 16) * 0.5 + 200 + 8.5
+    np.testing.assert_allclose(found.values[:, 0], [expected, expected + 6], atol=0.01)
+
+    files = months(data, 1, 2, file_format="NETCDF3_CLASSIC")
+    for file in files:
+        refs = NetCDF3ToZarr(str(file), inline_threshold=100).translate()
+        for value in refs["refs"].values():
+            if isinstance(value, list):
+                value[0] = file.as_uri()
+        file.with_suffix(".json").write_text(json.dumps(refs))
+    ingest(spark, repo, str(data / "*.json"), mode=mode, group="kerchunk")
+    ingest(spark, repo, files, mode=mode, group="files")
+    xr.testing.assert_equal(found_in(repo, "kerchunk"), found_in(repo, "files"))
 
 
 def test_dry_run_and_repeated_transactions(

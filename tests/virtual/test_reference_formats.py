@@ -641,3 +641,31 @@ def test_files_on_s3(tmp_path: Path, s3_endpoint: Any, file_format: str) -> None
     problems = repo.check_virtual_sources().problems
     assert [each.problem for each in problems] == ["changed"]
     shutil.rmtree(folder)
+
+
+def test_fill_values_of_zarr_2_are_missing_values_as_xarray_reads_them(tmp_path: Path) -> None:
+    values = np.array([[1, -999, 3], [4, 5, -999]], dtype="i2")
+    written = xr.Dataset({"v": (("y", "x"), values)}, {"x": [1.0, 2.0, 3.0]})
+    place = tmp_path / "a.zarr"
+    encoding = {"v": {"_FillValue": -999}}
+    written.to_zarr(place, zarr_format=2, consolidated=False, encoding=encoding)
+    session = session_for(tmp_path)
+    reference_files(session, place)
+    found, expected = opened(session), xr.open_zarr(place, consolidated=False).load()
+    assert int(np.isnan(expected.v.values).sum()) == 2
+    np.testing.assert_array_equal(found.v.values, expected.v.values)
+
+
+def test_fill_values_of_kerchunk_references_are_missing_values(tmp_path: Path) -> None:
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC", days=3)
+    refs = kerchunk_refs(path)
+    for value in refs["refs"].values():
+        if isinstance(value, list):
+            value[0] = path.as_uri()
+    references = tmp_path / "a.json"
+    references.write_text(json.dumps(refs))
+    session = session_for(tmp_path)
+    reference_files(session, references)
+    with xr.open_dataset(path) as expected:
+        assert int(np.isnan(expected.t2m.values).sum()) > 0
+        np.testing.assert_array_equal(opened(session).t2m.values, expected.t2m.values)

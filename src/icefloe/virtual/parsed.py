@@ -142,6 +142,38 @@ def array_document(
     return plain_document(metadata)
 
 
+def with_missing_value(
+    attributes: dict[str, Any], fill_value: Any, dtype: np.dtype[Any]
+) -> dict[str, Any]:
+    """Attributes of a Zarr 2 array for Zarr 3.
+
+    In Zarr 2 the fill value is also what stands for missing values, and xarray reads it so. In
+    Zarr 3 an attribute says that.
+    """
+    if fill_value is None or dtype.kind not in "iuf" or "_FillValue" in attributes:
+        return attributes
+    from virtualizarr.parsers.utils import encode_cf_fill_value
+
+    native = dtype.newbyteorder("=")
+    encoded = encode_cf_fill_value(native.type(fill_value), native)
+    return {**attributes, "_FillValue": encoded}
+
+
+def array_of_values(
+    values: npt.NDArray[Any], dims: Sequence[str], attributes: dict[str, Any]
+) -> ParsedArray:
+    """An array whose values the parser has, such as a coordinate: one chunk, no references."""
+    document = array_document(
+        shape=values.shape,
+        dtype=values.dtype,
+        chunk_shape=[max(1, size) for size in values.shape],
+        dims=dims,
+        attributes=attributes,
+        fill_value=np.nan if values.dtype.kind == "f" else 0,
+    )
+    return ParsedArray(document, References.none(values.ndim), values=values)
+
+
 def plain_document(metadata: Any) -> dict[str, Any]:
     """A zarr.json as Python values from Zarr's own object."""
     import json

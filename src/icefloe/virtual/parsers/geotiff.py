@@ -9,7 +9,11 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsed import (
+    ParsedArray,
+    ParsedFile,
+    array_of_values,
+)
 from icefloe.virtual.parsers.manifest_stores import arrays_of
 from icefloe.virtual.quiet import quietly
 
@@ -59,16 +63,7 @@ def _coordinates(image: ParsedArray) -> dict[str, ParsedArray]:
     height, width = image.shape[-2:]
     x = tie[3] + (np.arange(width) - tie[0] + half) * scale[0]
     y = tie[4] - (np.arange(height) - tie[1] + half) * scale[1]
-    return {name: _coordinate(name, values) for name, values in (("y", y), ("x", x))}
-
-
-def _coordinate(name: str, values: np.ndarray[Any, np.dtype[np.float64]]) -> ParsedArray:
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=values.shape,
-        dims=[name],
-        attributes={"axis": name.upper()},
-        fill_value=np.nan,
-    )
-    return ParsedArray(document, References.none(1), values=values)
+    return {
+        name: array_of_values(values, [name], {"axis": name.upper()})
+        for name, values in (("y", y), ("x", x))
+    }

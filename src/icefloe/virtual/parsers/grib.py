@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    array_document,
+    array_of_values,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -103,12 +109,4 @@ def _coordinate(entry: dict[str, Any], url: str) -> ParsedArray:
     if values.dtype.kind == "M":
         values = values.astype("datetime64[s]").astype(np.int64)
         attributes |= {"units": _TIME_UNITS, "calendar": "proleptic_gregorian"}
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=[max(1, size) for size in values.shape],
-        dims=entry["dims"],
-        attributes=attributes,
-        fill_value=np.nan if values.dtype.kind == "f" else 0,
-    )
-    return ParsedArray(document, References.none(values.ndim), values=values)
+    return array_of_values(values, entry["dims"], attributes)

@@ -18,7 +18,13 @@ from icefloe.virtual.grib_messages import (
     load_eccodes,
     messages_of,
 )
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    array_document,
+    array_of_values,
+)
 
 if TYPE_CHECKING:
     from icefloe.virtual.authorized import AuthorizedStore
@@ -53,7 +59,7 @@ def parse_grib1(url: str, store: AuthorizedStore, data: bytes) -> ParsedFile:
         arrays |= coordinates
     axes = _axes(variables)
     for axis in axes.values():
-        arrays[axis.name] = _values_array(axis.values, (axis.name,), axis.attributes)
+        arrays[axis.name] = array_of_values(axis.values, (axis.name,), axis.attributes)
     for variable in variables:
         key = variable.messages[0].grid
         arrays[variable.name] = _array(url, variable, axes, places[key], grids[key])
@@ -101,13 +107,13 @@ def _grid_arrays(grid: Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, Pa
     latitude, longitude = f"latitude{suffix}", f"longitude{suffix}"
     if grid.is_regular:
         return (latitude, longitude), {
-            latitude: _values_array(grid.latitudes[:, 0], (latitude,), north),
-            longitude: _values_array(grid.longitudes[0], (longitude,), east),
+            latitude: array_of_values(grid.latitudes[:, 0], (latitude,), north),
+            longitude: array_of_values(grid.longitudes[0], (longitude,), east),
         }
     dims = (f"y{suffix}", f"x{suffix}") if len(grid.shape) == 2 else (f"point{suffix}",)
     return dims, {
-        latitude: _values_array(grid.latitudes, dims, north),
-        longitude: _values_array(grid.longitudes, dims, east),
+        latitude: array_of_values(grid.latitudes, dims, north),
+        longitude: array_of_values(grid.longitudes, dims, east),
     }
 
 
@@ -166,17 +172,3 @@ def _array(
     offsets = np.array([message.offset for message in messages], dtype=np.int64)
     lengths = np.array([message.length for message in messages], dtype=np.int64)
     return ParsedArray(document, References.in_one_object(url, coords, offsets, lengths))
-
-
-def _values_array(
-    values: npt.NDArray[Any], dims: tuple[str, ...], attributes: dict[str, Any]
-) -> ParsedArray:
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=[max(1, size) for size in values.shape],
-        dims=dims,
-        attributes=attributes,
-        fill_value=np.nan if values.dtype.kind == "f" else 0,
-    )
-    return ParsedArray(document, References.none(values.ndim), values=values)

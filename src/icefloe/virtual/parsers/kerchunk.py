@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    array_document,
+    with_missing_value,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,7 +131,7 @@ class _Tree:
             dtype=dtype,
             chunk_shape=zarray["chunks"],
             dims=dims,
-            attributes=attributes,
+            attributes=with_missing_value(attributes, zarray.get("fill_value"), dtype),
             fill_value=_fill_value(zarray.get("fill_value"), dtype),
             codecs=codecs,
         )

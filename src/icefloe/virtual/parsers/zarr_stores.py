@@ -13,7 +13,13 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.files.virtual.source import SourceStatus
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, plain_document
+from icefloe.virtual.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    plain_document,
+    with_missing_value,
+)
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
@@ -120,6 +126,9 @@ def _as_version_3(zarray: dict[str, Any], attributes: dict[str, Any]) -> dict[st
     from virtualizarr.parsers.zarr import metadata_as_v3
     from zarr.core.metadata import ArrayV2Metadata
 
+    if isinstance(zarray.get("dtype"), str):
+        dtype = np.dtype(zarray["dtype"])
+        attributes = with_missing_value(attributes, zarray.get("fill_value"), dtype)
     with quietly():
         metadata = ArrayV2Metadata.from_dict({**zarray, "attributes": attributes})
         document = plain_document(metadata_as_v3(metadata))
