@@ -144,26 +144,40 @@ def lose_the_answer(faulty: FaultyStorage, repo: Repository) -> None:
     faulty.inject(Fault.LOST_ANSWER, verb=PUBLISHING[repo.generation], key=folder("refs"))
 
 
+def session_with(storage: Storage, work: Callable[[Session], None]) -> tuple[Repository, Session]:
+    """A repository with an array, and a session that is about to commit something."""
+    repo = Repository.create(storage, **how())
+    make_array(repo)
+    session = repo.writable_session("main")
+    work(session)
+    return repo, session
+
+
+def unsure_session(
+    faulty: FaultyStorage, work: Callable[[Session], None]
+) -> tuple[Repository, Session, CommitStateUnknownError]:
+    """The same after a commit that landed, of which nobody told."""
+    repo, session = session_with(faulty, work)
+    lose_the_answer(faulty, repo)
+    with pytest.raises(CommitStateUnknownError) as caught:
+        session.commit("perhaps")
+    return repo, session, caught.value
+
+
 @pytest.mark.parametrize("work", WORK)
 def test_a_commit_whose_fate_is_unknown_says_so_and_stays(
     faulty: FaultyStorage, work: Callable[[Session], None]
 ) -> None:
-    repo = Repository.create(faulty, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    work(session)
-    lose_the_answer(faulty, repo)
-    with pytest.raises(CommitStateUnknownError) as caught:
-        session.commit("perhaps")
+    repo, session, unknown = unsure_session(faulty, work)
     key = {"dataset": "state.json"}.get(repo.generation, THIRD)
-    assert key in caught.value.key
-    assert caught.value.snapshot_id == repo.lookup_branch("main")
+    assert key in unknown.key
+    assert unknown.snapshot_id == repo.lookup_branch("main")
     assert [verb for verb, _ in faulty.trace if verb == "delete_many"] == []
     # To commit again is to meet one's own commit: it is refused, not applied twice.
     for again in AGAIN:
-        with pytest.raises(ConflictError, match=f"has landed: .*{caught.value.snapshot_id}") as met:
+        with pytest.raises(ConflictError, match=f"has landed: .*{unknown.snapshot_id}") as met:
             again(session)
-        assert met.value.actual_parent == caught.value.snapshot_id
+        assert met.value.actual_parent == unknown.snapshot_id
         assert not session.read_only
         assert session.has_uncommitted_changes
     assert messages(faulty) == ["perhaps", "array", "Repository initialized"]
@@ -173,13 +187,7 @@ def test_a_commit_whose_fate_is_unknown_says_so_and_stays(
 def test_it_is_found_below_what_others_committed_since(
     faulty: FaultyStorage, work: Callable[[Session], None]
 ) -> None:
-    repo = Repository.create(faulty, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    work(session)
-    lose_the_answer(faulty, repo)
-    with pytest.raises(CommitStateUnknownError):
-        session.commit("perhaps")
+    repo, session, _ = unsure_session(faulty, work)
     for number in range(2):
         with repo.transaction("main", message="theirs") as store:
             zarr.create_group(store, path=f"theirs{number}")
@@ -190,10 +198,7 @@ def test_it_is_found_below_what_others_committed_since(
 
 
 def test_an_amendment_whose_fate_is_unknown_is_not_repeated(faulty: FaultyStorage) -> None:
-    repo = Repository.create(faulty, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    write_groups(session)
+    repo, session = session_with(faulty, write_groups)
     lose_the_answer(faulty, repo)
     with pytest.raises(CommitStateUnknownError):
         session.amend("perhaps")
@@ -204,13 +209,7 @@ def test_an_amendment_whose_fate_is_unknown_is_not_repeated(faulty: FaultyStorag
 
 
 def test_who_discards_what_landed_goes_on_from_there(faulty: FaultyStorage) -> None:
-    repo = Repository.create(faulty, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    write_groups(session)
-    lose_the_answer(faulty, repo)
-    with pytest.raises(CommitStateUnknownError):
-        session.commit("perhaps")
+    repo, session, _ = unsure_session(faulty, write_groups)
     session.discard_changes()
     session.rebase(icefloe.ConflictDetector())
     assert session.snapshot_id == repo.lookup_branch("main")
@@ -220,13 +219,7 @@ def test_who_discards_what_landed_goes_on_from_there(faulty: FaultyStorage) -> N
 
 
 def test_a_branch_that_was_reset_does_not_tell_what_landed(faulty: FaultyStorage) -> None:
-    repo = Repository.create(faulty, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    write_groups(session)
-    lose_the_answer(faulty, repo)
-    with pytest.raises(CommitStateUnknownError):
-        session.commit("perhaps")
+    repo, session, _ = unsure_session(faulty, write_groups)
     repo.reset_branch("main", "main~2")
     with pytest.raises(ConflictError, match="no longer tells"):
         session.commit("again", rebase_with=OURS)
@@ -297,10 +290,7 @@ def late(request: pytest.FixtureRequest) -> Iterator[LateStorage]:
 def test_a_commit_that_lands_while_it_is_repeated_is_found(
     late: LateStorage, work: Callable[[Session], None], solver: icefloe.ConflictSolver | None
 ) -> None:
-    repo = Repository.create(late, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    work(session)
+    repo, session = session_with(late, work)
     late.holding = True
     with pytest.raises(CommitStateUnknownError):
         session.commit("perhaps")
@@ -315,10 +305,7 @@ def test_a_commit_that_lands_while_it_is_repeated_is_found(
 def test_a_commit_that_never_landed_is_repeated(
     late: LateStorage, work: Callable[[Session], None], moves: bool
 ) -> None:
-    repo = Repository.create(late, **how())
-    make_array(repo)
-    session = repo.writable_session("main")
-    work(session)
+    repo, session = session_with(late, work)
     late.holding, late.delivers = True, False
     with pytest.raises(CommitStateUnknownError):
         session.commit("perhaps")
