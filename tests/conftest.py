@@ -104,8 +104,8 @@ settings.register_profile(
 settings.register_profile(
     "deep",
     deadline=None,
-    max_examples=2000,
-    stateful_step_count=100,
+    max_examples=500,
+    stateful_step_count=50,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.session import Session
 
 _Result = TypeVar("_Result")
-DEEP = 1000
+DEEP = 500
 """Examples from which on a profile is a deep one."""
 CHUNKS = 4
 KEEP_EVERY = timedelta(minutes=5)
