@@ -332,6 +332,22 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository
         repository.revert(undone, branch="main")
 
 
+def test_what_was_deleted_and_brought_back_can_be_changed_by_both(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    session.set_chunk("/b", (1,), b"\x09")
+    commit(repository, "work", put("/b", 2, value=b"\x08"))
+    deleted = commit(repository, "main", lambda s: s.delete_node("/b"))
+    repository.revert(deleted, branch="main")
+    commit(repository, "main", put("/b", 1, value=b"\x07"))
+    with pytest.raises(RebaseFailedError, match="/b: ChunkDoubleUpdate"):
+        session.commit("mine", rebase_with=icefloe.ConflictDetector())
+    repository.merge("work", "main")
+    assert chunks(repository, "/b") == {0: b"\x01", 1: b"\x07", 2: b"\x08"}
+    since = list(repository.ancestry(branch="main"))[-2].id
+    repository.squash("main", since, message="all")
+    assert repository.verify(deep=True).is_clean
+
+
 def test_the_first_snapshot_has_no_changes(repository: Repository) -> None:
     first = list(repository.ancestry(branch="main"))[-1].id
     with pytest.raises(SessionStateError, match="first snapshot"):

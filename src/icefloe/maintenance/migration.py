@@ -33,7 +33,7 @@ from icefloe.errors import (
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import NodeNumbering, ObjectKind, numbered_id
+from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind, numbered_id
 from icefloe.formats.registry import detect, format_for
 from icefloe.maintenance.marking import Limits, References, read_references
 from icefloe.maintenance.verification import verify_repository
@@ -400,7 +400,11 @@ class _Migration:
         nodes = [self._renamed_node(node) for node in snapshot.nodes]
         used = {ref.manifest_id for node in nodes for ref in node.manifests}
         files = {node.attributes.file for node in snapshot.nodes if node.attributes is not None}
-        metadata = {name: value for name, value in snapshot.metadata.items() if name != NEXT_NODE}
+        metadata = {
+            name: value
+            for name, value in snapshot.metadata.items()
+            if name not in {NEXT_NODE, NODE_NUMBERS}
+        }
         if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
             metadata[NEXT_NODE] = len(self._numbers)
         return msgspec.structs.replace(

@@ -69,12 +69,15 @@ class BranchWork:
         base_id = self._merge_base(source.id, target.snapshot_id)
         if base_id == source.id:
             return str(target.snapshot_id)
-        if base_id == target.snapshot_id and fast_forward:
+        is_contained = base_id == target.snapshot_id
+        if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
         said.metadata[MERGED_KEY] = str(source.id)
         base = self._context.files.read_snapshot(base_id)
-        return self._apply(base, source, into_branch, said, solver, keep_empty=True)
+        # That the other branch took over all of this one, and no more, needs no commit.
+        keep_empty = not is_contained or not fast_forward
+        return self._apply(base, source, into_branch, said, solver, keep_empty=keep_empty)
 
     def cherry_pick(
         self,
@@ -137,7 +140,7 @@ class BranchWork:
         assert target.snapshot_id is not None
         if source.snapshot_id == target.snapshot_id:
             return str(target.snapshot_id)
-        if self._context.history.between(target.snapshot_id, source.snapshot_id) is None:
+        if not self._descends(source.snapshot_id, target.snapshot_id):
             raise ConflictError(
                 f"cannot fast-forward {to_branch!r} to {from_branch!r}: it has commits of its own "
                 f"since they parted; merge {to_branch!r} into {from_branch!r} first",
@@ -200,7 +203,9 @@ class BranchWork:
             )
             if ours.is_empty and not keep_empty:
                 return str(head.id)
-            snapshot = write_commit(context.files, head, ours, said, context.settings)
+            snapshot = write_commit(
+                context.files, head, ours, said, context.settings, are_known=True
+            )
             try:
                 context.refs.advance(tip, snapshot.id)
             except ConflictError:
@@ -236,6 +241,10 @@ class BranchWork:
                 _drop_same_chunks(edits, chunks.table(known) if known.manifests else None)
         ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
         ours.rebase(ours.base)
+
+    def _descends(self, snapshot_id: SnapshotId, ancestor: SnapshotId) -> bool:
+        """Whether one snapshot follows another, commit by commit; merges do not count."""
+        return self._context.history.between(ancestor, snapshot_id) is not None
 
     def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
         """The newest snapshot that both branches contain, by descent or by earlier merges."""

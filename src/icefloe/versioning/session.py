@@ -576,7 +576,12 @@ class ForkSession(Session):
             node = self._view.array(path)
             edits = self._changes.edits(node)
             tiles = write_tiles(
-                self._context.files, self._view.chunks, node, edits, self._context.settings
+                self._context.files,
+                self._snapshot,
+                self._view.chunks,
+                node,
+                edits,
+                self._context.settings,
             )
             self._context.storage.sync()
             return tiles
