@@ -15,7 +15,13 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.compare import same_refs
 from icefloe.changes.patches import patch
 from icefloe.changes.solvers import MergeSolver
-from icefloe.errors import ConflictError, InvalidInputError, RefNotFoundError, SessionStateError
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    RebaseFailedError,
+    RefNotFoundError,
+    SessionStateError,
+)
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import SnapshotId
@@ -164,25 +170,8 @@ class BranchWork:
         keep_empty: bool = False,
     ) -> str:
         """Commit what leads from one snapshot to another on top of a branch."""
-        ensure_conditional_writes(self._context.storage)
-        # The commit refers to chunk files of a snapshot that nothing else may reach.
-        with self._pinned(after.id):
-            return self._apply_pinned(base, after, branch, said, solver, keep_empty=keep_empty)
-
-    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
-        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
-
-    def _apply_pinned(
-        self,
-        base: Snapshot,
-        after: Snapshot,
-        branch: str,
-        said: CommitMessage,
-        solver: ConflictSolver | None,
-        *,
-        keep_empty: bool,
-    ) -> str:
         context = self._context
+        ensure_conditional_writes(context.storage)
         patched = patch(
             base.nodes,
             after.nodes,
@@ -193,28 +182,48 @@ class BranchWork:
         attempt = 0
         while True:
             tip = self._live_tip(branch)
-            head = self._snapshot(tip)
-            ours = patched.copy()
-            self._drop_what_is_there(ours, head)
-            view = MeetingView(context, base, head, looking_at)
-            theirs = context.history.net_difference(base, head)
-            rebase_changes(
-                view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
-            )
-            if ours.is_empty and not keep_empty:
-                return str(head.id)
-            snapshot = write_commit(
-                context.files, head, ours, said, context.settings, are_known=True
-            )
             try:
-                context.refs.advance(tip, snapshot.id)
+                # The commit refers to chunk files of a snapshot that nothing else may reach. Each
+                # time after the tip: a collection that comes later moves the branch.
+                with self._pinned(after.id):
+                    return self._lay_over(
+                        tip, base, patched.copy(), said, solver, keep_empty=keep_empty
+                    )
+            except RebaseFailedError:
+                raise
             except ConflictError:
                 if attempt >= context.settings.publish_max_tries:
                     raise
-                back_off(context.settings, attempt)
-                attempt += 1
-            else:
-                return str(snapshot.id)
+            back_off(context.settings, attempt)
+            attempt += 1
+
+    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
+        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
+
+    def _lay_over(
+        self,
+        tip: BranchTip,
+        base: Snapshot,
+        ours: ChangeSet,
+        said: CommitMessage,
+        solver: ConflictSolver | None,
+        *,
+        keep_empty: bool,
+    ) -> str:
+        """Commit changes over a base on top of a branch; raises ConflictError if that moved."""
+        context = self._context
+        head = self._snapshot(tip)
+        self._drop_what_is_there(ours, head)
+        view = MeetingView(context, base, head, looking_at)
+        theirs = context.history.net_difference(base, head)
+        rebase_changes(
+            view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
+        )
+        if ours.is_empty and not keep_empty:
+            return str(head.id)
+        snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
+        context.refs.advance(tip, snapshot.id)
+        return str(snapshot.id)
 
     def _drop_what_is_there(self, ours: ChangeSet, head: Snapshot) -> None:
         """Forget changes that the branch has already, as after an earlier pick of a part."""

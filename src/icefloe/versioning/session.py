@@ -25,8 +25,9 @@ from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import pinned
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
+from icefloe.versioning.own_files import check_own_files
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
-from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
+from icefloe.versioning.session_lease import SessionLease
 from icefloe.versioning.unlinking import unlink
 from icefloe.versioning.unsettled import Unsettled
 from icefloe.versioning.working_tree import WorkingTree
@@ -226,14 +227,11 @@ class Session(WorkingTree):
             tries = min(rebase_tries, self._context.settings.publish_max_tries)
             attempt = 0
             while True:
-                snapshot = self._write(said)
                 try:
-                    self._publish(snapshot)
+                    return self._write_and_publish(said)
                 except ConflictError:
                     if rebase_with is None or attempt >= tries:
                         raise
-                else:
-                    return str(snapshot.id)
                 back_off(self._context.settings, attempt)
                 attempt += 1
                 self._rebase(rebase_with)
@@ -242,8 +240,10 @@ class Session(WorkingTree):
         """Write the changes as a snapshot that no branch points to; returns its id."""
         with self._lock:
             self._check_commit(allow_empty=False)
+            self._confirm_tip()
             snapshot = self._write(self._said(message, metadata))
             self._confirm_lease()
+            self._confirm_tip()
             self._context.storage.sync()
             self._finish(snapshot)
             return str(snapshot.id)
@@ -260,9 +260,7 @@ class Session(WorkingTree):
             self._check_commit(allow_empty=allow_empty)
             self._refuse_twice()
             parent, replaced = self._context.history.replaceable(self._snapshot)
-            snapshot = self._write(self._said(message, metadata), parent, replaced)
-            self._publish(snapshot)
-            return str(snapshot.id)
+            return self._write_and_publish(self._said(message, metadata), parent, replaced)
 
     def rebase(self, solver: ConflictSolver) -> None:
         """Lay the changes over the newest snapshot of the branch.
@@ -315,6 +313,35 @@ class Session(WorkingTree):
             replaced=replaced,
         )
 
+    def _write_and_publish(
+        self,
+        said: CommitMessage,
+        parent: Snapshot | None = None,
+        replaced: TransactionLog | None = None,
+    ) -> str:
+        while True:
+            snapshot = self._write(said, parent, replaced)
+            try:
+                self._publish(snapshot)
+            except ConflictError as error:
+                if error.actual_parent != str(self._snapshot.id) or not self._follow():
+                    raise
+            else:
+                return str(snapshot.id)
+
+    def _follow(self) -> bool:
+        """Take the place of the branch anew if it moved and yet stands where it stood.
+
+        A collection does that before it deletes: what was written before may be gone.
+        """
+        assert self._tip is not None
+        tip = self._context.refs.tip(self._tip.branch)
+        if tip is None or tip.snapshot_id != self._snapshot.id:
+            return False
+        check_own_files(self._context, self._changes)
+        self._tip = tip
+        return True
+
     def _publish(self, snapshot: Snapshot) -> None:
         assert self._tip is not None
         self._confirm_lease()
@@ -340,21 +367,23 @@ class Session(WorkingTree):
         """Make sure that nothing that we need was collected, if that could have happened."""
         if self._lease is None or self._lease.confirm():
             return
-        lost = missing_chunk_files(self._context, self._changes)
-        if lost:
+        self._look()
+        self._lease.looked()
+
+    def _confirm_tip(self) -> None:
+        """The same for who publishes nothing: a collection may have moved the branch."""
+        assert self._tip is not None
+        if self._context.refs.tip(self._tip.branch) != self._tip:
+            self._look()
+
+    def _look(self) -> None:
+        check_own_files(self._context, self._changes)
+        if self._snapshot.parent_id is not None and not self._base_stays():
             raise SessionStateError(
-                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
-                "collected as garbage: the session was suspended or cut off for longer than its "
-                "lease held; write them again in a new session"
+                f"snapshot {self._snapshot.id} that this session is based on was collected as "
+                "garbage: no branch had it any more, and the session was suspended or cut off for "
+                "longer than its lease held; start a new session"
             )
-        if self._snapshot.parent_id is None or self._base_stays():
-            self._lease.looked()
-            return
-        raise SessionStateError(
-            f"snapshot {self._snapshot.id} that this session is based on was collected as garbage: "
-            "no branch had it any more, and the session was suspended or cut off for longer than "
-            "its lease held; start a new session"
-        )
 
     def _base_stays(self) -> bool:
         """Whether our base is there, and no collection that runs is about to delete it."""
@@ -379,8 +408,7 @@ class Session(WorkingTree):
             raise ConflictError(
                 f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
             )
-        if tip.snapshot_id == self._snapshot.id:
-            self._tip = tip
+        if tip == self._tip or (tip.snapshot_id == self._snapshot.id and self._follow()):
             return
         self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
         theirs = self._context.history.changes_between(self._snapshot.id, tip.snapshot_id)
@@ -391,6 +419,8 @@ class Session(WorkingTree):
                 str(self._snapshot.id),
                 str(tip.snapshot_id),
             )
+        if not self._moved_by_commits(tip):
+            check_own_files(self._context, self._changes)
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
         every = not isinstance(solver, ConflictDetector)
@@ -400,6 +430,13 @@ class Session(WorkingTree):
         self._unsettled.forget()
         self._tip = tip
         self._show(head, ours)
+
+    def _moved_by_commits(self, tip: BranchTip) -> bool:
+        """Whether each move of the branch since we took our place was a commit on top of it."""
+        assert self._tip is not None
+        assert tip.snapshot_id is not None
+        path = self._context.history.between(self._snapshot.id, tip.snapshot_id)
+        return path is not None and len(path) == tip.sequence - self._tip.sequence
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
