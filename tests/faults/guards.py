@@ -12,7 +12,7 @@ import msgspec
 
 from icefloe.maintenance import collection, marking
 from icefloe.maintenance.candidates import Objects
-from icefloe.versioning import doomed, leases, own_files, session
+from icefloe.versioning import committing, doomed, leases, own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def no_lapses(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions look for what they need when their lease lapsed")
 def no_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session.Session, "_confirm_lease", nothing)
+    patch.setattr(committing.CommittedTree, "_confirm_lease", nothing)
 
 
 @guard("branches move before anything is deleted")
@@ -119,7 +119,7 @@ def no_move(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions look for what they need when a collection moved their branch")
 def no_look_after_a_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session, "check_own_files", nothing)
+    patch.setattr(committing, "check_own_files", nothing)
 
 
 @guard("sessions mind what collections that run may delete")
