@@ -31,10 +31,10 @@ def is_for_large_chunks(plan: ArrayPlan) -> bool:
     """Whether an array's chunks are large, and of a kind that can be decoded in place."""
     if not plan.is_batched:
         return False
+    size = int(plan.chunk_bytes)
     if not plan.steps:
-        return plan.chunk_bytes >= LARGE_PLAIN_BYTES
-    is_zstd = len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch)
-    return is_zstd and plan.chunk_bytes >= LARGE_BYTES
+        return size >= LARGE_PLAIN_BYTES
+    return len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch) and size >= LARGE_BYTES
 
 
 class LargeChunks:
