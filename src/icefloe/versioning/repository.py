@@ -348,9 +348,9 @@ class Repository(BranchedRepository):
         self,
         branch: str,
         *,
-        arrays: Iterable[str] = ("*",),
+        arrays: str | Iterable[str] | None = None,
         region: Mapping[str, slice] | None = None,
-        locations: Iterable[str] | None = None,
+        locations: str | Iterable[str] | None = None,
         message: str | None = None,
         metadata: dict[str, Any] | None = None,
         dry_run: bool = False,
@@ -360,7 +360,7 @@ class Repository(BranchedRepository):
 
         Args:
             branch: Whose tip to change.
-            arrays: Paths of arrays, as patterns: `/era5/*`.
+            arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
             region: By dimension name, which elements to copy; chunks that have any of them are
                 copied whole.
             locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
@@ -389,7 +389,7 @@ class Repository(BranchedRepository):
         *,
         tag: str | None = None,
         snapshot_id: str | None = None,
-        arrays: Iterable[str] | None = None,
+        arrays: str | Iterable[str] | None = None,
     ) -> VirtualSourcesReport:
         """Which files of virtual chunks are missing, changed or too short; none is read.
 
@@ -397,14 +397,14 @@ class Repository(BranchedRepository):
             branch: The version to look at; `main` if none is named.
             tag: The same, by tag.
             snapshot_id: The same, by snapshot.
-            arrays: Paths of arrays or groups to look at; all by default.
+            arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
         """
         from icefloe.maintenance.virtual_sources import check_virtual_sources
 
         if branch is None and tag is None and snapshot_id is None:
             branch = MAIN
         session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
-        return check_virtual_sources(session, None if arrays is None else list(arrays))
+        return check_virtual_sources(session, arrays)
 
     # --- values
 
@@ -417,7 +417,7 @@ class Repository(BranchedRepository):
         to_branch: str | None = None,
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
-        arrays: Iterable[str] | None = None,
+        arrays: str | Iterable[str] | None = None,
     ) -> ValueDiff:
         """How many cells of each written array differ between two versions, and how much.
 
@@ -430,7 +430,8 @@ class Repository(BranchedRepository):
             to_branch: The second version.
             to_tag: The same, by tag.
             to_snapshot_id: The same, by snapshot.
-            arrays: Paths of arrays to compare; all that were written by default.
+            arrays: Paths of arrays or groups to compare, or patterns such as `/era5/t*`; all by
+                default.
         """
         from icefloe.regions.value_diff import compare_values
 
