@@ -301,6 +301,20 @@ def leased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
     assert values(repo, branch="main") == [1] * 4
 
 
+def paused_while_it_takes_a_lease(repo: Repository, clock: Clock) -> None:
+    """The lease is broken before it was even looked at."""
+    del clock
+    doomed = garbage(repo)
+
+    def pause() -> None:
+        wait(repo, DAY)
+        repo.garbage_collect(2 * DAY)
+
+    paused = Repository.open(Meanwhile(repo, "head", "maintenance/leases/", pause))
+    paused.create_tag("saved", doomed)
+    assert values(repo, tag="saved") == [1] * 4
+
+
 def named_after_the_collector_slept(repo: Repository, clock: Clock) -> None:
     named_while_the_collector_sleeps(repo, clock)
 
@@ -366,7 +380,11 @@ def repo() -> Repository:
     return make()
 
 
-UNHARMED = [committed_after_a_sleep, committed_beside_a_collection]
+UNHARMED = [
+    committed_after_a_sleep,
+    committed_beside_a_collection,
+    paused_while_it_takes_a_lease,
+]
 """More that no single guard decides: several do, or there is nothing to guard against."""
 
 

@@ -323,6 +323,8 @@ def test_a_revert_brings_back_what_was(repository: Repository) -> None:
     assert chunks(repository, "/b") == dict.fromkeys(range(3), b"\x01")
     assert attributes(repository, "/g") == {}
     assert repository.lookup_snapshot(tip).message == f"Revert 'a mistake' ({undone})"
+    again = repository.lookup_snapshot(repository.revert(tip, branch="main"))
+    assert again.message == f"Revert 'Revert 'a mistake' ({undone})' ({tip})"
 
 
 def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository) -> None:
@@ -454,6 +456,20 @@ def test_the_graph_is_a_picture(repository: Repository) -> None:
     assert any("(work, tag: v1)" in text and "<two> & three" in text for text in texts)
     lanes = {circle.get("cx") for circle in drawn["circle"]}
     assert len(lanes) == 2
+
+
+def test_the_graph_shows_merges(repository: Repository) -> None:
+    merged = commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 2, value=b"\x02"))
+    tip = repository.merge("work", "main")
+    graph = repository.ancestry_graph()
+    assert {row.id: row.merged_id for row in graph.rows if row.merged_id} == {tip: merged}
+    assert f"Merge branch 'work' into 'main' [merges {merged}]" in str(graph).splitlines()[0]
+    picture = ElementTree.fromstring(graph.to_svg())
+    assert len(picture.findall("{*}path[@stroke-dasharray]")) == 1
+    plain = repository.ancestry_graph(merges=False)
+    assert "[merges" not in str(plain)
+    assert "dasharray" not in plain.to_svg()
 
 
 # --- what counts as a conflict

@@ -88,6 +88,20 @@ class GCSummary(msgspec.Struct, frozen=True):
     leases: int = 0
     """Leases that held."""
 
+    def __str__(self) -> str:
+        counts = {
+            "snapshots": self.snapshots_deleted,
+            "transaction logs": self.transaction_logs_deleted,
+            "manifests": self.manifests_deleted,
+            "attribute files": self.attributes_deleted,
+            "chunk files": self.chunks_deleted,
+            "notes": self.notes_deleted,
+        }
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        when = "" if self.cutoff is None else f", older than {self.cutoff:%Y-%m-%d %H:%M:%S} UTC"
+        held = f"; {self.leases} leases held" if self.leases else ""
+        return f"{found or 'nothing'} ({self.bytes_deleted:,} bytes){when}{held}"
+
 
 def collect_garbage(
     context: Context, older_than: datetime | timedelta, *, dry_run: bool, limits: Limits

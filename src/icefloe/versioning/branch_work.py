@@ -25,7 +25,7 @@ from icefloe.errors import (
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import INTERNAL_PREFIX
+from icefloe.model.snapshot import MERGED_KEY
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
-
-MERGED_KEY = f"{INTERNAL_PREFIX}merged"
-"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
 
 
 class BranchWork:
@@ -108,7 +105,8 @@ class BranchWork:
     ) -> str:
         """See Repository.revert."""
         before = self._context.files.read_snapshot(undone)
-        said = self._said(message or f"Revert {before.message!r} ({before.id})", metadata)
+        title = before.message.partition("\n")[0]
+        said = self._said(message or f"Revert '{title}' ({before.id})", metadata)
         return self._apply(before, self._parent(before), branch, said, solver)
 
     def squash(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
+from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.versioning.keeper import keep_calling
@@ -37,6 +37,7 @@ DEFAULT_LIFETIME = timedelta(hours=1)
 _MARGIN_SECONDS = 60.0
 """What a lease reaches back further than it must: for clocks of whole seconds and slow requests."""
 _RENEWALS_PER_LIFETIME = 4
+_MAX_WRITES = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALWAYS = timedelta(days=100 * 365)
 """Older than any object."""
@@ -210,6 +211,17 @@ class Lease:
         self._storage.delete_many([previous])
 
     def _write(self) -> None:
+        for _ in range(_MAX_WRITES):
+            if self._write_once():
+                return
+            self._lapsed = True
+        raise StorageError(
+            f"{self._storage.location} does not keep {self._key(self._number)}, a lease that was "
+            "just written; the machine was paused again and again, or the storage loses objects"
+        )
+
+    def _write_once(self) -> bool:
+        """Write the next file; False if it lapsed and was broken before it was looked at."""
         covers = None
         if self._protects_new:
             covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
@@ -219,10 +231,14 @@ class Lease:
         key = self._key(self._number + 1)
         self._storage.put(key, msgspec.json.encode(body))
         self._number += 1
-        self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
+        try:
+            self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
+        except ObjectNotFoundError:
+            return False
         if covers is not None and self._begins is None:
             # From now on by the storage's clock alone: ours may stand still.
             self._begins = (self.written_at - _EPOCH).total_seconds() - covers
+        return True
 
     def release(self) -> None:
         """Give up the claim. What is left if that fails lapses by itself."""

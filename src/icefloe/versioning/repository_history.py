@@ -42,9 +42,14 @@ class RepositoryHistory(MaintainedRepository):
 
     async_ancestry = ancestry
 
-    def ancestry_graph(self) -> AncestryGraph:
-        """All branches and tags with their history, to look at."""
-        return AncestryGraph.of(self._context.history)
+    def ancestry_graph(self, *, merges: bool = True) -> AncestryGraph:
+        """All branches and tags with their history, to look at.
+
+        Args:
+            merges: Whether to show what was merged where, for which each snapshot is read; without
+                it a long history is read from a few of them.
+        """
+        return AncestryGraph.of(self._context.history, merges=merges)
 
     def diff(
         self,
