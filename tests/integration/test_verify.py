@@ -89,7 +89,7 @@ def test_orphans_are_listed_and_are_no_fault() -> None:
     assert report.orphans["snapshot"].count == report.orphans["transaction-log"].count == 1
     assert report.orphans["chunk-file"].keys[0] in names(repo, "chunks")
     assert report.orphans["chunk-file"].bytes == 16
-    assert "orphans: 1 of kind snapshot" in str(report)
+    assert "orphans of kind snapshot: 1 (" in str(report)
 
 
 def test_every_missing_torn_or_altered_object_is_found() -> None:

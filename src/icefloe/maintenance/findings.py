@@ -90,13 +90,16 @@ class VerificationReport(msgspec.Struct, frozen=True):
         return plain
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
-        lines = [f"checked {counts}{' (with the bytes of chunks)' if self.deep else ''}"]
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.checked.items())
+        lines = [f"checked{' with the bytes of chunks' if self.deep else ''}: {counts}"]
         for kind, orphans in self.orphans.items():
             if orphans.count:
-                lines.append(f"orphans: {orphans.count} of kind {kind}, {orphans.bytes} bytes")
+                size = f"{orphans.count:,} ({orphans.bytes:,} bytes)"
+                lines.append(f"orphans of kind {kind}: {size}, for garbage_collect to delete")
         lines += [str(problem) for problem in self.problems[:_SHOWN]]
-        if len(self.problems) > _SHOWN:
-            lines.append(f"and {len(self.problems) - _SHOWN} more problems")
-        lines.append("no problems found" if self.is_clean else f"{len(self.problems)} problems")
+        count = len(self.problems)
+        if count > _SHOWN:
+            lines.append(f"and {count - _SHOWN:,} more")
+        said = {0: "no problems found", 1: "1 problem"}
+        lines.append(said.get(count, f"{count:,} problems"))
         return "\n".join(lines)
