@@ -193,6 +193,36 @@ def rebased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None
         session.rebase(BasicConflictSolver())
 
 
+def rebased_over_a_branch_that_was_published(repo: Repository, clock: Clock) -> None:
+    """Two commits and a collection in two moves."""
+    del clock
+    repo.create_branch("work", repo.lookup_branch("main"))
+    session = written(repo.writable_session("main"), 1, slice(0, 2))
+    fill(repo, 2, "work", slice(2, 3))
+    fill(repo, 3, "work", slice(3, 4))
+    wait(repo, DAY)
+    repo.garbage_collect(HOUR)
+    repo.publish("work", "main")
+    with pytest.raises(SessionStateError, match="2 chunk files"):
+        session.commit("holes", rebase_with=BasicConflictSolver())
+    assert values(repo, branch="main") == [0, 0, 2, 3]
+
+
+def rebased_over_a_branch_that_was_deleted(repo: Repository, clock: Clock) -> None:
+    """And created again, after a collection that did not see it."""
+    del clock
+    repo.create_branch("work", repo.lookup_branch("main"))
+    session = written(repo.writable_session("work"), 1, slice(0, 2))
+    fill(repo, 2, chunks=slice(2, 4))
+    repo.delete_branch("work")
+    wait(repo, DAY)
+    repo.garbage_collect(HOUR)
+    repo.create_branch("work", repo.lookup_branch("main"))
+    with pytest.raises(SessionStateError, match="2 chunk files"):
+        session.commit("holes", rebase_with=BasicConflictSolver())
+    assert values(repo, branch="work") == [0, 0, 2, 2]
+
+
 def paused_between_snapshot_and_reference(repo: Repository, clock: Clock) -> None:
     """Nothing but metadata was written, and all of it is collected."""
     del clock
@@ -360,6 +390,10 @@ INTERLEAVINGS = {
         "sessions look for what they need when a collection moved their branch"
     ),
     rebased_by_a_machine_that_was_paused: (
+        "sessions look for what they need when a collection moved their branch"
+    ),
+    rebased_over_a_branch_that_was_published: "branches move before anything is deleted",
+    rebased_over_a_branch_that_was_deleted: (
         "sessions look for what they need when a collection moved their branch"
     ),
     paused_between_snapshot_and_reference: "branches move before anything is deleted",

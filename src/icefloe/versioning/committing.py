@@ -251,7 +251,8 @@ class CommittedTree(WorkingTree):
     def _confirm_tip(self) -> None:
         """The same for who publishes nothing: a collection may have moved the branch."""
         assert self._tip is not None
-        if self._context.refs.tip(self._tip.branch) != self._tip:
+        tip = self._context.refs.tip(self._tip.branch)
+        if tip != self._tip and (tip is None or tip.snapshot_id is None or self._is_passed(tip)):
             self._look()
 
     def _look(self) -> None:
@@ -299,7 +300,7 @@ class CommittedTree(WorkingTree):
                 str(self._snapshot.id),
                 str(tip.snapshot_id),
             )
-        if not self._moved_by_commits(tip):
+        if self._is_passed(tip):
             check_own_files(self._context, self._changes)
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
@@ -311,12 +312,22 @@ class CommittedTree(WorkingTree):
         self._tip = tip
         self._show(head, ours)
 
-    def _moved_by_commits(self, tip: BranchTip) -> bool:
-        """Whether each move of the branch since we took our place was a commit on top of it."""
+    def _is_passed(self, tip: BranchTip) -> bool:
+        """Whether a collection may have come by since we took our place.
+
+        It leaves a move that went nowhere, but on a branch that was deleted at that time.
+        """
         assert self._tip is not None
-        assert tip.snapshot_id is not None
-        path = self._context.history.between(self._snapshot.id, tip.snapshot_id)
-        return path is not None and len(path) == tip.sequence - self._tip.sequence
+        if tip.sequence <= self._tip.sequence + 1:
+            return tip.snapshot_id == self._tip.snapshot_id
+        later = None
+        for entry in self._context.refs.reflog(tip.branch):
+            if entry.snapshot_id is None or (later and entry.snapshot_id == later.snapshot_id):
+                return True
+            if entry.sequence <= self._tip.sequence:
+                return False
+            later = entry
+        return True
 
     def _portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same on another base, and next to others."""
