@@ -693,6 +693,7 @@ UNNOTICED = {
     "a lease begins by the storage's clock",
     "a collection asks for the storage's clock before it deletes",
     "sessions mind what collections that run may delete",
+    "sessions look for what they need when their lease lapsed",
 }
 """What takes more than the machine has: see test_collection_guards.py."""
 
