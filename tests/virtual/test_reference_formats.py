@@ -156,21 +156,174 @@ def test_groups_of_hdf5_and_chunks_that_do_not_divide(tmp_path: Path) -> None:
     ]
 
 
-def test_chunks_stored_without_their_filters_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lzf.h5"
+def test_chunks_stored_without_their_filters_are_stored_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "skipped.h5"
     with h5py.File(path, "w") as file:
-        noise = np.random.default_rng(0).bytes(4096)
-        file.create_dataset("v", data=np.frombuffer(noise, "u1"), chunks=(4096,), compression="lzf")
-    with pytest.raises(InvalidInputError, match="copy this variable instead"):
-        reference_files(session_for(tmp_path), path)
+        v = file.create_dataset("v", (8,), "u1", chunks=(4,), compression="gzip")
+        v[:4] = 7
+        v.id.write_direct_chunk((4,), bytes([1, 2, 3, 4]), filter_mask=1)
+    values = [7, 7, 7, 7, 1, 2, 3, 4]
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"without its filters \(deflate\).*loadable_var"):
+        reference_files(session, path)
+    done = reference_files(session, path, loadable_variables=["v"])
+    assert (done.variables, done.stored_variables) == ([], ["v"])
+    assert session.read_region("v", ...).tolist() == values
 
 
-def test_nearly_empty_datasets_are_refused(tmp_path: Path) -> None:
+def test_nearly_empty_datasets_cost_what_they_have(tmp_path: Path) -> None:
     path = tmp_path / "sparse.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("v", (2**40,), "u1", chunks=(1,))[7:9] = 1
-    with pytest.raises(InvalidInputError, match="2 of 1099511627776 possible chunks"):
-        reference_files(session_for(tmp_path), path)
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/v") == 2
+    assert session.read_region("v", slice(5, 11)).tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def write_compact(file: h5py.File, name: str, values: Any) -> None:
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.COMPACT)
+    space = h5py.h5s.create_simple(values.shape)
+    kind = h5py.h5t.py_create(values.dtype)
+    written = h5py.h5d.create(file.id, name.encode(), kind, space, properties)
+    written.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+
+
+def test_values_in_the_headers_of_hdf5_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "compact.h5"
+    with h5py.File(path, "w") as file:
+        write_compact(file, "compact", np.arange(6.0).reshape(2, 3))
+        file["text"] = "hello"
+        file.create_dataset("unwritten", (3,), "f4", fillvalue=2.5)
+    session = session_for(tmp_path)
+    done = reference_files(session, path)
+    assert done.stored_variables == ["compact", "text"]
+    root = zarr.open_group(session.store, mode="r")
+    assert root["compact"][...].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert root["text"][()] == "hello"
+    assert root["unwritten"][...].tolist() == [2.5] * 3
+
+
+@pytest.mark.parametrize("compression", ["zlib", "zstd", "bzip2", "blosc_lz4"])
+def test_compressions_of_netcdf(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "a.nc"
+    values = np.random.default_rng(0).integers(0, 5, (100, 50)).astype("f8")
+    with netCDF4.Dataset(path, "w") as data:
+        if compression != "zlib" and not getattr(data, f"has_{compression[:5]}_filter")():
+            pytest.skip("this netCDF4 was built without the filter")
+        data.createDimension("x", 100)
+        data.createDimension("y", 50)
+        v = data.createVariable("v", "f8", ("x", "y"), compression=compression, chunksizes=(30, 50))
+        v[:] = values
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/v") == 4
+    np.testing.assert_array_equal(session.read_region("v", ...), values)
+
+
+def padded_records() -> Any:
+    kind = np.dtype([("a", "i1"), ("b", ">f8")], align=True)
+    return np.array([(1, 2.5), (3, 4.5)], kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda f: f.create_dataset("v", data=np.arange(9), compression="szip"), "filter szip"),
+        (lambda f: f.create_dataset("v", data=np.arange(9), scaleoffset=0), "filter scaleoffset"),
+        (lambda f: f.create_dataset("v", data=np.arange(9), compression="lzf"), "filter lzf"),
+        (lambda f: f.create_dataset("v", data=padded_records()), "have gaps or fields"),
+    ],
+)
+def test_what_references_cannot_describe_can_be_stored_or_left_out(
+    tmp_path: Path, make: Any, says: str
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        make(file)
+        file["w"] = np.arange(3)
+        expected = file["v"][...].tolist()
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match=rf"/v .*{says}|of /v {says}") as raised:
+        reference_files(session, path)
+    assert "loadable_variables=['v']" in raised.value.message
+    reference_files(session, path, loadable_variables=["v"], group="stored")
+    assert session.read_region("stored/v", ...).tolist() == expected
+    done = reference_files(session, path, drop_variables=["v"], group="without")
+    assert done.variables == ["w"]
+
+
+def test_a_checksum_before_shuffling_is_stored_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sums.nc"
+    with netCDF4.Dataset(path, "w") as data:
+        data.createDimension("x", 10)
+        for name, kind in (("wide", "f8"), ("narrow", "f4")):
+            v = data.createVariable(
+                name, kind, ("x",), zlib=True, shuffle=True, fletcher32=True, chunksizes=(3,)
+            )
+            v[:] = np.arange(10)
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match="shuffle 28 bytes in groups of 8"):
+        reference_files(session, path)
+    done = reference_files(session, path, loadable_variables=["wide"])
+    assert done.variables == ["narrow"]
+    for name in ("wide", "narrow"):
+        assert session.read_region(name, ...).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda file: file.create_dataset("v", (2,), h5py.vlen_dtype("i4")),
+        lambda file: file.create_dataset("v", (2,), h5py.ref_dtype),
+        lambda file: file.create_dataset("v", (2,), np.dtype(("i4", (3,)))),
+        lambda file: file.create_dataset("v", data=h5py.Empty("f4")),
+    ],
+)
+def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        make(file)
+        file["w"] = np.arange(3)
+    session = session_for(tmp_path)
+    for options in ({}, {"loadable_variables": ["*"]}):
+        with pytest.raises(InvalidInputError, match=r"/v .*: drop_variables=\['v'\]"):
+            reference_files(session, path, **options)
+    with pytest.raises(InvalidInputError, match="/v "):
+        read_file(path.as_uri(), session.virtual_sources, ParseOptions(for_copies=True))
+    assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
+
+
+def test_attributes_of_hdf5(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["empty"] = ""
+        v = file.create_dataset("v", data=np.arange(3, dtype="i2"))
+        v.attrs["_FillValue"] = np.array([-9], "i2")
+        v.attrs["bytes"] = np.bytes_(b"b")
+        v.attrs["names"] = np.array([b"one", b"two"])
+        v.attrs["degrees"] = np.bytes_(b"\xb0C")  # Latin-1, as older programs wrote
+        v.attrs["flag"] = np.bool_(True)
+        v.attrs["null"] = h5py.Empty("f4")
+        v.attrs["one"] = np.array([0.5])
+        v.attrs["table"] = np.eye(2)
+        v.attrs["reference"] = v.ref
+        v.attrs["record"] = np.array((1, 2), [("a", "i4"), ("b", "i4")])
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    root = zarr.open_group(session.store, mode="r")
+    assert dict(root.attrs) == {"empty": ""}
+    assert dict(root["v"].attrs) == {
+        "_FillValue": -9,
+        "bytes": "b",
+        "degrees": "°C",
+        "flag": True,
+        "names": ["one", "two"],
+        "null": "",
+        "one": 0.5,
+        "table": [[1, 0], [0, 1]],
+    }
 
 
 @pytest.mark.parametrize(
