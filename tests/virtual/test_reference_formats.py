@@ -295,6 +295,34 @@ def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> N
     assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
 
 
+def test_dimensions_without_a_name_are_told_apart_by_their_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(4.0)
+        file["b"] = np.ones((20, 4))
+        file["c"] = np.ones((4, 4, 20))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        xr.testing.assert_identical(found, expected.load())
+    assert found.c.dims == ("phony_dim_0", "phony_dim_2", "phony_dim_1")
+
+
+def test_files_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    session = session_for(tmp_path)
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InvalidInputError, match=r"a\.nc is cut off: it has .* bytes, and"):
+        reference_files(session, path)
+    path = tiff_file(tmp_path / "a.tif", np.arange(2000, dtype="i2").reshape(40, 50))
+    whole = path.read_bytes()
+    for size in (4, 100, len(whole) - 40):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InvalidInputError, match=r"a\.tif cannot be read as TIFF"):
+            reference_files(session, path)
+
+
 def test_attributes_of_hdf5(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:

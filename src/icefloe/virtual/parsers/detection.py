@@ -63,13 +63,33 @@ def parse_file(
         if found == "hdf5":
             from icefloe.virtual.parsers.hdf5 import parse_hdf5
 
-            return parse_hdf5(url, store, group, drop=drop, load=load)
-        return _parse(found, url, store, group)
+            parsed = parse_hdf5(url, store, group, drop=drop, load=load)
+        else:
+            parsed = _parse(found, url, store, group)
     except _SIGNS_OF_DAMAGE as error:
         if isinstance(error, IcefloeError):
             raise
         msg = f"{url} cannot be read as {found}: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
+    _check_complete(parsed)
+    return parsed
+
+
+def _check_complete(parsed: ParsedFile) -> None:
+    """Raise InvalidInputError if a file ends before its data do."""
+    size = None if parsed.status is None else parsed.status.size
+    if size is None:
+        return
+    for name, array in parsed.arrays.items():
+        refs = array.references
+        if refs.urls != [parsed.url] or not len(refs):
+            continue
+        end = int((refs.offsets + refs.lengths).max())
+        if end > size:
+            raise InvalidInputError(
+                f"{parsed.url} is cut off: it has {size} bytes, and {name!r} needs {end}; get a "
+                "complete copy of the file"
+            )
 
 
 def detect_format(url: str, store: AuthorizedStore) -> FileFormat:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import IcefloeError, InvalidInputError
 from icefloe.virtual.parsed import (
     ParsedArray,
     ParsedFile,
@@ -36,7 +36,10 @@ def parse_geotiff(url: str, store: AuthorizedStore) -> ParsedFile:
         with quietly():
             registry: Any = AuthorizedRegistry(store)
             found, attributes = arrays_of(VirtualTIFF(ifd=0)(url, registry))
-    except (OSError, KeyError, ValueError, TypeError, NotImplementedError) as error:
+    except IcefloeError:
+        raise
+    except Exception as error:
+        # The library for TIFF has errors of its own, and also panics, for files that are damaged.
         msg = f"{url} cannot be read as TIFF: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
     image = found["0"]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 16
 """HDF5 itself follows so many in a row."""
+_NAMELESS = "phony_dim_"
+"""What dimensions without a name are called, and a number."""
 _UNREADABLE = (OSError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError)
 """What h5py raises where a file is damaged, or says something that makes no sense."""
 
@@ -57,8 +59,9 @@ def parse_hdf5(
     with _readable_as_hdf5(url), _opened(url, store) as file, quietly():
         where = _group(file, group, url)
         arrays = {}
+        names = _DimensionNames(str(where.name))
         for name, dataset in _datasets(where, url, drop):
-            dims = _dims(dataset, str(where.name))
+            dims = names.of(dataset)
             is_wanted = dims == [name] or any(fnmatchcase(name, pattern) for pattern in load)
             arrays[name] = _array(name, dataset, dims, url, is_wanted=is_wanted)
         attributes = attributes_of(where)
@@ -99,8 +102,9 @@ def parse_hdf5_for_copies(
     with _readable_as_hdf5(url):
         file = h5py.File(_readable(url, store), mode="r")
         where = _group(file, group, url)
+        names = _DimensionNames(str(where.name))
         arrays = {
-            name: _read_by_h5py(dataset, _dims(dataset, str(where.name)), url)
+            name: _read_by_h5py(dataset, names.of(dataset), url)
             for name, dataset in _datasets(where, url, drop)
         }
         attributes = attributes_of(where)
@@ -241,12 +245,36 @@ def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
     return bytes(dataset.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
-def _dims(dataset: h5py.Dataset, group: str) -> list[str]:
-    from virtualizarr.parsers.hdf.hdf import _dataset_dims
+class _DimensionNames:
+    """Names of the dimensions of the datasets of a group.
 
-    if dataset.shape is None:
-        return []
-    return list(_dataset_dims(dataset, group=group))
+    Those without a name get one by their length, as NetCDF does it, so that a name has one length.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._lengths: list[int] = []
+
+    def of(self, dataset: h5py.Dataset) -> list[str]:
+        from virtualizarr.parsers.hdf.hdf import _dataset_dims
+
+        if dataset.shape is None:
+            return []
+        names = list(_dataset_dims(dataset, group=self._group))
+        used: set[int] = set()
+        for axis, name in enumerate(names):
+            if name.startswith(_NAMELESS):
+                number = self._number(dataset.shape[axis], used)
+                used.add(number)
+                names[axis] = f"{_NAMELESS}{number}"
+        return names
+
+    def _number(self, length: int, used: set[int]) -> int:
+        for number, each in enumerate(self._lengths):
+            if each == length and number not in used:
+                return number
+        self._lengths.append(length)
+        return len(self._lengths) - 1
 
 
 def _as_long_as_their_dimensions(arrays: dict[str, ParsedArray]) -> dict[str, ParsedArray]:
@@ -260,10 +288,7 @@ def _as_long_as_their_dimensions(arrays: dict[str, ParsedArray]) -> dict[str, Pa
             sizes[dim] = max(size, sizes.get(dim, 0))
     found = {}
     for name, each in arrays.items():
-        shape = [
-            size if dim.startswith("phony_dim_") else sizes[dim]
-            for dim, size in zip(each.dims, each.shape, strict=True)
-        ]
+        shape = [sizes[dim] for dim in each.dims]
         found[name] = each if shape == list(each.shape) else _longer(each, shape)
     return found
 
