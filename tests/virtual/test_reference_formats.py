@@ -516,6 +516,26 @@ def by_cfgrib(path: Path, **options: Any) -> xr.Dataset:
         return xr.open_dataset(path, engine="cfgrib", backend_kwargs=given).load()
 
 
+def test_grib_2_that_is_damaged(tmp_path: Path) -> None:
+    first, second = grib_message("t", 0, 500), grib_message("t", 6, 500)
+    length = len(first)
+    path = tmp_path / "a.grib2"
+    for damage, says in {
+        first + second[:-1]: f"byte {length} is damaged: it should have",
+        first + second[:10]: f"byte {length} is damaged: the file ends in the middle",
+        first[:16] + bytes(4) + first[20:]: "section 1 cannot have 0 bytes",
+        first[:20] + b"\x04" + first[21:]: "section 4 follows section 0",
+        first[:-4] + b"7776": "it does not end with its data",
+        first + second[:7] + b"\x01" + second[8:]: "it has edition 1",
+        first[:8] + bytes(8) + first[16:]: "it does not end with its data",
+    }.items():
+        path.write_bytes(damage)
+        with pytest.raises(InvalidInputError, match=says):
+            reference_files(session_for(tmp_path), path)
+    path.write_bytes(b"".join([first, b"between", second]))
+    assert reference_files(session_for(tmp_path), path).references == 2
+
+
 def test_grib_of_edition_1(tmp_path: Path) -> None:
     messages = [
         grib_message(name, step, level, missing=step == 6, edition=1)
