@@ -457,6 +457,20 @@ def test_geotiff(tmp_path: Path, order: str) -> None:
     assert virtual_count(session, "/height") == 12
 
 
+def test_geotiff_with_differences_of_pixels(tmp_path: Path) -> None:
+    image = np.random.default_rng(1).integers(0, 5000, (40, 50)).astype("u2")
+    session = session_for(tmp_path)
+    path = tiff_file(tmp_path / "little.tif", image, predictor=2)
+    reference_files(session, path)
+    np.testing.assert_array_equal(session.read_region("band_data", ...), image)
+    path = tiff_file(tmp_path / "big.tif", image, predictor=2, order=">")
+    with pytest.raises(InvalidInputError, match=r"big\.tif has differences of pixels"):
+        reference_files(session, path)
+    small = tiff_file(tmp_path / "bytes.tif", image.astype("u1"), predictor=2, order=">")
+    reference_files(session, small, group="bytes")
+    np.testing.assert_array_equal(session.read_region("bytes/band_data", ...), image.astype("u1"))
+
+
 def test_tiles_of_geotiff_make_a_mosaic_by_their_coordinates_and_a_series_by_name(
     tmp_path: Path,
 ) -> None:
