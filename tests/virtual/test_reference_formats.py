@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -856,6 +857,53 @@ def test_files_on_s3(tmp_path: Path, s3_endpoint: Any, file_format: str) -> None
     problems = repo.check_virtual_sources().problems
     assert [each.problem for each in problems] == ["changed"]
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_text_and_filters_of_bytes_in_zarr_2(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "a.zarr"
+    root = zarr.create_group(path, zarr_format=2)
+    numbers = np.random.default_rng(0).integers(0, 99, (23, 17)).astype(">i4")
+    texts = np.array([["a", "bé"], ["", "dd" * 9], ["e", "f"]], dtype=object)
+    filters = [numcodecs.Delta(">i4"), numcodecs.Shuffle(4), numcodecs.Fletcher32()]
+    options: dict[str, Any] = {"order": order, "attributes": {"_ARRAY_DIMENSIONS": ["x", "y"]}}
+    root.create_array(
+        "n", data=numbers, chunks=(5, 6), filters=filters, compressors=numcodecs.Zlib(), **options
+    )
+    text = root.create_array("t", shape=(3, 2), dtype=str, chunks=(2, 2), **options)
+    text[:] = texts
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/n") == 15
+    assert virtual_count(session, "/t") == 2
+    np.testing.assert_array_equal(session.read_region("n", ...), numbers)
+    assert session.read_region("t", ...).tolist() == texts.tolist()
+    found = zarr.open_array(session.store, path="t", mode="r")
+    assert found[...].tolist() == texts.tolist()
+    assert found.metadata.dimension_names == ("x", "y")  # type: ignore[union-attr]
+
+
+def test_text_in_kerchunk_references(tmp_path: Path) -> None:
+    zarray = {
+        "zarr_format": 2,
+        "shape": [2],
+        "chunks": [2],
+        "dtype": "|O",
+        "fill_value": None,
+        "order": "C",
+        "filters": [{"id": "vlen-utf8"}],
+        "compressor": None,
+    }
+    data = numcodecs.VLenUTF8().encode(np.array(["a", "bé"], dtype=object))
+    (tmp_path / "data").write_bytes(data)
+    url = (tmp_path / "data").as_uri()
+    refs = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(zarray)}
+    refs |= {"t/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps({"version": 1, "refs": {**refs, "t/0": [url, 0, len(data)]}}))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert session.read_region("t", ...).tolist() == ["a", "bé"]
 
 
 def test_fill_values_of_zarr_2_are_missing_values_as_xarray_reads_them(tmp_path: Path) -> None:
