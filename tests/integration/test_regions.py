@@ -197,16 +197,26 @@ class TestWriting:
             thread.join()
         same(session.read_region("a"), np.repeat(np.arange(8.0), 500))
 
-    def test_big_chunks_in_threads(self, repository, session):
+    @pytest.mark.parametrize("compressors", ["auto", None])
+    @pytest.mark.parametrize("rows", [2, 1], ids=["in files", "in packs"])
+    def test_big_chunks_in_threads(self, repository, session, compressors, rows):
         data = RANDOM.integers(0, 4, (24, 1 << 16)).astype("f8")
-        zarr.create_array(
-            session.store, name="a", shape=data.shape, chunks=(2, 1 << 16), dtype="f8"
+        array = zarr.create_array(
+            session.store,
+            name="a",
+            shape=data.shape,
+            chunks=(rows, 1 << 16),
+            dtype="f8",
+            compressors=compressors,
         )
         session.write_region("a", ..., data)
+        array[4:6] = data[4:6] = 0  # a hole
         session.commit("written")
         read = repository.readonly_session("main")
-        same(read.read_region("a"), data)
-        same(zarr.open_array(read.store, path="a", mode="r")[...], data)
+        through_zarr = zarr.open_array(read.store, path="a", mode="r")
+        for chosen in (..., slice(3, 20), np.s_[1::3, 100:5000:7]):
+            same(read.read_region("a", chosen), data[chosen])
+            same(through_zarr[chosen], data[chosen])
 
 
 class TestErrors:
