@@ -17,6 +17,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.model import paths
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
@@ -196,9 +197,16 @@ class Session(WorkingTree):
 
     # --- committing
 
-    def discard_changes(self) -> None:
-        """Forget all uncommitted changes, if there are any."""
+    def discard_changes(self, path: str | None = None) -> None:
+        """Forget all uncommitted changes, if there are any.
+
+        With a path, only those of the node there and of all below it; moves stay.
+        """
         with self._lock:
+            if path is not None:
+                self._check_writable()
+                self._changes.discard(paths.canonical(path))
+                return
             self._unsettled.forget()
             self._show(self._snapshot)
 
