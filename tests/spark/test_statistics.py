@@ -74,7 +74,7 @@ def check(spark, repo, *paths, group="/"):
     session = repo.writable_session("again")
     session.delete_node(GROUP)
     session.commit("without")
-    compute_statistics(spark, repo, group=group, variables=names, branch="again", task_bytes=1)
+    compute_statistics(spark, repo, group=group, variables=names, branch="again")
     for path in paths:
         (numbers, current), (expected, there) = mine[path], known(repo, path, "again")
         np.testing.assert_array_equal(current, there)

@@ -15,7 +15,7 @@ from icefloe.spark.tables.statistics import read_entries
 from icefloe.spark.tables.summarizing import has_numbers
 from icefloe.spark.tables.wanted_statistics import chunk_count
 from icefloe.spark.worker import SessionSpec
-from icefloe.spark.written_statistics import outputs_about
+from icefloe.spark.written_statistics import unbound_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +107,6 @@ def _parts(coords: Any, chunk_bytes: int, job: Job) -> Iterator[Any]:
 
 def _summaries(item: tuple[str, Any], shared: SessionSpec) -> Iterator[Output]:
     path, coords = item
-    session = shared.open()
-    summaries = Summaries(session, [path])
+    summaries = Summaries(shared.open(), [path])
     summaries.add_chunks(path, coords)
-    yield from outputs_about(summaries, path, session.chunk_table(path))
+    yield unbound_output(summaries, path)

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tables.columns import variable_of
-from icefloe.spark.tables.statistics import GROUP, Entries, write_entries
+from icefloe.spark.tables.statistics import GROUP, Entries, bound, write_entries
 from icefloe.spark.tasks import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from icefloe.model.manifest import ArrayChunks
     from icefloe.spark.runner import Results
@@ -46,16 +46,23 @@ class WrittenStatistics:
 
     def take_from(self, results: Results) -> Results:
         """Take what tasks found; returns what else they returned."""
+        found: dict[str, list[Entries]] = {}
         for _, name, table in results.of(_is_statistics).outputs():
-            path = name.removeprefix(_PREFIX)
-            known = self._found.get(path)
-            # As it was when the tasks looked at it: a rebase may bring other attributes.
-            variable = variable_of(self._session, path) if known is None else known[0]
-            self.add(variable, _entries_of(table))
+            found.setdefault(name.removeprefix(_PREFIX), []).append(_entries_of(table))
+        for path, parts in found.items():
+            # As it is now, when tasks have looked at it: a rebase may bring other attributes.
+            variable = variable_of(self._session, path)
+            entries = _joined(parts)
+            if not entries.words.shape[1]:
+                chunks = self._session.chunk_table(path)
+                entries = bound(entries.coords, entries.numbers, chunks, variable)
+            self.add(variable, entries)
         return results.without(_PREFIX)
 
-    def look_at(self, arrays: Iterable[str]) -> None:
+    def look_at(self, arrays: Sequence[str]) -> None:
         """Read the chunks of arrays that the session itself has written so far."""
+        if not arrays:
+            return
         summaries = Summaries(self._session, arrays)
         written = self._session.status().chunk_indexes()
         for path in arrays:
@@ -107,6 +114,13 @@ def outputs_about(
         entries = summaries.entries(path, table)
         if len(entries.coords):
             yield Output(_PREFIX + path, _table_of(entries))
+
+
+def unbound_output(summaries: Summaries, path: str) -> Output:
+    """What a task found about chunks that it has read; the driver knows their references."""
+    coords, numbers = summaries.numbers(path)
+    words = np.empty((len(coords), 0), dtype=np.uint64)
+    return Output(_PREFIX + path, _table_of(Entries(coords, numbers, words)))
 
 
 def _table_of(entries: Entries) -> pa.Table:

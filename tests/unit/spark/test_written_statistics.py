@@ -70,6 +70,16 @@ def test_blocks_are_summarized_as_value_by_value(block: Any, nan_is_null: bool) 
         np.testing.assert_array_equal(found[place], expected)
 
 
+@given(blocks())
+def test_large_chunks_are_summarized_in_pieces(block: Any) -> None:
+    values, chunks, attributes = block
+    decoding = decoding_of(values.dtype, attributes)
+    whole = summarize_block(values, chunks, decoding)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("icefloe.spark.tables.summarizing._STEP_BYTES", 2 * values.itemsize)
+        np.testing.assert_array_equal(summarize_block(values, chunks, decoding), whole)
+
+
 def test_what_is_no_number_has_no_statistics() -> None:
     text = np.array(["a", "b"], dtype=object)
     assert summarize_block(text, (1,), decoding_of(text.dtype, {})) is None

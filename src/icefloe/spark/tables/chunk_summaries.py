@@ -83,9 +83,13 @@ class Summaries:
 
     def entries(self, path: str, table: ArrayChunks | None) -> Entries:
         """What was found about those chunks of an array that a table refers to."""
-        variable = self._arrays[path].variable
+        coords, numbers = self.numbers(path)
+        return bound(coords, numbers, table, self._arrays[path].variable)
+
+    def numbers(self, path: str) -> tuple[Coords, npt.NDArray[np.float64]]:
+        """Coordinates of all chunks that were looked at, and what was found."""
         found = self._found.get(path, [])
-        rank = len(variable.shape)
+        rank = len(self._arrays[path].variable.shape)
         coords = np.concatenate([np.empty((0, rank), dtype=np.int64), *(c for c, _ in found)])
         numbers = np.concatenate([np.empty((0, NUMBERS)), *(n for _, n in found)])
         if len(found) > 1:
@@ -94,7 +98,7 @@ class Summaries:
             _, last = np.unique(places[::-1], return_index=True)
             kept = len(coords) - 1 - last
             coords, numbers = coords[kept], numbers[kept]
-        return bound(coords, numbers, table, variable)
+        return coords, numbers
 
     def _read(self, array: _Array, box: Box) -> None:
         for step in split(box, _STEP_BYTES // array.grid.chunk_bytes):

@@ -50,8 +50,25 @@ def summarize_block(
         elements = tuple(
             slice(part.start * c, part.stop * c) for part, c in zip(rows, chunk_shape, strict=True)
         )
-        _summarize(values[elements], chunk_shape, decoding, found[rows])
+        here = values[elements]
+        if box.size == 1 and here.nbytes > _STEP_BYTES:
+            found[rows] = _summarize_large(here, decoding)
+        else:
+            _summarize(here, chunk_shape, decoding, found[rows])
     return found
+
+
+def _summarize_large(chunk: Values, decoding: Decoding) -> Numbers:
+    """Numbers of one chunk, piece by piece, so that little memory is needed besides it."""
+    whole = Box((0,) * chunk.ndim, chunk.shape)
+    pieces = list(split(whole, _STEP_BYTES // chunk.itemsize))
+    numbers = np.empty((len(pieces), NUMBERS), dtype=np.float64)
+    for row, piece in enumerate(pieces):
+        part = chunk[tuple(map(slice, piece.lower, piece.upper))]
+        one = numbers[row].reshape((1,) * chunk.ndim + (NUMBERS,))
+        _summarize(part, part.shape, decoding, one)
+    low, high, missing = numbers.T
+    return np.array([np.fmin.reduce(low), np.fmax.reduce(high), missing.sum()])
 
 
 def _summarize(
