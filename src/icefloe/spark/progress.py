@@ -66,7 +66,8 @@ class NotebookBar:
 
         self._label = label
         self._started = time.monotonic()
-        self._handle: Any = display(_Text(label), display_id=True)
+        show: Any = display
+        self._handle: Any = show(_Text(label), display_id=True)
 
     def update(self, done: int, total: int) -> None:
         """Show that `done` of `total` tasks are done."""

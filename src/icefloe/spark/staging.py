@@ -251,7 +251,7 @@ def _write(
     )
     logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
     if assembler.refused:
-        raise assembler.refused.error()
+        raise assembler.refused.error(plan)
     if plan.clear:
         clear_rest(session, plan)
     if assembler.statistics:

@@ -292,7 +292,7 @@ def _take_over(job: Job, plan: WritePlan, results: Results, group: str) -> None:
         elif name.startswith(_STATISTICS):
             statistics.setdefault(name.removeprefix(_STATISTICS), []).append(table)
     if refused:
-        raise refused.error()
+        raise refused.error(plan)
     job.take_over(results.without(_STATISTICS))
     if plan.clear:
         clear_rest(job.session, plan)
