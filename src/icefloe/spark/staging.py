@@ -249,7 +249,7 @@ def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> 
     )
     logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
     if assembler.refused:
-        raise assembler.refused.error()
+        raise assembler.refused.error(plan)
     statistics = WrittenStatistics(session)
     statistics.take_own(assembler.summaries)
     if plan.clear:

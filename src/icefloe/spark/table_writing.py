@@ -286,7 +286,7 @@ def _take_over(job: Job, plan: WritePlan, results: Results) -> None:
             for text in table.column("refused").to_pylist():
                 refused = refused.plus(msgspec.json.decode(text, type=Refused))
     if refused:
-        raise refused.error()
+        raise refused.error(plan)
     job.take_over(results)
     if plan.clear:
         job.statistics.take_own(clear_rest(job.session, plan))

@@ -46,20 +46,29 @@ class Refused(Record, frozen=True):
             (self.duplicate_examples + other.duplicate_examples)[:MAX_EXAMPLES],
         )
 
-    def error(self) -> InvalidInputError:
+    def error(self, plan: WritePlan) -> InvalidInputError:
         """What to tell the user."""
         parts = []
         if self.outside:
+            where = "outside of the grid or the region"
+            if plan.is_append:
+                where = (
+                    "outside of the grid, or not behind its end, where append writes (upsert sets "
+                    "cells that exist)"
+                )
             parts.append(
-                f"{self.outside} rows are outside of the grid or the region, e.g. "
-                f"{'; '.join(self.outside_examples)}"
+                f"{_rows_are(self.outside)} {where}, e.g. {'; '.join(self.outside_examples)}"
             )
         if self.duplicate:
             parts.append(
-                f"{self.duplicate} rows are for cells that have a row already, e.g. "
+                f"{_rows_are(self.duplicate)} for cells that have a row already, e.g. "
                 f"{'; '.join(self.duplicate_examples)}"
             )
         return InvalidInputError(f"nothing was written: {'. '.join(parts)}")
+
+
+def _rows_are(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count} rows are"
 
 
 class Rows(Record, frozen=True, eq=False):

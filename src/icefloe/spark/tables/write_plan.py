@@ -105,6 +105,11 @@ class WritePlan(Record, frozen=True, eq=False):
         """Number of blocks."""
         return prod(self.grid)
 
+    @property
+    def is_append(self) -> bool:
+        """Whether rows may only be behind the end of the grid as it was."""
+        return bool(self.allowed) and not self.clear
+
     def region_of(self, block: int) -> tuple[slice, ...]:
         """The cells of a block."""
         place = np.unravel_index(block, self.grid) if self.grid else ()
@@ -134,8 +139,9 @@ def dims_of(session: Session, request: WriteRequest, schema: pa.Schema) -> tuple
         existing = _existing(session, request, schema)
         if existing is None:
             raise InvalidInputError(
-                "to create arrays, say which columns are the dimensions, in order: "
-                "dims=['time', 'lat', 'lon']"
+                f"{request.group} has no array that is named like one of the columns "
+                f"{schema.names}. To create arrays, say which columns are the dimensions, in "
+                "order: dims=['time', 'lat', 'lon']"
             )
         dims = existing.dims
     missing = [d for d in dims if d not in schema.names]
