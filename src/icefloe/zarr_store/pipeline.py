@@ -163,9 +163,10 @@ def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] |
     if plan is None:
         return None
     array: Any = buffer.as_ndarray_like()
-    if type(array) is not np.ndarray or array.dtype.kind != plan.dtype.kind:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != plan.dtype.kind:
         return None
-    return array if array.dtype.itemsize == plan.dtype.itemsize else None
+    # Without a mask, if it has one: what counts are the values, as for Zarr.
+    return np.asarray(array) if array.dtype.itemsize == plan.dtype.itemsize else None
 
 
 async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:
