@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.errors import ConflictError, InvalidInputError, ObjectNotFoundError
+from icefloe.errors import ConflictError, InvalidInputError, ObjectNotFoundError, SessionStateError
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import list_objects
@@ -124,13 +124,13 @@ def compact_branch(
             chosen.live_bytes,
             chosen.file_bytes,
         )
-    with Lease(context.storage, holder="compaction"):
+    with Lease(context.storage, holder="compaction") as lease:
         mover = ChunkMover(context, base, options.pack_bytes)
         for node in nodes:
             mover.add(node, chosen.files)
         moves = mover.finish()
         if to_branch is None:
-            snapshot_id = _publish(context, tip, moves, said)
+            snapshot_id = _publish(context, tip, moves, said, lease)
         else:
             snapshot_id = _start_branch(context, to_branch, base, moves, said)
     return CompactionSummary(
@@ -229,9 +229,13 @@ def _size(context: Context, key: str) -> int | None:
 
 
 def _publish(
-    context: Context, tip: BranchTip, moves: dict[NodeId, list[Move]], said: CommitMessage
+    context: Context,
+    tip: BranchTip,
+    moves: dict[NodeId, list[Move]],
+    said: CommitMessage,
+    lease: Lease,
 ) -> str | None:
-    """Commit the moves on the branch, wherever it is by now."""
+    """Commit the moves on the branch, wherever it is by now, if the lease has held."""
     current: BranchTip | None = tip
     for attempt in range(context.settings.publish_max_tries):
         if current is None or current.snapshot_id is None:
@@ -250,6 +254,12 @@ def _publish(
             pause = min(longest, context.settings.publish_max_backoff_ms)
             time.sleep(random.uniform(0, pause) / 1000)
             current = context.refs.tip(tip.branch)
+            # After that: a collection that comes later moves the branch again.
+            if not lease.renew():
+                raise SessionStateError(
+                    "the compaction was suspended for longer than its lease held, and what it "
+                    "wrote may have been collected; run it again"
+                ) from None
         else:
             return str(snapshot.id)
     raise ConflictError(

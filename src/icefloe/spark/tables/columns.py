@@ -99,17 +99,18 @@ def read_variables(
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
-            found[name] = _variable(session, name, path, reading)
+            found[name] = variable_of(session, path, reading)
     return found
 
 
-def _variable(session: Session, name: str, path: str, reading: Reading) -> Variable:
+def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+    """An array as a column."""
     array = open_array(session, path)
     named = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))
     dtype = np.dtype(array.dtype)
     return Variable(
-        name,
+        paths.name(path),
         path,
         dims,
         tuple(array.shape),
