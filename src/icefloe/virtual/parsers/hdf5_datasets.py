@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
 from icefloe.virtual.parsed import ParsedArray, References, array_document
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _SHUFFLE, _FLETCHER32 = 2, 3
 _CHECKSUM_BYTES = 4
 
 
-class IndescribableError(InvalidInputError):
+class IndescribableError(ValueError):
     """References cannot tell what a dataset has; its values can be read by h5py at most."""
 
 
