@@ -240,6 +240,23 @@ class TestErrors:
             array[1] if through_zarr else session.read_region("a", 1)
         same(session.read_region("a", 2), np.array([7.0, 8.0, 9.0]))
 
+    @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+    @pytest.mark.parametrize("kind", ["text", "filter", "shards"])
+    def test_chunks_that_zarr_decodes_are_named_too(self, session, kind):
+        if kind == "text":
+            data, more = np.array([["a"], ["b"], ["c"]], np.dtypes.StringDType()), {}
+        elif kind == "filter":
+            data = np.arange(1, 4).reshape(3, 1)
+            more = {"filters": [zarr.codecs.numcodecs.Delta(dtype="i8")]}
+        else:
+            data, more = np.arange(1, 4).reshape(3, 1), {"shards": (1, 1)}
+        array = make(session, data, (1, 1), **more)
+        session.set_chunk("/a", (1, 0), b"no such thing")
+        for read in (lambda: array[...], lambda: array[1:, 0], lambda: array.vindex[[1], [0]]):
+            with pytest.raises(FormatError, match=r"chunk \[1, 0\] of /a cannot be decoded"):
+                read()
+        same(array[0], data[0])
+
     def test_frames_without_a_length_and_several_frames(self, session):
         data = np.arange(1.0, 9.0)
         array = make(session, data, (4,), compressors=[ZstdCodec()])

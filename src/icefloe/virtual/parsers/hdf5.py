@@ -87,7 +87,7 @@ def _array(
             f"store its values in the repository: loadable_variables=[{name!r}], leave it out: "
             f"drop_variables=[{name!r}], or copy the file"
         )
-    raise InvalidInputError(f"{url}: {reason.message}; {advice}") from reason
+    raise InvalidInputError(f"{url}: {reason}; {advice}") from reason
 
 
 def parse_hdf5_for_copies(
@@ -140,7 +140,7 @@ def _read_by_h5py(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArr
     except IndescribableError as error:
         name = str(dataset.name).rpartition("/")[2]
         advice = f"leave it out: drop_variables=[{name!r}]"
-        raise InvalidInputError(f"{url}: {error.message}; {advice}") from error
+        raise InvalidInputError(f"{url}: {error}; {advice}") from error
     document = array_document(
         shape=dataset.shape,
         dtype=dataset.dtype.newbyteorder("="),

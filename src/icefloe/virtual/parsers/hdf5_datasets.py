@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
 from icefloe.virtual.parsed import ParsedArray, References, array_document
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _SHUFFLE, _FLETCHER32 = 2, 3
 _CHECKSUM_BYTES = 4
 
 
-class IndescribableError(InvalidInputError):
+class IndescribableError(ValueError):
     """References cannot tell what a dataset has; its values can be read by h5py at most."""
 
 
@@ -175,16 +174,14 @@ def _codecs(dataset: h5py.Dataset) -> list[dict[str, Any]]:
     codecs = []
     _check_order(dataset)
     for number, name, settings in _filters(dataset):
-        codec, keys = _CODECS.get(number, (None, ()))
+        codec, keys = _CODECS.get(number, ("", ()))
+        config = {"id": codec, **dict(zip(keys, settings, strict=False))}
         try:
-            if codec is None:
-                raise ValueError("no codec undoes it")  # noqa: TRY301
-            config = {"id": codec, **dict(zip(keys, settings, strict=False))}
             codecs.append(get_codec(config).get_config())
-        except ValueError as error:
+        except ValueError:
             raise IndescribableError(
                 f"{dataset.name} was written with the filter {name} (number {number}) of HDF5, "
-                f"for which there is no codec here ({error})"
+                "for which there is no codec here"
             ) from None
     return codecs
 
