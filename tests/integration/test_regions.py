@@ -9,8 +9,10 @@ import threading
 import numpy as np
 import pytest
 import zarr
+import zarr.codecs.numcodecs
 import zstandard
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
 import icefloe
 from icefloe.errors import (
@@ -20,6 +22,7 @@ from icefloe.errors import (
     ReadOnlyError,
 )
 from icefloe.regions import transfer
+from icefloe.versioning.working_tree import WorkingTree
 
 HAS_RECTILINEAR_GRIDS = "rectilinear_chunks" in zarr.config.get("array")
 RANDOM = np.random.default_rng(7)
@@ -237,6 +240,23 @@ class TestErrors:
             array[1] if through_zarr else session.read_region("a", 1)
         same(session.read_region("a", 2), np.array([7.0, 8.0, 9.0]))
 
+    @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+    @pytest.mark.parametrize("kind", ["text", "filter", "shards"])
+    def test_chunks_that_zarr_decodes_are_named_too(self, session, kind):
+        if kind == "text":
+            data, more = np.array([["a"], ["b"], ["c"]], np.dtypes.StringDType()), {}
+        elif kind == "filter":
+            data = np.arange(1, 4).reshape(3, 1)
+            more = {"filters": [zarr.codecs.numcodecs.Delta(dtype="i8")]}
+        else:
+            data, more = np.arange(1, 4).reshape(3, 1), {"shards": (1, 1)}
+        array = make(session, data, (1, 1), **more)
+        session.set_chunk("/a", (1, 0), b"no such thing")
+        for read in (lambda: array[...], lambda: array[1:, 0], lambda: array.vindex[[1], [0]]):
+            with pytest.raises(FormatError, match=r"chunk \[1, 0\] of /a cannot be decoded"):
+                read()
+        same(array[0], data[0])
+
     def test_frames_without_a_length_and_several_frames(self, session):
         data = np.arange(1.0, 9.0)
         array = make(session, data, (4,), compressors=[ZstdCodec()])
@@ -265,6 +285,56 @@ class TestErrors:
         monkeypatch.setenv("ICEFLOE_THREADS", "none")
         with pytest.raises(InvalidInputError, match="ICEFLOE_THREADS"):
             icefloe.RepositoryConfig().effective()
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Shuffle", "Zlib"),
+        ("Shuffle", "Zlib", "Fletcher32"),
+        ("Fletcher32",),
+        ("Zstd",),
+        ("BZ2",),
+        ("Blosc",),
+        ("LZ4", "CRC32"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["<f8", ">i4"])
+def test_codecs_of_numcodecs_take_whole_batches(session, monkeypatch, names, dtype):
+    module = zarr.codecs.numcodecs
+    codecs = [getattr(module, name)() for name in names]
+    data = RANDOM.integers(0, 9, (30, 40)).astype(dtype)
+    data[:7] = 0
+    endian = "big" if dtype[0] == ">" else "little"
+    options = {"compressors": codecs, "serializer": BytesCodec(endian=endian)}
+    array = make(session, data, (7, 11), **options)
+    plain = MemoryStore()
+    zarr.create_array(
+        plain, name="a", shape=data.shape, chunks=(7, 11), dtype=data.dtype, **options
+    )[...] = data
+    for key, value in plain._store_dict.items():
+        if "/c/" in key:
+            place = tuple(map(int, key.split("/")[2:]))
+            assert session.get_chunk("/a", place) == value.to_bytes()
+    assert session.chunk_count("/a") == len(plain._store_dict) - 2
+
+    calls = []
+    original = WorkingTree.read_chunks
+
+    def reading(self, path, coords, **more):
+        calls.append(len(coords))
+        return original(self, path, coords, **more)
+
+    monkeypatch.setattr(WorkingTree, "read_chunks", reading)
+    same(array[...], data)
+    same(array[3:20, ::3], data[3:20, ::3])
+    native = data.astype(data.dtype.newbyteorder("="))
+    same(session.read_region("a", (slice(None, None, -2), 5)), native[::-2, 5])
+    assert calls == [20, 12, 5]
+    session.set_chunk("/a", (2, 1), b"no such thing")
+    with pytest.raises(FormatError, match=r"chunk \[2, 1\] of /a cannot be decoded"):
+        array[...]
 
 
 def test_codecs_inside_of_shards(session):

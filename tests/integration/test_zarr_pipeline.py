@@ -153,6 +153,17 @@ class TestBatches:
         expected = np.array([*range(8), 80, 90, 10, 11], dtype="f8")
         np.testing.assert_array_equal(array[...], expected)
 
+    @pytest.mark.parametrize("chunks", [(2, 2), (5, 6)])
+    @pytest.mark.parametrize("dtype", ["i4", "bool"])
+    @pytest.mark.parametrize("codecs", [None, "auto"])
+    def test_masked_values_are_values(self, session, chunks, dtype, codecs):
+        data = np.arange(30).reshape(5, 6).astype(dtype)
+        array = zarr.create_array(
+            session.store, name="a", shape=(5, 6), chunks=chunks, dtype=dtype, compressors=codecs
+        )
+        array[...] = np.ma.masked_where(data < 9, data)
+        np.testing.assert_array_equal(array[...], data)
+
     def test_a_read_only_store_refuses(self, repository, session):
         zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="i4")
         session.commit("empty")

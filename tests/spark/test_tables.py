@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -90,6 +92,71 @@ def test_a_group_is_a_table(spark, repo, url):
 def test_the_helper_gives_the_same_cells(spark, repo, url):
     same(table(spark, url), as_xarray(repo))
     same(table(spark, repo, partition_bytes=20_000), as_xarray(repo))
+    same(table(spark, repo, local_bytes=0), as_xarray(repo))
+
+
+# What is little is read by the driver. Spark must not notice.
+
+
+def is_read_here(frame):
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert ("MapInArrow" in plan) != ("LocalRelation" in plan)
+    return "LocalRelation" in plan
+
+
+SELECTIONS = [
+    {"variables": "t2m", "sel": {"time": "2020-01-25", "lat": 60}},  # few cells
+    {"isel": {"time": slice(0, 3)}},  # lines of cells
+    {"where": "t2m > 300 and lat < 45"},
+    {"where": "rain > 1", "columns": ["lon", "t2m"]},
+    {"sel": {"time": slice("2021", None)}},
+    {"zoned_times": True, "where": "time > '2020-02-01'", "columns": ["time", "t2m"]},
+    {"variables": "rain", "isel": {"lat": 3}, "layout": "chunks"},
+    {"columns": ["height"]},
+]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+def test_little_is_read_by_the_driver(spark, repo, selection):
+    here, there = table(spark, repo, **selection), table(spark, repo, local_bytes=0, **selection)
+    assert is_read_here(here)
+    assert here.schema == there.schema
+    rows, wanted = (sorted(map(str, frame.collect())) for frame in (here, there))
+    assert rows == wanted
+
+
+def test_much_is_read_by_tasks(spark, repo):
+    assert not is_read_here(table(spark, repo, local_bytes=24_000 * 12 - 1))
+    assert is_read_here(table(spark, repo, local_bytes=24_000 * 12))
+    assert not is_read_here(table(spark, repo, partition_bytes=1_000_000))
+    # Nothing is read of nothing, by nobody.
+    assert is_read_here(table(spark, repo, sel={"time": slice("2021", None)}, local_bytes=0))
+
+
+def test_names_that_mean_something_to_sql(spark, tmp_path):
+    repo = icefloe.Repository.create(str(tmp_path / "r"))
+    session = repo.writable_session("main")
+    values = np.arange(6.0).reshape(2, 3)
+    coords = {"x y": [5, 6], "z.w": np.array(["p", "q", "r"], dtype=object)}
+    dataset = xr.Dataset(dict.fromkeys(("a.b", "c`d"), (("x y", "z.w"), values)), coords=coords)
+    dataset.to_zarr(session.store, consolidated=False, zarr_format=3)
+    own = xr.Dataset(dict.fromkeys(("_position", "_start", "v"), (("x", "y"), values)))
+    own.to_zarr(session.store, group="own", consolidated=False, zarr_format=3)
+    case = xr.Dataset(dict.fromkeys(("T", "t"), (("x", "y"), values)))
+    case.to_zarr(session.store, group="case", consolidated=False, zarr_format=3)
+    session.commit("x")
+    found = table(spark, repo, where="`a.b` > 2 and `z.w` <> 'q'", local_bytes=0)
+    assert [tuple(row) for row in found.collect()] == [(6, "p", 3, 3), (6, "r", 5, 5)]
+    found = table(spark, repo, group="own", local_bytes=0)
+    assert found.agg({"_position": "sum", "_start": "sum"}).first() == (15, 15)
+    with pytest.raises(InvalidInputError, match="the columns T and t for one"):
+        table(spark, repo, group="case")
+    assert table(spark, repo, group="case", columns="t").count() == 6
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert table(spark, repo, group="case", where="T > 1", local_bytes=0).count() == 4
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_coordinates_of_every_kind_come_back_from_lines(spark, tmp_path):
@@ -121,6 +188,7 @@ def test_versions(spark, repo, url):
     assert spark.read.format("icefloe").option("snapshot-id", first).load(url).count() == 18_000
     assert table(spark, url, snapshot_id=first).count() == 18_000
     moment = repo.lookup_snapshot(first).written_at
+    assert table(spark, url, as_of=moment).count() == 18_000
     milliseconds = str(int(moment.timestamp() * 1000) + 1)
     found = spark.read.format("icefloe").option("as-of-timestamp", milliseconds).load(url)
     assert found.count() == 18_000
@@ -213,10 +281,13 @@ def test_helper_arguments_choose_cells(spark, repo, url):
     assert found.count() == int((abs(february - 280) < 1).sum())
     with pytest.raises(InvalidInputError, match="no variable 'wind'"):
         table(spark, url, variables="wind")
+    with pytest.raises(InvalidInputError, match="layout is 'cells' or 'chunks', found 'rows'"):
+        table(spark, url, layout="rows")
 
 
 def test_filters_on_outer_coordinates_run_before_the_explode(spark, url):
-    frame = table(spark, url, variables=["t2m", "rain"]).filter("time > '2020-02-01'").select("t2m")
+    cells = table(spark, url, variables=["t2m", "rain"], local_bytes=0)
+    frame = cells.filter("time > '2020-02-01'").select("t2m")
     plan = frame._jdf.queryExecution().executedPlan().toString()
     generate, scan = plan.index("Generate"), plan.index("MapInArrow")
     assert "2020-02-01" in plan[generate:scan]
@@ -330,5 +401,7 @@ def test_mistakes_are_told(spark, url):
         spark.read.format("icefloe").load(url + "-not")
     with pytest.raises(InvalidInputError, match="in the memory"):
         table(spark, icefloe.Repository.create(icefloe.in_memory_storage()))
+    logged = logging.getLogger("DataFrameQueryContextLogger")
+    assert not logged.isEnabledFor(logging.ERROR)  # the exception is enough
     with pytest.raises(AnalysisException, match="inspect is one of"):
         spark.read.format("icefloe").option("inspect", "everything").load(url)

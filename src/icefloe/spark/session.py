@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -50,9 +51,13 @@ def local_session(
         connect: Whether to talk to Spark through Spark Connect, with a server of our own.
         config: More Spark settings; they win over ours. Java options are added to ours.
     """
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     prepare_environment()
+    for kind in ("DataFrame", "SQL"):
+        # Of a mistake in a query the exception tells all; pyspark would log the JVM's stack too.
+        PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL)
     # Arrow's path, which is all that we use, does not care which pandas there is.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     threads = "*" if cores is None else str(cores)

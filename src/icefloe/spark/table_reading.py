@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -12,6 +14,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.spark.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.spark.tables.decoding import Reading
 from icefloe.spark.tables.places import Version
+from icefloe.spark.tables.planning import box_cells
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import EXTENT, START, Scan, ScanTicket
 from icefloe.spark.tables.selection import choice_of
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from icefloe.spark.tables.planning import Boxes
     from icefloe.spark.tables.request import Layout
@@ -33,7 +37,14 @@ if TYPE_CHECKING:
 
 MAX_LITERAL_VALUES = 20_000
 """Longer coordinates travel with the rows instead of in the plan."""
+LOCAL_BYTES = 8 * 1024 * 1024
+"""Chunks of fewer bytes, decoded, are read by the driver: quicker than starting Python tasks."""
+LOCAL_CHUNKS = 64
+"""The same for their number: each may be a request to the storage."""
+LOCAL_CELLS = 16 * 1024
+"""More cells than this are made by the JVM, from lines."""
 _POSITION = "_position"
+_OWN_NAMES = {START, EXTENT, _POSITION}
 
 
 def table(
@@ -42,21 +53,22 @@ def table(
     *,
     group: str = "/",
     variables: Sequence[str] | str | None = None,
-    dims: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
+    dims: Sequence[str] | str | None = None,
+    columns: Sequence[str] | str | None = None,
     sel: Mapping[str, Any] | None = None,
     isel: Mapping[str, Any] | None = None,
     where: str | None = None,
     branch: str | None = None,
     tag: str | None = None,
     snapshot_id: str | None = None,
-    as_of: str | None = None,
+    as_of: str | datetime | None = None,
     layout: Layout = "cells",
     changed_since: str | None = None,
     nan_as_null: bool = True,
     zoned_times: bool = False,
     decode: bool = True,
     partition_bytes: int | None = None,
+    local_bytes: int = LOCAL_BYTES,
 ) -> DataFrame:
     """The variables of a group that share dimensions as a DataFrame, a row for each cell.
 
@@ -85,15 +97,21 @@ def table(
         zoned_times: Whether times are `timestamp` instead of `timestamp_ntz`.
         decode: Whether to obey CF attributes.
         partition_bytes: About how many bytes a task reads.
+        local_bytes: If the chunks that are needed have no more bytes than this, decoded (and are
+            few), they are read here and now, and Spark gets their values: no Python task takes
+            part. 0: tasks read in any case, as they do if `partition_bytes` is given.
     """
-    if layout == "lines":
-        raise InvalidInputError("layout is 'cells' or 'chunks'; lines are read by the data source")
+    if layout not in ("cells", "chunks"):
+        raise InvalidInputError(
+            f"layout is 'cells' or 'chunks', found {layout!r}; lines are read by the data source"
+        )
     repository = open_source(source)
-    version = Version(branch, tag, snapshot_id, as_of)
+    moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+    version = Version(branch, tag, snapshot_id, moment)
     session = version.session(repository)
     request = TableRequest(
         group=group,
-        variables=(variables,) if isinstance(variables, str) else _tuple(variables),
+        variables=_tuple(variables),
         dims=_tuple(dims),
         columns=_tuple(columns),
         sel={dim: choice_of(choice) for dim, choice in (sel or {}).items()},
@@ -104,33 +122,44 @@ def table(
         reading=Reading(decode, nan_as_null, zoned_times),
     )
     shared = SessionSpec.of(session)
-    request, later = _with_condition(session, request, where)
+    scan, later = _planned(session, request, where)
+    _check_case(spark, scan)
+    local = 0 if partition_bytes else local_bytes
+    tasks = scan.tasks()
+    is_little = _is_little(scan, tasks, local)
     if layout == "chunks":
-        return _frame(spark, ScanTicket(shared, request), Scan(session, request))
-    frame = _cells(spark, shared, request, session)
+        return _frame(spark, shared, scan, tasks, is_little=is_little)
+    frame = _cells(spark, shared, scan, tasks, is_little=is_little)
     return frame if later is None else frame.filter(later)
 
 
-def _with_condition(
-    session: Session, request: TableRequest, where: str | None
-) -> tuple[TableRequest, str | None]:
-    """Let the scan obey a condition, or prune by the part of it that it understands."""
-    if where is None:
-        return request, None
-    import msgspec
-
-    asked = msgspec.structs.replace(request, where=where)
-    try:
-        scan = Scan(session, asked)
-        condition = parse_condition(where, scan.layout.names)
-    except InvalidInputError:
-        # Functions and arithmetic: Spark's business alone, which must find the columns.
-        return request, where
-    named = scan.layout.schema(columns_of(condition))
-    if request.reading.zoned_times and any(map(pa.types.is_timestamp, named.types)):
+def _planned(session: Session, request: TableRequest, where: str | None) -> tuple[Scan, str | None]:
+    """A scan that obeys a condition, or one that leaves it to Spark."""
+    if where is not None:
+        try:
+            scan = Scan(session, msgspec.structs.replace(request, where=where))
+            condition = parse_condition(where, scan.layout.names)
+        except InvalidInputError:
+            # Functions and arithmetic: Spark's business alone, which must find the columns.
+            return Scan(session, request), where
+        named = scan.layout.schema(columns_of(condition))
+        if not (request.reading.zoned_times and any(map(pa.types.is_timestamp, named.types))):
+            return scan, None
         # Spark reads texts as times of the session's zone, which may not be UTC.
-        return request, where
-    return asked, None
+    return Scan(session, request), where
+
+
+def _check_case(spark: SparkSession, scan: Scan) -> None:
+    """Columns that Spark takes for one and the same are refused with advice."""
+    by_lower: dict[str, list[str]] = {}
+    for name in scan.needed:
+        by_lower.setdefault(name.lower(), []).append(name)
+    same = [" and ".join(names) for names in by_lower.values() if len(names) > 1]
+    if same and spark.conf.get("spark.sql.caseSensitive") != "true":
+        raise InvalidInputError(
+            f"Spark takes the columns {', '.join(same)} for one, as they differ in upper and lower "
+            "case only; choose variables, or set spark.sql.caseSensitive to true"
+        )
 
 
 def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -> DataFrame:
@@ -145,21 +174,62 @@ def open_source(source: Source) -> Repository:
     return source if isinstance(source, Repository) else Repository.open(source)
 
 
-def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+def _tuple(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 # --- running
 
 
-def _frame(spark: SparkSession, ticket: ScanTicket, scan: Scan) -> DataFrame:
-    """A DataFrame of what a scan yields."""
+def _frame(
+    spark: SparkSession, shared: SessionSpec, scan: Scan, tasks: list[Boxes], *, is_little: bool
+) -> DataFrame:
+    """A DataFrame of what a scan yields: read by tasks, or at once if it is little."""
     schema = spark_schema(scan.schema())
-    tasks = scan.tasks()
-    if not tasks:
-        return spark.createDataFrame([], schema)
-    body = _task_body(ticket, tasks, arrow_schema(schema))
+    wanted = arrow_schema(schema)
+    if is_little:
+        found = conform((batch for boxes in tasks for batch in scan.read(boxes)), wanted)
+        return _handed_over(spark, list(found), schema, wanted)
+    body = _task_body(ScanTicket(shared, scan.request), tasks, wanted)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(body, schema)
+
+
+def _is_little(scan: Scan, tasks: list[Boxes], local_bytes: int) -> bool:
+    if not tasks:
+        return True
+    if len(tasks) > LOCAL_CHUNKS:
+        return False
+    chunks, size = scan.cost(tasks)
+    return chunks <= LOCAL_CHUNKS and size <= local_bytes
+
+
+def _few_cells(spark: SparkSession, scan: Scan, tasks: list[Boxes]) -> DataFrame | None:
+    """The cells themselves if they are few; None if lines of them are less work."""
+    if scan.condition is None and sum(map(box_cells, tasks)) > LOCAL_CELLS:
+        return None
+    schema = spark_schema(scan.schema())
+    wanted = arrow_schema(schema)
+    found: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in conform((batch for boxes in tasks for batch in scan.read(boxes)), wanted):
+        found.append(batch)
+        rows += batch.num_rows
+        if rows > LOCAL_CELLS:
+            return None
+    return _handed_over(spark, found, schema, wanted)
+
+
+def _handed_over(
+    spark: SparkSession, batches: list[pa.RecordBatch], schema: StructType, wanted: pa.Schema
+) -> DataFrame:
+    """Values as they are, in Spark."""
+    if not batches:
+        # Spark wants a column of at least one piece.
+        none = [pa.array([], kind) for kind in wanted.types]
+        batches = [pa.RecordBatch.from_arrays(none, schema=wanted)]
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema=wanted), schema)
 
 
 def _task_body(
@@ -179,57 +249,63 @@ def _task_body(
 
 
 def _cells(
-    spark: SparkSession, shared: SessionSpec, request: TableRequest, session: Session
+    spark: SparkSession, shared: SessionSpec, scan: Scan, tasks: list[Boxes], *, is_little: bool
 ) -> DataFrame:
-    import msgspec
-
-    scan = Scan(session, request)
+    few = _few_cells(spark, scan, tasks) if is_little else None
+    if few is not None:
+        return few
     values = [name for name in scan.needed if name not in scan.layout.dims]
     full = [
         name
         for name in values
         if (variable := scan.layout.variable(name)) and set(variable.dims) == set(scan.layout.dims)
     ]
-    if not full or not scan.layout.dims:
-        return _frame(spark, ScanTicket(shared, request), scan)
+    if not full or not scan.layout.dims or _OWN_NAMES & {name.lower() for name in scan.needed}:
+        return _frame(spark, shared, scan, tasks, is_little=is_little)
     inner = scan.layout.dims[len(scan.layout.dims) - scan.inner_dims :]
     literals = {dim: text for dim in inner if (text := _literal(scan, dim)) is not None}
     lined = msgspec.structs.replace(
-        request,
+        scan.request,
         layout="lines",
         columns=scan.needed,
         inner_dims=scan.inner_dims,
         carried=tuple(dim for dim in inner if dim not in literals),
     )
-    lines = _frame(spark, ScanTicket(shared, lined), Scan(session, lined))
-    exploded = _explode(lines, scan, full[0], [v for v in values if v != full[0]], literals)
+    lines = scan.in_form(lined)
+    frame = _frame(spark, shared, lines, tasks, is_little=is_little)
+    exploded = _explode(frame, lines, scan, full[0], literals)
     left = _left_condition(scan)
-    if left is not None:
-        exploded = exploded.filter(left)
-    return exploded.select(*(_quoted(name) for name in scan.columns))
+    if left is None:
+        return exploded
+    exploded = exploded.filter(left)
+    if scan.needed == scan.columns:
+        return exploded
+    return exploded.selectExpr(*map(_quoted, scan.columns))
 
 
 def _explode(
-    lines: DataFrame, scan: Scan, first: str, others: list[str], literals: dict[str, str]
+    frame: DataFrame, lines: Scan, scan: Scan, first: str, literals: dict[str, str]
 ) -> DataFrame:
-    """Cells of lines: the position within a line gives all inner coordinates."""
-    from pyspark.sql import functions as sql
+    """Cells of lines: the position within a line gives all inner coordinates.
 
-    rank, count = len(scan.layout.dims), scan.inner_dims
-    outer = [d for d in scan.layout.dims[: rank - count] if d in scan.needed]
-    inner = [d for d in scan.layout.dims[rank - count :] if d in scan.needed]
-    kept = [n for n in lines.columns if n != first]
-    rows = lines.select(
-        *(_quoted(n) for n in kept),
-        sql.posexplode(_column(first)).alias(_POSITION, first),
+    Texts of SQL, as a round trip to the JVM for every operation of an expression would be slow.
+    """
+    kept = [_quoted(n) for n in lines.schema().names if n != first]
+    rows = frame.selectExpr(
+        *kept, f"posexplode({_quoted(first)}) AS ({_POSITION}, {_quoted(first)})"
     )
-    cells: list[Column] = [_column(n) for n in outer]
-    for dim in inner:
-        order = scan.layout.dims.index(dim) - (rank - count)
-        cells.append(sql.expr(_inner_value(scan, dim, order, literals)).alias(dim))
-    cells.append(_column(first))
-    cells += [sql.expr(f"{_quoted(n)}[{_POSITION}]").alias(n) for n in others]
-    return rows.select(*cells)
+    outer = len(scan.layout.dims) - scan.inner_dims
+    cells = []
+    for name in scan.needed:
+        axis = scan.layout.dims.index(name) if name in scan.layout.dims else -1
+        if axis >= outer:
+            text = _inner_value(scan, name, axis - outer, literals)
+            cells.append(f"{text} AS {_quoted(name)}")
+        elif axis >= 0 or name == first:
+            cells.append(_quoted(name))
+        else:
+            cells.append(f"{_quoted(name)}[{_POSITION}] AS {_quoted(name)}")
+    return rows.selectExpr(*cells)
 
 
 def _inner_value(scan: Scan, dim: str, order: int, literals: dict[str, str]) -> str:
@@ -284,9 +360,3 @@ def _left_condition(scan: Scan) -> str | None:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as sql
-
-    return sql.col(_quoted(name))

@@ -13,6 +13,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.model import paths
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
@@ -66,9 +67,16 @@ class CommittedTree(WorkingTree):
 
     # --- committing
 
-    def discard_changes(self) -> None:
-        """Forget all uncommitted changes, if there are any."""
+    def discard_changes(self, path: str | None = None) -> None:
+        """Forget all uncommitted changes, if there are any.
+
+        With a path, only those of the node there and of all below it; moves stay.
+        """
         with self._lock:
+            if path is not None:
+                self._check_writable()
+                self._changes.discard(paths.canonical(path))
+                return
             self._unsettled.forget()
             self._show(self._snapshot)
 

@@ -11,6 +11,7 @@ import numpy as np
 from zarr.abc.codec import CodecPipeline
 from zarr.registry import get_pipeline_class
 
+from icefloe.errors import IcefloeError
 from icefloe.regions.chunk_arrays import ChunkArrays
 from icefloe.regions.plan import ArrayPlan
 from icefloe.regions.scattered import Parts, ScatteredChunks
@@ -18,7 +19,7 @@ from icefloe.regions.transfer import Box
 from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     from zarr.abc.codec import Codec
@@ -65,20 +66,32 @@ class StorePipeline(CodecPipeline):
         plan = self._plan
         target = _plain_array(out, plan)
         if plan is None or target is None or not requests:
-            return await self.inner.read(requests, out, drop_axes)
+            return await self._hand_on(requests, out, drop_axes)
         batch = batch_of(requests, plan)
         if batch is None:
-            return await self.inner.read(requests, out, drop_axes)
+            return await self._hand_on(requests, out, drop_axes)
         if plan.shards is not None:
             sharded = _sharded(batch, plan, plan.shards, target, drop_axes)
             if sharded is None:
-                return await self.inner.read(requests, out, drop_axes)
+                return await self._hand_on(requests, out, drop_axes)
             touched = target.nbytes + len(requests) * plan.shards.inner.chunk_bytes
             return _statuses(await _run(batch, touched, sharded))
         if len(requests) == 1 and plan.chunk_bytes <= _INLINE_BYTES:
             return await _read_one(batch, plan, target, drop_axes)
         work = _reading(batch, plan, target, drop_axes)
         return _statuses(await _run(batch, len(requests) * plan.chunk_bytes, work))
+
+    async def _hand_on(
+        self, requests: Sequence[Any], out: NDBuffer, drop_axes: tuple[int, ...]
+    ) -> Any:
+        """Let the inner pipeline read; if it fails, find out at which chunk, and say so."""
+        try:
+            return await self.inner.read(requests, out, drop_axes)
+        except IcefloeError:
+            raise
+        except Exception:
+            await asyncio.to_thread(_decode_singly, requests, ArrayPlan(self.metadata))
+            raise
 
     # --- writing
 
@@ -152,6 +165,16 @@ class StorePipeline(CodecPipeline):
         return await self.inner.encode(chunk_arrays_and_specs)
 
 
+def _decode_singly(requests: Sequence[Any], plan: ArrayPlan) -> None:
+    """Raise FormatError for the first chunk that cannot be decoded, if there is one."""
+    batch = batch_of(requests, plan) if requests and plan.is_regular else None
+    if batch is None:
+        return
+    chunks = ChunkArrays(batch.store.session, batch.path, plan)
+    for place in batch.coords.tolist():
+        chunks.load_one(tuple(place), plan.chunk_shape)
+
+
 def _statuses(present: Flags) -> Any:
     if present.all():
         return (_PRESENT,) * present.size
@@ -163,9 +186,10 @@ def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] |
     if plan is None:
         return None
     array: Any = buffer.as_ndarray_like()
-    if type(array) is not np.ndarray or array.dtype.kind != plan.dtype.kind:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != plan.dtype.kind:
         return None
-    return array if array.dtype.itemsize == plan.dtype.itemsize else None
+    # Without a mask, if it has one: what counts are the values, as for Zarr.
+    return np.asarray(array) if array.dtype.itemsize == plan.dtype.itemsize else None
 
 
 async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:

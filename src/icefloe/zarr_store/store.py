@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
+import numpy as np
 from zarr.abc.store import (
     ByteRequest,
     OffsetByteRequest,
@@ -262,7 +263,7 @@ class IcefloeStore(Store, SyncMixin):
             check_canonical(path)
             return path, None, value.to_bytes()
         # Not a copy but a view: a chunk's bytes are written or copied before `set` returns.
-        return path, coords, cast("bytes", value.as_numpy_array().data.cast("B"))
+        return path, coords, cast("bytes", np.asarray(value.as_numpy_array()).data.cast("B"))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Give a key a value unless it has one; the value is not even looked at then."""

@@ -418,3 +418,86 @@ def test_undecoded(session: icefloe.Session) -> None:
 def test_zoned_times(session: icefloe.Session) -> None:
     layout = layout_table(session, variables=["rain"], reading=Reading(zoned_times=True))
     assert layout.field("time").type == pa.timestamp("us", "UTC")
+
+
+def test_a_missing_group_is_told_with_those_that_exist(session: icefloe.Session) -> None:
+    with pytest.raises(icefloe.IcefloeError, match=r"group /nope does not exist; .* groups /$"):
+        layout_table(session, "nope")
+    with pytest.raises(icefloe.IcefloeError, match="/t2m is an array"):
+        layout_table(session, "t2m")
+    empty = icefloe.Repository.create(icefloe.in_memory_storage()).readonly_session("main")
+    with pytest.raises(icefloe.IcefloeError, match="this version is empty"):
+        layout_table(empty)
+
+
+def test_dimensions_that_no_variable_has_are_told_with_those_that_exist(
+    session: icefloe.Session,
+) -> None:
+    with pytest.raises(InvalidInputError, match=r"\(lat, long\); there are .*\(lat, lon\): height"):
+        layout_table(session, dims=["lat", "long"])
+
+
+def test_scalars_beside_arrays_are_no_second_table() -> None:
+    dataset = xr.Dataset({"v": ("x", [1, 2]), "crs": ((), 0)})
+    session = stored(dataset)
+    assert list(frame(session).columns) == ["x", "v"]
+    assert frame(session, variables=("v", "crs")).crs.tolist() == [0, 0]
+
+
+def test_masks_choose_positions() -> None:
+    session = stored(xr.Dataset({"v": ("x", [1, 2, 3])}))
+    assert frame(session, isel={"x": [True, False, True]}).v.tolist() == [1, 3]
+    with pytest.raises(InvalidInputError, match="is a number"):
+        frame(session, isel={"x": [True, False]})
+
+
+def test_a_boolean_column_is_a_condition() -> None:
+    session = stored(xr.Dataset({"b": ("x", [True, False, True]), "v": ("x", [1, 2, 3])}))
+    assert frame(session, where="b and v > 1").v.tolist() == [3]
+    assert frame(session, where="not b or (b)").v.tolist() == [1, 2, 3]
+    with pytest.raises(InvalidInputError, match="'v' is of int64, which cannot be compared"):
+        frame(session, where="v")
+
+
+def test_time_spans_of_xarray() -> None:
+    spans = np.array([[1, 2], [3, "NaT"]], "m8[h]").astype("m8[ns]")
+    leads = np.array([0, 1500], "m8[ns]")
+    session = stored(xr.Dataset({"age": (("x", "lead"), spans)}, coords={"lead": leads}))
+    found = frame(session)
+    assert found.age.dtype == found.lead.dtype == "m8[us]"
+    assert found.age.isna().tolist() == [False, False, False, True]
+    assert (found.age[:3].to_numpy() == spans.ravel()[:3]).all()
+    # Microseconds are what Spark has.
+    assert found.lead.to_numpy().astype(int).tolist() == [0, 1, 0, 1]
+    assert frame(session, reading=Reading(decode=False)).age.dtype == "i8"
+    assert len(frame(session, sel={"lead": np.timedelta64(0, "us")})) == 2
+
+
+def test_dates_of_cftime_choose_times() -> None:
+    for calendar in ("360_day", "standard"):
+        times = xr.date_range("2000-02-28", periods=4, calendar=calendar, use_cftime=True)
+        session = stored(xr.Dataset({"v": ("time", [1, 2, 3, 4])}, coords={"time": times}))
+        assert frame(session, sel={"time": times[2]}).v.tolist() == [3]
+        assert frame(session, sel={"time": slice(times[1], times[2])}).v.tolist() == [2, 3]
+
+
+def test_names_of_its_own_are_no_columns_of_a_layout() -> None:
+    session = stored(
+        xr.Dataset({"shape": (("x", "y"), [[1, 2]]), "_start": (("x", "y"), [[1, 2]])})
+    )
+    for layout in ("chunks", "lines"):
+        with pytest.raises(InvalidInputError, match=f"the layout '{layout}' has the columns"):
+            Scan(session, TableRequest(layout=layout)).schema()
+    assert Scan(session, TableRequest(layout="chunks", columns=("_start",))).schema().names == [
+        *("chunk", "shape", "_start"),
+    ]
+
+
+def test_the_cost_of_a_selection_is_that_of_its_chunks() -> None:
+    encoding = {"v": {"chunks": (2, 5)}}
+    session = stored(xr.Dataset({"v": (("x", "y"), np.zeros((8, 20)))}), encoding=encoding)
+    scan = Scan(session, TableRequest(isel={"y": 3}))
+    assert scan.cost(scan.tasks()) == (4, 4 * 10 * 8)
+    scan = Scan(session, TableRequest(isel={"x": [0, 7], "y": slice(4, 6)}))
+    assert scan.cost(scan.tasks()) == (4, 4 * 10 * 8)
+    assert scan.cost([]) == (0, 0)

@@ -325,3 +325,63 @@ def test_any_rows_in_any_order_make_the_same_arrays(data: Any) -> None:
     staging._write(session, plan, fragments)
     session.commit("rows")
     np.testing.assert_array_equal(opened(repo).v.values.astype(float).ravel(), wanted)
+
+
+def test_append_says_what_to_do_with_cells_that_exist(repo):
+    write(repo, rows_of(sample()), dims=("time", "x"))
+    row = rows_of(sample(1, "2020-01-04")).slice(0, 1)
+    with pytest.raises(InvalidInputError, match=r"1 row is outside .* \(upsert sets cells"):
+        write(repo, pa.concat_tables([row, rows_of(sample(1, "2020-01-05"))]))
+    with pytest.raises(InvalidInputError, match=r"no array that is named like .*'other'"):
+        write(repo, rows_of(sample(1)[["t"]].rename(t="other")))
+
+
+def test_xarray_reads_texts_with_gaps(repo):
+    rows = pa.table({"x": [0, 1, 3], "s": ["a", None, "c"]})
+    write(repo, rows, dims=("x",))
+    found = opened(repo)
+    assert found.s.values.tolist()[::2] == ["a", "c"]
+    assert found.s.isnull().values.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "julian"])
+def test_times_of_other_calendars_are_written_as_texts(repo, calendar):
+    texts = ["2000-02-28T00:00:00", "2000-03-01T12:00:00"]
+    rows = pa.table({"time": texts, "v": [1.0, 2.0]})
+    encoding = {"time": {"units": "hours since 1999-12-30", "calendar": calendar}}
+    write(repo, rows, dims=("time",), encoding=encoding)
+    write(repo, pa.table({"time": ["2001-01-30T06:00:00"], "v": [3.0]}))
+    found = opened(repo)
+    wanted = [*texts, "2001-01-30T06:00:00"]
+    assert [time.isoformat() for time in found.time.values] == wanted
+    assert found.time.values[0].calendar == calendar
+    assert found.v.values.tolist() == [1, 2, 3]
+    scan = Scan(repo.readonly_session("main"), TableRequest())
+    assert scan.coordinates["time"].to_pylist() == wanted
+    for wrong in ("2001-02-31T00:00:00", "2001-02-03", "yesterday", "2001-13-01T00:00:00"):
+        with pytest.raises(
+            InvalidInputError, match=f"of the calendar {calendar} are texts such as"
+        ):
+            write(repo, pa.table({"time": [wrong], "v": [3.0]}))
+
+
+def test_texts_with_units_need_a_calendar(repo):
+    rows = pa.table({"time": ["2000-02-28T00:00:00"], "v": [1.0]})
+    with pytest.raises(InvalidInputError, match="make timestamps"):
+        write(repo, rows, dims=("time",), encoding={"time": {"units": "days since 2000-01-01"}})
+
+
+def test_time_spans_come_back(repo):
+    spans = pa.array([6 * 3600_000_000, None, 18 * 3600_000_000], pa.duration("us"))
+    rows = pa.table({"x": [0, 1, 2], "span": spans})
+    write(repo, rows, dims=("x",), encoding={"span": {"units": "hours"}})
+    assert opened(repo).span.dtype.kind == "m"
+    assert opened(repo).span.dt.total_seconds().fillna(-1).values.tolist() == [21600, -1, 64800]
+    scan = Scan(repo.readonly_session("main"), TableRequest())
+    (batch,) = [batch for boxes in scan.tasks() for batch in scan.read(boxes)]
+    assert batch.column("span").equals(spans)
+    finer = pa.table({"x": [1], "span": pa.array([1], pa.duration("us"))})
+    with pytest.raises(InvalidInputError, match="1 time spans that are no whole number"):
+        write(repo, finer, operation="upsert")
+    with pytest.raises(InvalidInputError, match="units of time spans"):
+        write(repo, rows, dims=("x",), operation="replace", encoding={"span": {"units": "metres"}})

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
+from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tables.encoding import encode
-from icefloe.spark.tables.statistics import Entries, summarize_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,20 +46,29 @@ class Refused(Record, frozen=True):
             (self.duplicate_examples + other.duplicate_examples)[:MAX_EXAMPLES],
         )
 
-    def error(self) -> InvalidInputError:
+    def error(self, plan: WritePlan) -> InvalidInputError:
         """What to tell the user."""
         parts = []
         if self.outside:
+            where = "outside of the grid or the region"
+            if plan.is_append:
+                where = (
+                    "outside of the grid, or not behind its end, where append writes (upsert sets "
+                    "cells that exist)"
+                )
             parts.append(
-                f"{self.outside} rows are outside of the grid or the region, e.g. "
-                f"{'; '.join(self.outside_examples)}"
+                f"{_rows_are(self.outside)} {where}, e.g. {'; '.join(self.outside_examples)}"
             )
         if self.duplicate:
             parts.append(
-                f"{self.duplicate} rows are for cells that have a row already, e.g. "
+                f"{_rows_are(self.duplicate)} for cells that have a row already, e.g. "
                 f"{'; '.join(self.duplicate_examples)}"
             )
         return InvalidInputError(f"nothing was written: {'. '.join(parts)}")
+
+
+def _rows_are(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count} rows are"
 
 
 class Rows(Record, frozen=True, eq=False):
@@ -79,8 +88,7 @@ class Assembler:
         self._plan = plan
         self.refused = Refused()
         self.cells = 0
-        self.statistics: dict[str, list[Entries]] = {}
-        """Of the chunks that were written, by path of the array."""
+        self.summaries = Summaries(session, plan.statistics)
 
     def refuse_outside(self, rows: pa.RecordBatch) -> None:
         """Count rows that are not in the grid."""
@@ -172,11 +180,7 @@ class Assembler:
         own = tuple(region[at] for at in back)
         values = block.transpose(back)
         self._session.write_region(target.path, own, values)
-        if self._plan.statistics:
-            start = [one.start for one in own]
-            entries = summarize_block(values, start, target.units, target.decoding)
-            if entries is not None:
-                self.statistics.setdefault(target.path, []).append(entries)
+        self.summaries.add(target.path, own, values)
 
     def refuse_duplicates(self, places: Numbers) -> None:
         """Count rows for cells that had a row before, by their positions (n, dimensions)."""

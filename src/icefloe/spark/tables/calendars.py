@@ -11,6 +11,8 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 _UNIT_MICROSECONDS = {
@@ -100,6 +102,22 @@ class TimeUnits(Record, frozen=True):
             )
         return units
 
+    def parse(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Moments of ISO texts; raises unless they are written as `texts` writes them."""
+        moments = np.zeros(len(texts), dtype=np.int64)
+        for at, text in enumerate(texts):
+            matched = _REFERENCE.fullmatch(text)
+            if matched is not None and 1 <= int(matched["month"]) <= 12:
+                moments[at] = _moment(matched, self.calendar)
+        again = self.texts(moments)
+        wrong = [text for text, own in zip(texts, again.tolist(), strict=True) if text != own]
+        if wrong:
+            raise InvalidInputError(
+                f"times of the calendar {self.calendar} are texts such as 2000-01-31T00:00:00, of "
+                f"days that it has; found {len(wrong)} others, e.g. {wrong[0]!r}"
+            )
+        return moments
+
     def texts(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         """ISO texts of moments of a calendar that the real world does not have."""
         days, rest = np.divmod(moments, _DAY)
@@ -130,13 +148,26 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     name = str(calendar or "standard").lower()
     if matched is None or name not in CALENDARS:
         return None
-    unit = matched["unit"].lower()
-    unit = _ABBREVIATIONS.get(unit, _ABBREVIATIONS.get(unit.removesuffix("s"), unit))
-    length = _UNIT_MICROSECONDS.get(unit) or _UNIT_MICROSECONDS.get(unit.removesuffix("s"))
+    length = _unit_length(matched["unit"])
     reference = _REFERENCE.fullmatch(matched["reference"])
     if length is None or reference is None:
         return None
     return TimeUnits(length, _moment(reference, name), name)
+
+
+def _unit_length(unit: str) -> int | None:
+    """Microseconds of a unit."""
+    unit = unit.lower()
+    unit = _ABBREVIATIONS.get(unit, _ABBREVIATIONS.get(unit.removesuffix("s"), unit))
+    return _UNIT_MICROSECONDS.get(unit) or _UNIT_MICROSECONDS.get(unit.removesuffix("s"))
+
+
+def unit_nanoseconds(unit: str) -> int | None:
+    """Length of a unit of time spans; None if it is none."""
+    if unit.lower() in {"nanoseconds", "nanosecond", "ns"}:
+        return 1
+    length = _unit_length(unit)
+    return None if length is None else length * 1000
 
 
 def _moment(parts: re.Match[str], calendar: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,16 @@ import zarr
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
+from icefloe.regions.plan import plan_of
 from icefloe.spark.tables.decoding import AS_CF, Decoding, Reading, decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from icefloe.model.nodes import Node
     from icefloe.versioning.session import Session
 
+_SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
 _BELONGS = ("bounds", "climatology", "grid_mapping", "ancillary_variables", "cell_measures")
 
@@ -83,6 +87,19 @@ class TableLayout(Record, frozen=True):
         wide = [v for v in self.values if v.name in chosen]
         return max(8, sum(v.itemsize for v in wide if v.dims == self.dims))
 
+    def decoded_bytes(self, columns: Iterable[str]) -> int:
+        """The same of the columns that are made of it, where that is more."""
+        chosen = set(columns)
+        wide = [v for v in self.values if v.name in chosen and set(v.dims) == set(self.dims)]
+        return max(1, sum(max(v.itemsize, _width(v.decoding.arrow_type)) for v in wide))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return int(kind.bit_width) // 8
+    except ValueError:  # of texts and structs
+        return 32
+
 
 def read_variables(
     session: Session, group: str = "/", reading: Reading = AS_CF
@@ -91,32 +108,43 @@ def read_variables(
     folder = paths.canonical(group)
     node = session.get_node(folder)
     if node is None or node.is_array:
-        what = "is an array" if node is not None else "does not exist"
-        raise NodeNotFoundError(f"node not found: {folder} {what}; expected a group", folder)
+        raise NodeNotFoundError(_no_group(session, folder, node), folder)
     prefix = paths.child_prefix(folder)
     found: dict[str, Variable] = {}
     for path in session.node_paths(folder):
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
-            found[name] = _variable(session, name, path, reading)
+            found[name] = variable_of(session, path, reading)
     return found
 
 
-def _variable(session: Session, name: str, path: str, reading: Reading) -> Variable:
-    array = open_array(session, path)
-    named = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
+def _no_group(session: Session, folder: str, node: Node | None) -> str:
+    if node is not None:
+        return f"node not found: {folder} is an array; expected a group"
+    there = ["/", *(path for path in session.node_paths("/") if not path.startswith("/."))]
+    groups = [p for p in there if (one := session.get_node(p)) is not None and not one.is_array]
+    known = ", ".join(groups[:_SHOWN]) + (", …" if len(groups) > _SHOWN else "")
+    has = f"this version has the groups {known}" if groups else "this version is empty"
+    return f"node not found: group {folder} does not exist; {has}"
+
+
+def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+    """An array as a column."""
+    plan = plan_of(session, path)[1]
+    metadata = plan.metadata
+    named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))
-    dtype = np.dtype(array.dtype)
+    dtype = np.dtype(plan.dtype)
     return Variable(
-        name,
+        paths.name(path),
         path,
         dims,
-        tuple(array.shape),
-        tuple(max(1, c) for c in array.chunks),
-        None if array.shards is None else tuple(array.shards),
+        plan.shape,
+        tuple(max(1, c) for c in metadata.chunks),
+        None if metadata.shards is None else tuple(metadata.shards),
         dtype.itemsize if dtype.kind not in "OT" else 32,
-        decoding_of(dtype, dict(array.attrs), reading),
+        decoding_of(dtype, attributes_of(session, path), reading),
     )
 
 
@@ -128,8 +156,8 @@ def open_array(session: Session, path: str) -> zarr.Array[Any]:
 
 def attributes_of(session: Session, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
-    node: Any = zarr.open(session.store, path=path.lstrip("/"), mode="r")
-    return dict(node.attrs)
+    document = json.loads(session.document(path) or b"{}")
+    return dict(document.get("attributes") or {})
 
 
 def layout_table(
@@ -195,10 +223,10 @@ def _layout(
     indexes = {d: v for d in over if (v := found.get(d)) is not None and v.dims == (d,)}
     for variable in (*chosen, *others, *indexes.values()):
         _note_sizes(sizes, variable)
-    missing = [d for d in over if d not in sizes]
-    if missing:
+    if any(d not in sizes for d in over):
         raise InvalidInputError(
-            f"no variable of {group} has the dimension {', '.join(map(repr, missing))}"
+            f"no variable of {group} is over the dimensions ({', '.join(over)}); there are "
+            f"{_listing([v for v in found.values() if v.dims])}"
         )
     values = tuple(v for v in (*others, *chosen) if v.name not in over)
     return TableLayout(over, tuple(sizes[d] for d in over), indexes, values)
@@ -218,17 +246,23 @@ def _common_dims(data: list[Variable], group: str, *, explicit: bool) -> tuple[s
         raise InvalidInputError(
             f"group {group} has no data variables; name a group with arrays, or variables"
         )
-    kinds: dict[frozenset[str], list[Variable]] = {}
-    for variable in data:
-        kinds.setdefault(frozenset(variable.dims), []).append(variable)
-    if explicit or len(kinds) == 1:
+    # Beside arrays, a variable without dimensions is a remark, such as a projection or a constant.
+    data = [v for v in data if v.dims] or data
+    if explicit or len({frozenset(v.dims) for v in data}) == 1:
         return max(data, key=lambda v: (len(v.dims), prod(v.shape))).dims
-    listing = "; ".join(
-        f"({', '.join(same[0].dims)}): {', '.join(v.name for v in same)}" for same in kinds.values()
-    )
     raise InvalidInputError(
         f"the variables of {group} are over several sets of dimensions and make several tables: "
-        f"{listing}. Choose one with the option dims or variables"
+        f"{_listing(data)}. Choose one with the option dims or variables"
+    )
+
+
+def _listing(variables: Iterable[Variable]) -> str:
+    """Variables by their dimensions, for errors."""
+    kinds: dict[frozenset[str], list[Variable]] = {}
+    for variable in variables:
+        kinds.setdefault(frozenset(variable.dims), []).append(variable)
+    return "; ".join(
+        f"({', '.join(same[0].dims)}): {', '.join(v.name for v in same)}" for same in kinds.values()
     )
 
 

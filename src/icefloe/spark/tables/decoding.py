@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
-from icefloe.spark.tables.calendars import TimeUnits, parse_units
+from icefloe.spark.tables.calendars import TimeUnits, parse_units, unit_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ _PLAIN_TYPES: dict[str, pa.DataType] = {
     "f8": pa.float64(),
 }
 _FLOAT_BYTES = 8
+_NO_TIME = -(2**63)
+"""What numpy keeps for a time span that is none."""
 
 
 class Reading(Record, frozen=True):
@@ -68,6 +70,8 @@ class Decoding(Record, frozen=True):
     float_type: str | None = None
     """The type of scaled values."""
     times: TimeUnits | None = None
+    duration: int | None = None
+    """Of time spans, as xarray keeps them: nanoseconds of one unit."""
     is_bool: bool = False
     text_encoding: str | None = None
     reading: Reading = AS_CF
@@ -77,6 +81,8 @@ class Decoding(Record, frozen=True):
         """The type of the column."""
         if self.times is not None:
             return self._timestamp if self.times.is_real else pa.string()
+        if self.duration is not None:
+            return pa.duration("us")
         if self.is_bool:
             return pa.bool_()
         if self.float_type is not None:
@@ -108,7 +114,7 @@ class Decoding(Record, frozen=True):
     def is_monotone(self) -> bool:
         """Whether a larger stored value is never a smaller column value, or always the reverse."""
         plain = self.dtype != "string" and np.dtype(self.dtype).kind in "biufM"
-        return plain and self.arrow_type != pa.string()
+        return plain and self.duration is None and self.arrow_type != pa.string()
 
     def decode(self, values: Values) -> pa.Array:
         """The column of stored values, in row-major order."""
@@ -117,6 +123,8 @@ class Decoding(Record, frozen=True):
         flat = self._viewed(flat)
         if self.times is not None:
             return self._decode_times(flat, mask)
+        if self.duration is not None:
+            return self._decode_spans(flat, mask)
         if self.float_type is not None:
             flat = self.scaled(flat)
         return self._column(flat, mask)
@@ -156,6 +164,16 @@ class Decoding(Record, frozen=True):
         if not self.times.is_real:
             return pa.array(self.times.texts(moments), pa.string(), mask=mask)
         return pa.array(moments.view("M8[us]"), pa.timestamp("us"), mask=mask).cast(self._timestamp)
+
+    def _decode_spans(self, flat: Values, mask: Mask) -> pa.Array:
+        assert self.duration is not None
+        if mask is not None:
+            flat = np.where(mask, flat.dtype.type(0), flat)
+        if flat.dtype.kind == "f":
+            spans = np.rint(flat * (self.duration / 1000)).astype(np.int64)
+        else:
+            spans = flat.astype(np.int64) * self.duration // 1000
+        return pa.array(spans.view("m8[us]"), mask=mask)
 
     def _column(self, flat: Values, mask: Mask) -> pa.Array:
         wanted = self.arrow_type
@@ -209,6 +227,9 @@ def decoding_of(
         times = None
     scale, offset = _number(attributes, "scale_factor"), _number(attributes, "add_offset")
     is_scaled = (scale is not None or offset is not None) and dtype.kind in "iuf"
+    duration = _duration(dtype, attributes)
+    if duration is not None and dtype.kind == "i" and dtype.itemsize == 8:
+        missing = (*missing, _NO_TIME) if _NO_TIME not in missing else missing
     return Decoding(
         dtype.str,
         missing,
@@ -217,10 +238,18 @@ def decoding_of(
         offset=offset if is_scaled else None,
         float_type="<f8" if is_scaled else None,
         times=times if not is_scaled else None,
+        duration=duration if not is_scaled else None,
         is_bool=attributes.get("dtype") == "bool" and dtype.kind in "iu",
         text_encoding=attributes.get("_Encoding") if dtype.kind == "S" else None,
         reading=reading,
     )
+
+
+def _duration(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> int | None:
+    """Nanoseconds of a unit of an array that xarray made of time spans."""
+    if dtype.kind not in "iuf" or not str(attributes.get("dtype", "")).startswith("timedelta64"):
+        return None
+    return unit_nanoseconds(str(attributes.get("units", "")))
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> float | None:

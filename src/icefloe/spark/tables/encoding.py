@@ -10,13 +10,15 @@ import pyarrow.compute as pc
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
-from icefloe.spark.tables.calendars import parse_units
+from icefloe.spark.tables.calendars import parse_units, unit_nanoseconds
 from icefloe.spark.tables.decoding import Decoding, decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
+
+    from icefloe.spark.tables.calendars import TimeUnits
 
     Values = npt.NDArray[Any]
 
@@ -32,6 +34,7 @@ _NUMPY_TYPES: list[tuple[Any, str]] = [
     (pa.types.is_string, "string"),
     (pa.types.is_date32, "<i4"),
     (pa.types.is_timestamp, "<i8"),
+    (pa.types.is_duration, "<i8"),
 ]
 _ENCODING_KEYS = {
     *("dtype", "scale_factor", "add_offset", "_FillValue", "units", "calendar"),
@@ -83,6 +86,11 @@ def new_storage(
     found = dict(attributes)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         found |= _time_attributes(name, kind, given, sample)
+    elif pa.types.is_duration(kind):
+        found |= _span_attributes(name, given)
+    elif pa.types.is_string(kind) and given.get("units") is not None:
+        found |= _calendar_attributes(name, given)
+        plain = "<i8"
     dtype = given.get("dtype", plain)
     if dtype == "?" and has_gaps:
         dtype, found["dtype"] = "<i1", "bool"
@@ -92,7 +100,8 @@ def new_storage(
     dtype = np.dtypes.StringDType() if dtype in ("string", str) else np.dtype(dtype)
     missing, fill_value = _fill(name, dtype, given, has_gaps=has_gaps)
     if missing is not None:
-        found["_FillValue"] = missing
+        # xarray cannot read a _FillValue of texts.
+        found["missing_value" if dtype.kind in "TO" else "_FillValue"] = missing
     return Stored(dtype, found, fill_value, _ints(given, "chunks"), _ints(given, "shards"))
 
 
@@ -119,6 +128,28 @@ def _time_attributes(
             f"standard calendar, found {units!r} and {calendar!r}"
         )
     return {"units": units, "calendar": calendar}
+
+
+def _calendar_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a column of texts that are times of a calendar without timestamps."""
+    units, calendar = given["units"], given.get("calendar")
+    parsed = parse_units(units, calendar)
+    if parsed is None or parsed.is_real:
+        raise InvalidInputError(
+            f"encoding of {name!r}: texts are kept as times if a calendar such as 'noleap' and "
+            f"units such as 'days since 2000-01-01' are given, found {calendar!r} and {units!r}; "
+            "make timestamps of times of the standard calendar"
+        )
+    return {"units": units, "calendar": calendar}
+
+
+def _span_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    units = given.get("units", "microseconds")
+    if unit_nanoseconds(str(units)) is None:
+        raise InvalidInputError(
+            f"encoding of {name!r}: units of time spans are such as 'hours', found {units!r}"
+        )
+    return {"units": units, "dtype": "timedelta64[us]"}
 
 
 def _fill(
@@ -201,6 +232,8 @@ def _plain_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
     dtype = np.dtype(decoding.unsigned or wanted)
     if decoding.times is not None or dtype.kind == "M":
         return _times(name, column, decoding, dtype)
+    if decoding.duration is not None and pa.types.is_duration(column.type):
+        return _spans(name, column, decoding.duration, dtype)
     if pa.types.is_struct(column.type):
         parts = [pc.struct_field(column, at).fill_null(0).to_numpy() for at in (0, 1)]
         joined: Values = (parts[0] + 1j * parts[1]).astype(dtype)
@@ -220,7 +253,27 @@ def _plain_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
     return _fit(name, numbers, dtype, rounded=decoding.float_type is not None).view(wanted)
 
 
+def _spans(name: str, column: pa.Array, unit: int, dtype: np.dtype[Any]) -> Values:
+    spans = column.cast(pa.duration("us")).cast(pa.int64()).fill_null(0)
+    numbers: Values = spans.to_numpy(zero_copy_only=False)
+    if dtype.kind == "f":
+        return (numbers * (1000 / unit)).astype(dtype)
+    whole, rest = np.divmod(numbers * 1000, unit)
+    if rest.any():
+        raise InvalidInputError(
+            f"column {name!r} has {int((rest != 0).sum())} time spans that are no whole number of "
+            "the units of the stored array; create it with finer units"
+        )
+    return _fit(name, whole, dtype, rounded=False)
+
+
 def _times(name: str, column: pa.Array, decoding: Decoding, dtype: np.dtype[Any]) -> Values:
+    if (
+        decoding.times is not None
+        and not decoding.times.is_real
+        and pa.types.is_string(column.type)
+    ):
+        return _calendar_times(name, column, decoding.times, dtype)
     kind = pa.timestamp("us", getattr(column.type, "tz", None))
     moments = _cast(name, column, kind).cast(pa.int64()).fill_null(0)
     numbers: Values = moments.to_numpy(zero_copy_only=False)
@@ -238,6 +291,16 @@ def _times(name: str, column: pa.Array, decoding: Decoding, dtype: np.dtype[Any]
             column.is_null().to_numpy(zero_copy_only=False), decoding.times.reference, numbers
         )
     return _fit(name, decoding.times.encode(numbers), dtype, rounded=False)
+
+
+def _calendar_times(name: str, column: pa.Array, times: TimeUnits, dtype: np.dtype[Any]) -> Values:
+    """Texts of times of a calendar that timestamps cannot hold."""
+    moments = np.full(len(column), times.reference, dtype=np.int64)
+    given = column.is_valid().to_numpy(zero_copy_only=False)
+    moments[given] = times.parse(column.drop_null().to_pylist())
+    if dtype.kind == "f":
+        return ((moments - times.reference) / times.microseconds).astype(dtype)
+    return _fit(name, times.encode(moments), dtype, rounded=False)
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:

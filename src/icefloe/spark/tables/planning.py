@@ -174,6 +174,15 @@ def box_cells(boxes: Boxes) -> int:
     return int((boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1).sum())
 
 
+def box_chunks(grid: Grid, boxes: Boxes) -> int:
+    """Number of chunks of blocks."""
+    counts = np.ones(len(boxes), dtype=np.int64)
+    for axis, edge in enumerate(grid.edges):
+        first, last = (np.searchsorted(edge, boxes[:, axis, end]) for end in (0, 1))
+        counts *= last - first
+    return int(counts.sum())
+
+
 def chunk_boxes(grid: Grid, box: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """The parts of a block that lie in one chunk each."""
     cuts = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import pickle
 from math import prod
@@ -17,6 +18,7 @@ from icefloe.spark.tables.columns import TableLayout, Variable, layout_table, op
 from icefloe.spark.tables.places import AnySession
 from icefloe.spark.tables.planning import (
     Grid,
+    box_chunks,
     chunk_boxes,
     chunk_shape_of,
     lay_grid,
@@ -131,6 +133,15 @@ class Scan:
         rest = None if not left else left[0] if len(left) == 1 else conditions.Both(tuple(left))
         return tuple(narrowed[axis.dim] for axis in axes), rest
 
+    def in_form(self, request: TableRequest) -> Scan:
+        """The same cells in another form: nothing is read or chosen again."""
+        other = copy.copy(self)
+        other.request = request
+        other.columns = _checked_columns(self.layout, request.columns)
+        for name in ("needed", "grid", "inner_dims"):
+            other.__dict__.pop(name, None)
+        return other
+
     # --- what there is
 
     @functools.cached_property
@@ -169,10 +180,21 @@ class Scan:
             return self.layout.schema(self.columns)
         if self.request.layout == "lines":
             return self._line_schema()
+        self._check_names(CHUNK, SHAPE)
         numbers = [pa.field(CHUNK, pa.list_(pa.int64())), pa.field(SHAPE, pa.list_(pa.int32()))]
         return pa.schema([*numbers, *map(_listed, self.layout.schema(self.columns))])
 
+    def _check_names(self, *reserved: str) -> None:
+        taken = [name for name in self.columns if name.lower() in reserved]
+        if taken:
+            raise InvalidInputError(
+                f"the layout {self.request.layout!r} has the columns {', '.join(reserved)} of its "
+                f"own, and so cannot have the variable or dimension {', '.join(taken)}; leave it "
+                "out with columns, or read the layout 'cells'"
+            )
+
     def _line_schema(self) -> pa.Schema:
+        self._check_names(START, EXTENT)
         outer = set(self.layout.dims[: len(self.layout.dims) - self.inner_dims])
         fields = [self.layout.field(n) for n in self.columns if n in outer]
         fields += [pa.field(START, pa.list_(pa.int32())), pa.field(EXTENT, pa.list_(pa.int32()))]
@@ -185,6 +207,15 @@ class Scan:
         keep = needed_chunks(self)
         cell = self.layout.cell_bytes(self.needed)
         return plan_tasks(self.grid, cell, keep=keep, task_bytes=self.request.task_bytes)
+
+    def cost(self, tasks: Sequence[Boxes]) -> tuple[int, int]:
+        """How many chunks of a variable tasks read, and about how many bytes all become."""
+        chunks = sum(box_chunks(self.grid, boxes) for boxes in tasks)
+        sizes = (
+            min(length, max(1, size))
+            for length, size in zip(self.grid.chunk_shape, self.layout.shape, strict=True)
+        )
+        return chunks, chunks * prod(sizes) * self.layout.decoded_bytes(self.needed)
 
     # --- reading
 

@@ -98,6 +98,8 @@ def select_positions(dim: str, size: int, choice: Any) -> Indices:
     if isinstance(choice, slice):
         return np.sort(np.arange(size, dtype=np.int64)[choice])
     asked = np.atleast_1d(np.asarray(choice))
+    if asked.dtype.kind == "b" and asked.shape == (size,):
+        asked = np.flatnonzero(asked)
     if asked.dtype.kind not in "iu" and asked.size:
         raise InvalidInputError(
             f"isel of {dim!r} is a number, a list of numbers or a slice, found {choice!r}"
@@ -157,6 +159,8 @@ def _period(dim: str, coordinate: pa.Array, value: Any) -> tuple[Any, Any]:
     """First and last moment that a time means: `2020-02` is a month; other values are points."""
     if pa.types.is_timestamp(coordinate.type):
         return time_period(dim, value)
+    if pa.types.is_string(coordinate.type) and hasattr(value, "isoformat"):
+        value = value.isoformat()
     if (
         pa.types.is_string(coordinate.type)
         and isinstance(value, str)
@@ -185,6 +189,8 @@ def time_period(dim: str, value: Any) -> tuple[np.datetime64, np.datetime64]:
         return moment, moment
     if isinstance(value, date):
         return time_period(dim, value.isoformat())
+    if hasattr(value, "isoformat"):  # a date of cftime
+        value = np.datetime64(value.isoformat(), "us")
     if isinstance(value, np.datetime64):
         moment = value.astype("M8[us]")
         return moment, moment

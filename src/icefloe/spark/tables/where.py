@@ -176,11 +176,17 @@ class _Parser:
         if self._take_word("in"):
             return self._one_of(left, negated=negated)
         operator = self._take_operator("=", "==", "<>", "!=", "<", "<=", ">", ">=")
+        if operator is None and left[0] == "column" and self._ends_here():
+            return Compare(self._column(left), "!=" if negated else "=", value=True)
         if operator is None:
             raise self._error(str(left[1]))
         operator = {"==": "=", "<>": "!="}.get(operator, operator)
         compared = self._compare(left, operator, self._operand())
         return _negate(compared) if negated else compared
+
+    def _ends_here(self) -> bool:
+        at_end = self._at == len(self._tokens) or self._tokens[self._at] == ("operator", ")")
+        return at_end or self._is_word("and") or self._is_word("or")
 
     def _one_of(self, left: tuple[str, Any], *, negated: bool) -> Condition:
         self._need("(")
@@ -307,7 +313,9 @@ def literal_for(wanted: pa.DataType, name: str, value: Any) -> pa.Scalar:
             # SQL reads a month as its first moment.
             first = time_period(name, value)[0]
             return pa.scalar(first.astype(np.int64).item(), pa.int64()).cast(wanted)
-        if isinstance(value, bool) or pa.types.is_boolean(wanted):
+        if isinstance(value, bool) != pa.types.is_boolean(wanted):
+            raise _incomparable(wanted, name, value)
+        if isinstance(value, bool):
             return pa.scalar(value, pa.bool_())
         if isinstance(value, float) and not pa.types.is_string(wanted):
             return pa.scalar(value, pa.float64())
@@ -317,9 +325,13 @@ def literal_for(wanted: pa.DataType, name: str, value: Any) -> pa.Scalar:
             return pa.scalar(value, pa.int64())
         return pa.scalar(value, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-        raise InvalidInputError(
-            f"column {name!r} is of {wanted}, which cannot be compared with {value!r}"
-        ) from None
+        raise _incomparable(wanted, name, value) from None
+
+
+def _incomparable(wanted: pa.DataType, name: str, value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"column {name!r} is of {wanted}, which cannot be compared with {value!r}"
+    )
 
 
 def may_match(condition: Condition, bounds: Mapping[str, Bounds]) -> Truth | bool:
