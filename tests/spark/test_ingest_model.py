@@ -20,8 +20,18 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import icefloe
-from icefloe.errors import InconsistentFilesError
+from icefloe.errors import InconsistentFilesError, VirtualChunkError
 from icefloe.spark import ingest, runner, tasks
+from icefloe.spark.ingest_tasks import (
+    HeaderWork,
+    PlacedFile,
+    ReferenceWork,
+    read_headers,
+    unpacked_status,
+    write_file_references,
+)
+from icefloe.spark.worker import SessionSpec
+from icefloe.virtual.referencing import ParseOptions, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,3 +188,43 @@ def compare(repo: icefloe.Repository, expected: dict[tuple[int, int], int]) -> N
     for (t, x), value in expected.items():
         whole[ts.tolist().index(t), xs.tolist().index(x)] = value
     np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_small_files_are_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    if not kept:
+        monkeypatch.setattr("icefloe.spark.ingesting._KEPT_BYTES", 0)
+    parsed = []
+
+    def counted(url: str, *arguments: Any) -> Any:
+        parsed.append(url)
+        return read_file(url, *arguments)
+
+    monkeypatch.setattr("icefloe.spark.ingest_tasks.read_file", counted)
+    repo = repository_in(tmp_path)
+    paths = [tmp_path / "data" / f"{number}.h5" for number in range(3)]
+    for number, path in enumerate(paths):
+        write_file(path, [2 * number, 2 * number + 1], [0, 1], 1, 1)
+    ingest(None, repo, list(map(str, paths)), concat_dims=["t"])
+    assert len(parsed) == (3 if kept else 6)
+    compare(repo, {(t, x): t * 1000 + x * 10 + 1 for t in range(6) for x in range(2)})
+
+
+@pytest.mark.parametrize("kept", [10_000, 0])
+def test_a_file_that_changes_before_its_references_are_placed(tmp_path: Path, kept: int) -> None:
+    session = repository_in(tmp_path).writable_session("main")
+    path = tmp_path / "data" / "0.h5"
+    write_file(path, [0], [0], 1, 1)
+    spec = SessionSpec.of(session)
+    (read,) = read_headers(((path.as_uri(), None),), HeaderWork(spec, ParseOptions(), False, kept))
+    assert read.table is not None
+    (row,) = read.table.to_pylist()
+    assert bool(row["parsed"]) == bool(kept)
+    placed = PlacedFile(row["url"], unpacked_status(row["status"]), {}, row["parsed"])
+    shared = ReferenceWork(spec, ParseOptions(), "/", {}, "auto")
+    assert list(write_file_references((placed,), shared)) == []
+    write_file(path, [0, 1, 2], [0], 2, 1)
+    with pytest.raises(VirtualChunkError, match="changed while it was ingested"):
+        list(write_file_references((placed,), shared))

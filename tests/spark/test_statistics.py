@@ -137,9 +137,9 @@ def test_results_of_maps_and_of_rechunking(spark, repo):
     rechunk(spark, repo, "c", (2, 7), task_bytes=1, statistics=True)
     check(spark, repo, "/c")
     # Through an intermediate copy, with little memory, and to shards.
-    long = NewArray((64, 64), "i2", (64, 1), dims=DIMS, attributes={"_FillValue": 3})
+    long = NewArray((32, 32), "i2", (32, 1), dims=DIMS, attributes={"_FillValue": 3})
     write(spark, repo, {"l": numbers_at}, create={"l": long})
-    report = rechunk(spark, repo, "l", (1, 64), memory_bytes=2048, statistics=["/l"])
+    report = rechunk(spark, repo, "l", (1, 32), memory_bytes=700, statistics=["/l"])
     assert "two passes" in str(report.plan)
     check(spark, repo, "/c", "/l")
     rechunk(spark, repo, ["l", "c"], (2, 2), shards=(4, 4), statistics=True)

@@ -54,6 +54,8 @@ class HeaderWork(Record, frozen=True, eq=False):
     session: SessionSpec
     options: ParseOptions
     decode: bool
+    kept_bytes: int = 0
+    """How many bytes of references of a file are returned, so that it is not parsed again."""
 
 
 def read_headers(
@@ -63,28 +65,44 @@ def read_headers(
     sources = shared.session.open().virtual_sources
     rows = [_header_row(url, known, sources, shared) for url, known in files]
     columns = zip(*rows, strict=True)
-    names = ("url", "state", "header", "error", "status")
+    names = ("url", "state", "header", "error", "status", "parsed")
     arrays = [pa.array(list(column)) for column in columns]
     yield Output("headers", pa.table(dict(zip(names, arrays, strict=True))))
 
 
 def _header_row(
     url: str, known: IngestedFile | None, sources: VirtualChunkResolver, shared: HeaderWork
-) -> tuple[str, str, bytes, str, bytes]:
+) -> tuple[str, str, bytes, str, bytes, bytes]:
     status: SourceStatus | None = None
     try:
         status = sources.status(url)
         if known is not None and known.is_as(status):
-            return url, SAME, b"", known.error, _packed(status)
-        header = _header(url, sources, shared)
+            return url, SAME, b"", known.error, _packed(status), b""
+        parsed = read_file(url, sources, shared.options)
+        header = _header(parsed, sources, shared)
+        # Of other files, such as Zarr stores, only parsing tells whether they have changed.
+        is_one_object = status == header.status
         status = header.status
         if known is not None and known.is_as(status):
-            return url, SAME, b"", known.error, _packed(status)
+            return url, SAME, b"", known.error, _packed(status), b""
+        kept = _references_of(parsed, shared.kept_bytes if is_one_object else 0)
     except (StorageError, MemoryError):
         raise  # Spark tries again
     except Exception as error:  # noqa: BLE001 (whatever a file is like, it is no reason to stop)
-        return url, BROKEN, b"", f"{type(error).__name__}: {error}", _packed(status)
-    return url, OK, pickle.dumps(header), "", _packed(status)
+        return url, BROKEN, b"", f"{type(error).__name__}: {error}", _packed(status), b""
+    return url, OK, pickle.dumps(header), "", _packed(status), kept
+
+
+def _references_of(parsed: ParsedFile, most: int) -> bytes:
+    """What places the references of a file; nothing if it has too many of them."""
+    if sum(each.references.offsets.nbytes for each in parsed.arrays.values()) > most:
+        return b""
+    arrays = {
+        name: msgspec.structs.replace(each, values=None, reader=None)
+        for name, each in parsed.arrays.items()
+    }
+    kept = pickle.dumps(msgspec.structs.replace(parsed, arrays=arrays))
+    return kept if len(kept) <= most else b""
 
 
 def _packed(status: SourceStatus | None) -> bytes:
@@ -96,10 +114,8 @@ def unpacked_status(data: bytes) -> SourceStatus | None:
     return msgspec.json.decode(data, type=SourceStatus | None)
 
 
-def _header(url: str, sources: VirtualChunkResolver, shared: HeaderWork) -> FileHeader:
-    header = header_of(
-        read_file(url, sources, shared.options), sources, shared.options.loadable_variables
-    )
+def _header(parsed: ParsedFile, sources: VirtualChunkResolver, shared: HeaderWork) -> FileHeader:
+    header = header_of(parsed, sources, shared.options.loadable_variables)
     if not shared.decode:
         return header
     variables = {
@@ -132,16 +148,22 @@ class PlacedFile(NamedTuple):
     url: str
     status: SourceStatus | None
     starts: dict[str, tuple[int, ...]]
+    parsed: bytes = b""
+    """What it was parsed to when its header was read, if that is small."""
 
 
 def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) -> Iterator[Output]:
     """Set the references of files at their places."""
     part = shared.session.open_part()
     found: dict[str, list[Any]] = {}
-    for url, status, starts in files:
+    for url, status, starts, kept in files:
         with doing(source=url):
-            parsed = read_file(url, part.virtual_sources, shared.options)
-            _check_unchanged(parsed, status)
+            if kept:
+                parsed = pickle.loads(kept)
+                _check_unchanged(url, part.virtual_sources.status(url), status)
+            else:
+                parsed = read_file(url, part.virtual_sources, shared.options)
+                _check_unchanged(url, parsed.status, status)
             for name, start in starts.items():
                 variable = shared.variables[name]
                 refs = place_references(parsed, name, variable, start, check=shared.check)
@@ -155,11 +177,11 @@ def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) 
     yield from outputs_of(part, 0, summaries)
 
 
-def _check_unchanged(parsed: ParsedFile, status: SourceStatus | None) -> None:
-    if parsed.status != status:
+def _check_unchanged(url: str, now: SourceStatus | None, status: SourceStatus | None) -> None:
+    if now != status:
         raise VirtualChunkError(
-            f"{parsed.url} changed while it was ingested: it was {status}, and is {parsed.status} "
-            "now; ingest it again when it is complete"
+            f"{url} changed while it was ingested: it was {status}, and is {now} now; ingest it "
+            "again when it is complete"
         )
 
 
@@ -277,7 +299,7 @@ class _OpenFiles:
         parsed = self._parsed.get(url)
         if parsed is None:
             parsed = read_file(url, self._sources, self._shared.options)
-            _check_unchanged(parsed, self._shared.statuses[url])
+            _check_unchanged(url, parsed.status, self._shared.statuses[url])
             self._parsed[url] = parsed
             if len(self._parsed) > _OPEN_FILES:
                 self._parsed.popitem(last=False)

@@ -44,11 +44,14 @@ _TASKS_PER_SLOT = 3
 class IngestWriter:
     """Writes what a plan says into the session of a job."""
 
-    def __init__(self, job: Job, settings: IngestSettings, plan: IngestPlan) -> None:
-        """Take the job, what it was told and what follows from the headers."""
+    def __init__(
+        self, job: Job, settings: IngestSettings, plan: IngestPlan, parsed: Mapping[str, bytes]
+    ) -> None:
+        """Take the job, what it was told, what follows from the headers, and parsed files."""
         self._job = job
         self._settings = settings
         self._plan = plan
+        self._parsed = parsed
 
     def write(self, statuses: Statuses, before: Collection[str], chunks: int) -> None:
         """Write documents and small values, then let tasks do the rest.
@@ -93,7 +96,10 @@ class IngestWriter:
                 box = replaced_box(plan, variable, url) if variable.exists else None
                 if box is not None:
                     edited += clear_region(job.session, path, *box)
-        files = [PlacedFile(url, statuses[url], places) for url, places in starts.items()]
+        files = [
+            PlacedFile(url, statuses[url], places, self._parsed.get(url, b""))
+            for url, places in starts.items()
+        ]
         shared = ReferenceWork(
             SessionSpec.of(job.session),
             settings.parse,

@@ -1,7 +1,8 @@
 """Brings many files of other formats into one group, on a cluster: by reference or as copies.
 
-Files are read twice: their headers first, which one process plans from, then their references or
-values. Both times by tasks; the driver sees documents, coordinates and columns of references.
+Tasks read the headers of files first, which one process plans from, then they place references or
+copy values. References of small files come along with the headers, so that these are parsed once.
+The driver sees documents, coordinates and columns of references.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHOWN = 10
+_KEPT_BYTES = 64 * 1024 * 1024
+"""What the driver holds of the references of all files, between reading and placing them."""
 _MAX_RUNS = 10
 """How often an ingest is planned anew because of others."""
 
@@ -189,6 +192,8 @@ class _Found(Record, frozen=True, eq=False):
     broken: list[BrokenFile]
     quarantined: list[IngestedFile]
     """Rows to record about broken files."""
+    parsed: dict[str, bytes]
+    """Of small files what places their references, by URL."""
 
 
 class _Ingest:
@@ -222,7 +227,8 @@ class _Ingest:
         settings, job = self._settings, self._job
         items = batches([(url, self._known_of(url)) for url in urls], self._slots())
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-        shared = HeaderWork(SessionSpec.of(base), settings.parse, settings.decode)
+        kept = _KEPT_BYTES // max(1, len(urls)) if settings.mode == "virtual" else 0
+        shared = HeaderWork(SessionSpec.of(base), settings.parse, settings.decode, kept)
         results = run_tasks(
             job.spark,
             ingest_tasks.read_headers,
@@ -231,7 +237,7 @@ class _Ingest:
             label="ingest: headers",
             progress_bar=job.options.progress,
         )
-        found = _Found([], [], [], [])
+        found = _Found([], [], [], [], {})
         intern = Interner()
         for _, _, table in results.outputs():
             for row in table.to_pylist():
@@ -250,6 +256,8 @@ class _Ingest:
         known = self._known.get(url)
         if state == ingest_tasks.OK:
             found.headers.append(intern.header(pickle.loads(row["header"])))
+            if row["parsed"]:
+                found.parsed[url] = row["parsed"]
         elif state == ingest_tasks.SAME and known is not None and known.state == "ingested":
             found.unchanged.append(url)
         elif state == ingest_tasks.SAME:
@@ -339,7 +347,8 @@ class _Ingest:
         job, settings = self._job, self._settings
         if found.headers:
             statuses = {header.url: header.status for header in found.headers}
-            IngestWriter(job, settings, plan).write(statuses, self._known, planned.chunks)
+            writer = IngestWriter(job, settings, plan, found.parsed)
+            writer.write(statuses, self._known, planned.chunks)
         rows = [self._ingested(header, plan) for header in found.headers]
         record_ingested(job.session, settings.group, rows + found.quarantined)
         return job.commit(planned)

@@ -103,24 +103,33 @@ def _reduced(cells: Values, decoding: Decoding) -> Numbers:
         missing: Any = 0
         low, high = _over_elements(np.minimum, cells), _over_elements(np.maximum, cells)
     else:
-        missing = _over_elements(np.add, mask.astype(np.int64))
+        missing = _over_elements(np.add, mask, np.int64)
         if floats and np.isnan(decoding.missing).all():
             low, high = _over_elements(np.fmin, cells), _over_elements(np.fmax, cells)
         else:
             top, bottom = _ends(cells.dtype)
-            low = _over_elements(np.minimum, np.where(mask, top, cells))
-            high = _over_elements(np.maximum, np.where(mask, bottom, cells))
+            low = _over_elements(np.minimum, _replaced(cells, mask, top))
+            high = _over_elements(np.maximum, _replaced(cells, mask, bottom))
     numbers = np.empty((*low.shape, NUMBERS), dtype=np.float64)
     numbers[..., 0], numbers[..., 1], numbers[..., 2] = low, high, missing
     numbers[numbers[..., 2] == np.prod(cells.shape[1::2], dtype=np.int64), :2] = np.nan
     return numbers
 
 
-def _over_elements(function: np.ufunc, cells: Values) -> Values:
+def _over_elements(function: np.ufunc, cells: Values, dtype: Any = None) -> Values:
     """Reduce each second axis, the outermost first: numpy is quickest so, whatever their sizes."""
     for axis in range(1, cells.ndim // 2 + 1):
-        cells = function.reduce(cells, axis=axis)
+        cells = function.reduce(cells, axis=axis, dtype=dtype)
     return cells
+
+
+def _replaced(cells: Values, mask: npt.NDArray[np.bool_], value: Any) -> Values:
+    """Cells with another value where a mask is set: by bits, in a third of the time of `where`."""
+    bits = np.dtype(f"u{cells.itemsize}")
+    ones = np.negative(mask.astype(bits))  # all of them where the mask is set
+    given = np.array(value, dtype=cells.dtype).view(bits)
+    replaced: Values = ((cells.view(bits) & ~ones) | (ones & given)).view(cells.dtype)
+    return replaced
 
 
 def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
