@@ -1,10 +1,13 @@
-"""Jobs on Spark: against a loop in one process, and against dask with the official package.
+"""Jobs on Spark: against loops in one or two processes, and dask with the official package.
 
-Starting Spark is not counted: whoever uses it has it running.
+Starting Spark is not counted: whoever uses it has it running. Two loops at a time say how much two
+cores of the machine are worth, which need not be twice as much as one.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from benchmarks.case import Case, Setting
@@ -28,12 +31,13 @@ def computed(region: Any) -> Any:
 def with_spark(setting: Setting) -> tuple[Setting, Any]:
     import_everything(setting.peer)
     spark = None
+    cores = setting.parameters.get("cores", 2)
     if setting.peer.distribution == "icefloe" and setting.parameters.get("engine") != "loop":
         from icefloe.spark import local_session
 
-        spark = local_session(2)
+        spark = local_session(cores)
         # The first Python task of a session pays for starting the workers.
-        spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long").toArrow()
+        spark.range(0, cores, 1, cores).mapInArrow(lambda batches: batches, "id long").toArrow()
     return setting, spark
 
 
@@ -49,10 +53,28 @@ def fill(state: tuple[Setting, Any], _: int) -> None:
         return
     session = repo.writable_session("main")
     arrays.create(session, "/a", new)
-    for start in range(0, steps, per_chunk):
-        region = (slice(start, min(steps, start + per_chunk)), slice(0, SIDE), slice(0, SIDE))
-        session.write_region("/a", region, computed(region))
+    starts = range(0, steps, per_chunk)
+    if setting["cores"] == 1:
+        loop(session, starts, new)
+    else:
+        cores = setting["cores"]
+        shares = [starts[number::cores] for number in range(cores)]
+        session.commit("forks begin with what is committed")
+        session = repo.writable_session("main")
+        forks = [session.fork() for _ in shares]
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(cores, mp_context=spawn) as processes:
+            session.merge(*processes.map(loop, forks, shares, [new] * cores))
     session.commit("loop")
+
+
+def loop(session: Any, starts: Any, new: Any) -> Any:
+    """Compute and write the maps of some chunks."""
+    for start in starts:
+        stop = min(new.shape[0], start + new.chunks[0])
+        region = (slice(start, stop), slice(0, SIDE), slice(0, SIDE))
+        session.write_region("/a", region, computed(region))
+    return session
 
 
 def maps_written(setting: Setting) -> None:
@@ -97,15 +119,20 @@ def rechunk(state: tuple[Setting, Any], _: int) -> None:
 CASES = [
     *(
         Case(
-            name=f"fill-{engine}",
+            name=f"fill-{engine}-{cores}",
             title=f"compute and write {{steps:,}} maps, {name}",
             peers=("icefloe",),
             run=fill,
             start=with_spark,
-            parameters={"steps": 6000, "per_chunk": 20, "engine": engine},
+            parameters={"steps": 6000, "per_chunk": 20, "engine": engine, "cores": cores},
             quick={"steps": 40},
         )
-        for engine, name in (("loop", "one process"), ("spark", "Spark on 2 cores"))
+        for engine, cores, name in (
+            ("loop", 1, "one process"),
+            ("loop", 2, "two processes"),
+            ("spark", 1, "Spark on one core"),
+            ("spark", 2, "Spark on two cores"),
+        )
     ),
     Case(
         name="rechunk-maps",

@@ -5,13 +5,14 @@ Import this from tests only: with a guard turned off, data is lost.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from icefloe.maintenance import collection, marking
 from icefloe.maintenance.candidates import Objects
-from icefloe.versioning import doomed, leases, session
+from icefloe.versioning import committing, doomed, leases, own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,43 @@ def no_lapses(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions look for what they need when their lease lapsed")
 def no_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session.Session, "_confirm_lease", nothing)
+    patch.setattr(committing.CommittedTree, "_confirm_lease", nothing)
+
+
+@guard("branches move before anything is deleted")
+def no_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collection._Collection, "_move_branches", nothing)
+
+
+@guard("sessions look for what they need when a collection moved their branch")
+def no_look_after_a_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committing, "check_own_files", nothing)
+
+
+@guard("sessions mind what collections that run may delete")
+def no_running(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(own_files, "running_collections", lambda _storage: [])
+
+
+@guard("a collection asks for the storage's clock before it deletes")
+def no_storage_clock(patch: pytest.MonkeyPatch) -> None:
+    check = collection._Fence.check
+
+    def once(self: collection._Fence) -> None:
+        if not hasattr(self, "_is_checked"):
+            self._is_checked = True  # type: ignore[attr-defined]
+            check(self)
+
+    patch.setattr(collection._Fence, "check", once)
+
+
+@guard("a lease begins by the storage's clock")
+def no_fixed_beginning(patch: pytest.MonkeyPatch) -> None:
+    def beginning(body: Any, written: Any) -> Any:
+        covers = body.covers_seconds
+        return None if covers is None else written - timedelta(seconds=covers)
+
+    patch.setattr(leases, "_beginning", beginning)
 
 
 @guard("tags are references")

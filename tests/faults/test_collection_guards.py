@@ -17,6 +17,8 @@ from icefloe.errors import ConflictError, IcefloeError, SessionStateError, Snaps
 from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.versioning import leases
+from icefloe.versioning.session import Session
+from tests.documents import group
 from tests.faults.guards import GUARDS
 from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
@@ -149,6 +151,174 @@ def named_while_the_collector_sleeps(repo: Repository, clock: Clock) -> None:
     assert values(repo, tag="saved") == [1] * 4
 
 
+def written(session: Session, value: int, chunks: slice = slice(None)) -> Session:
+    zarr.open_array(session.store, path="a")[chunks] = value
+    session._packs.write_all()
+    return session
+
+
+def committed_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    """From outside, and its clock with it: for the session no time has passed."""
+    del clock
+    session = written(repo.writable_session("main"), 1)
+    wait(repo, DAY)
+    repo.garbage_collect(HOUR)
+    tip = repo.lookup_branch("main")
+    with pytest.raises(SessionStateError, match="4 chunk files"):
+        session.commit("holes")
+    assert repo.lookup_branch("main") == tip
+
+
+def amended_and_flushed_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    del clock
+    fill(repo, 5)
+    for publish in (Session.amend, Session.flush):
+        session = written(repo.writable_session("main"), 1)
+        wait(repo, DAY)
+        repo.garbage_collect(HOUR)
+        with pytest.raises(SessionStateError, match="4 chunk files"):
+            publish(session, "holes")
+    assert values(repo, branch="main") == [5] * 4
+
+
+def rebased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    del clock
+    session = written(repo.writable_session("main"), 1, slice(0, 2))
+    wait(repo, DAY)
+    repo.garbage_collect(HOUR)
+    fill(repo, 2, chunks=slice(2, 4))
+    with pytest.raises(SessionStateError, match="2 chunk files"):
+        session.commit("holes", rebase_with=BasicConflictSolver())
+    with pytest.raises(SessionStateError, match="2 chunk files"):
+        session.rebase(BasicConflictSolver())
+
+
+def paused_between_snapshot_and_reference(repo: Repository, clock: Clock) -> None:
+    """Nothing but metadata was written, and all of it is collected."""
+    del clock
+
+    def pause() -> None:
+        wait(repo, DAY)
+        assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+
+    paused = Repository.open(Meanwhile(repo, "create", "refs/branch.main", pause))
+    session = paused.writable_session("main")
+    session.set_document("/b", group())
+    session.commit("written twice")
+    assert list(repo.readonly_session("main").node_paths("/")) == ["/a", "/b"]
+
+
+def committed_while_it_is_deleted(repo: Repository, clock: Clock) -> None:
+    """The files are there when the session looks, and go after that."""
+    del clock
+    session = written(repo.writable_session("main"), 1)
+    wait(repo, DAY)
+
+    def commit() -> None:
+        with pytest.raises(SessionStateError, match="runs at this moment"):
+            session.commit("holes")
+
+    collector = Repository.open(Meanwhile(repo, "delete_many", "chunks/", commit))
+    assert collector.garbage_collect(HOUR).chunks_deleted == 4
+    with pytest.raises(SessionStateError, match="4 chunk files"):
+        session.commit("holes")
+    written(session, 2).commit("written again")
+    assert values(repo, branch="main") == [2] * 4
+
+
+def committed_beside_a_collection(repo: Repository, clock: Clock) -> None:
+    """A commit that no collection could harm does not fail because one runs."""
+    del clock
+    garbage(repo)
+    wait(repo, DAY)
+    session = written(repo.writable_session("main"), 2)
+    commit = lambda: session.commit("beside it")  # noqa: E731
+    collector = Repository.open(Meanwhile(repo, "delete_many", "snapshots/", commit))
+    assert collector.garbage_collect(HOUR).snapshots_deleted == 1
+    assert values(repo, branch="main") == [2] * 4
+
+
+def merged_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    """The branch that is merged is deleted and collected meanwhile."""
+    del clock
+    repo.create_branch("work", repo.lookup_branch("main"))
+    fill(repo, 1, "work", slice(0, 2))
+    fill(repo, 2, chunks=slice(2, 4))
+
+    def pause() -> None:
+        repo.delete_branch("work")
+        wait(repo, DAY)
+        repo.garbage_collect(HOUR)
+
+    paused = Repository.open(Meanwhile(repo, "create", "refs/branch.main", pause))
+    with pytest.raises(SnapshotNotFoundError):
+        paused.merge("work", "main")
+    assert values(repo, branch="main") == [0, 0, 2, 2]
+
+
+def compacted_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    del clock
+    fill(repo, 3)
+
+    def pause() -> None:
+        wait(repo, DAY)
+        repo.garbage_collect(HOUR)
+
+    paused = Repository.open(Meanwhile(repo, "create", "refs/branch.main", pause))
+    with pytest.raises(SessionStateError, match="compaction was suspended"):
+        paused.compact("packs", branch="main")
+    assert values(repo, branch="main") == [3] * 4
+
+
+def named_while_the_machine_of_the_collector_is_paused(repo: Repository, clock: Clock) -> None:
+    """It has begun to delete; for its clock no time passes."""
+    clock.monkeypatch.setattr("icefloe.maintenance.collection.BATCH", 1)
+    doomed = garbage(repo)
+    wait(repo, MINUTE)
+    garbage(repo)  # newer, and the first to go
+    wait(repo, DAY)
+
+    def oversleep() -> None:
+        wait(repo, DAY)
+        repo.create_tag("saved", doomed)
+
+    paused = Repository.open(Meanwhile(repo, "delete_many", "snapshots/", oversleep))
+    with contextlib.suppress(SessionStateError):
+        paused.garbage_collect(HOUR)
+    assert values(repo, tag="saved") == [1] * 4
+
+
+def leased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    """For less than the lease holds: what it had protected it goes on to protect."""
+    session = written(repo.writable_session("main"), 1)
+    clock.sleep(6 * MINUTE)
+    session._lease._keep()
+    wait(repo, 50 * MINUTE)
+    session._lease._keep()
+    wait(repo, MINUTE)
+    assert repo.garbage_collect(10 * MINUTE).chunks_deleted == 0
+    session.commit("all there")
+    assert values(repo, branch="main") == [1] * 4
+
+
+def paused_while_it_takes_a_lease(repo: Repository, clock: Clock) -> None:
+    """The lease is broken before it was even looked at."""
+    del clock
+    doomed = garbage(repo)
+
+    def pause() -> None:
+        wait(repo, DAY)
+        repo.garbage_collect(2 * DAY)
+
+    paused = Repository.open(Meanwhile(repo, "head", "maintenance/leases/", pause))
+    paused.create_tag("saved", doomed)
+    assert values(repo, tag="saved") == [1] * 4
+
+
+def named_after_the_collector_slept(repo: Repository, clock: Clock) -> None:
+    named_while_the_collector_sleeps(repo, clock)
+
+
 def committed_after_a_sleep(repo: Repository, clock: Clock) -> None:
     """It was too young for a lease when it fell asleep, and takes one when it wakes up."""
     session = repo.writable_session("main")
@@ -185,7 +355,22 @@ INTERLEAVINGS = {
     flushed_over_what_is_garbage: "what young snapshots refer to stays",
     expired_below_a_session: "what lies between the base of a session and its branch stays",
     named_while_the_collector_sleeps: "a collection that was suspended ends",
-    committed_after_a_sleep: "a lease that lapsed is noticed by its holder",
+    committed_by_a_machine_that_was_paused: "branches move before anything is deleted",
+    amended_and_flushed_by_a_machine_that_was_paused: (
+        "sessions look for what they need when a collection moved their branch"
+    ),
+    rebased_by_a_machine_that_was_paused: (
+        "sessions look for what they need when a collection moved their branch"
+    ),
+    paused_between_snapshot_and_reference: "branches move before anything is deleted",
+    committed_while_it_is_deleted: "sessions mind what collections that run may delete",
+    merged_by_a_machine_that_was_paused: "branches move before anything is deleted",
+    compacted_by_a_machine_that_was_paused: "branches move before anything is deleted",
+    named_while_the_machine_of_the_collector_is_paused: (
+        "a collection asks for the storage's clock before it deletes"
+    ),
+    leased_by_a_machine_that_was_paused: "a lease begins by the storage's clock",
+    named_after_the_collector_slept: "a lease that lapsed is noticed by its holder",
     flushed_over_what_is_gone: "sessions look for what they need when their lease lapsed",
 }
 
@@ -195,7 +380,15 @@ def repo() -> Repository:
     return make()
 
 
-@pytest.mark.parametrize("play", INTERLEAVINGS, ids=lambda play: play.__name__)
+UNHARMED = [
+    committed_after_a_sleep,
+    committed_beside_a_collection,
+    paused_while_it_takes_a_lease,
+]
+"""More that no single guard decides: several do, or there is nothing to guard against."""
+
+
+@pytest.mark.parametrize("play", [*INTERLEAVINGS, *UNHARMED], ids=lambda play: play.__name__)
 def test_nothing_is_lost(
     play: Callable[[Repository, Clock], None], repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,7 +290,7 @@ def late(request: pytest.FixtureRequest) -> Iterator[LateStorage]:
 def test_a_commit_that_lands_while_it_is_repeated_is_found(
     late: LateStorage, work: Callable[[Session], None], solver: icefloe.ConflictSolver | None
 ) -> None:
-    repo, session = session_with(late, work)
+    _, session = session_with(late, work)
     late.holding = True
     with pytest.raises(CommitStateUnknownError):
         session.commit("perhaps")

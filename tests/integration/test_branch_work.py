@@ -323,6 +323,8 @@ def test_a_revert_brings_back_what_was(repository: Repository) -> None:
     assert chunks(repository, "/b") == dict.fromkeys(range(3), b"\x01")
     assert attributes(repository, "/g") == {}
     assert repository.lookup_snapshot(tip).message == f"Revert 'a mistake' ({undone})"
+    again = repository.lookup_snapshot(repository.revert(tip, branch="main"))
+    assert again.message == f"Revert 'Revert 'a mistake' ({undone})' ({tip})"
 
 
 def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository) -> None:
@@ -330,6 +332,22 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository
     commit(repository, "main", put("/g/a", 1, value=b"\x03"))
     with pytest.raises(RebaseFailedError, match="ChunkDoubleUpdate"):
         repository.revert(undone, branch="main")
+
+
+def test_what_was_deleted_and_brought_back_can_be_changed_by_both(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    session.set_chunk("/b", (1,), b"\x09")
+    commit(repository, "work", put("/b", 2, value=b"\x08"))
+    deleted = commit(repository, "main", lambda s: s.delete_node("/b"))
+    repository.revert(deleted, branch="main")
+    commit(repository, "main", put("/b", 1, value=b"\x07"))
+    with pytest.raises(RebaseFailedError, match="/b: ChunkDoubleUpdate"):
+        session.commit("mine", rebase_with=icefloe.ConflictDetector())
+    repository.merge("work", "main")
+    assert chunks(repository, "/b") == {0: b"\x01", 1: b"\x07", 2: b"\x08"}
+    since = list(repository.ancestry(branch="main"))[-2].id
+    repository.squash("main", since, message="all")
+    assert repository.verify(deep=True).is_clean
 
 
 def test_the_first_snapshot_has_no_changes(repository: Repository) -> None:
@@ -438,6 +456,20 @@ def test_the_graph_is_a_picture(repository: Repository) -> None:
     assert any("(work, tag: v1)" in text and "<two> & three" in text for text in texts)
     lanes = {circle.get("cx") for circle in drawn["circle"]}
     assert len(lanes) == 2
+
+
+def test_the_graph_shows_merges(repository: Repository) -> None:
+    merged = commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 2, value=b"\x02"))
+    tip = repository.merge("work", "main")
+    graph = repository.ancestry_graph()
+    assert {row.id: row.merged_id for row in graph.rows if row.merged_id} == {tip: merged}
+    assert f"Merge branch 'work' into 'main' [merges {merged}]" in str(graph).splitlines()[0]
+    picture = ElementTree.fromstring(graph.to_svg())
+    assert len(picture.findall("{*}path[@stroke-dasharray]")) == 1
+    plain = repository.ancestry_graph(merges=False)
+    assert "[merges" not in str(plain)
+    assert "dasharray" not in plain.to_svg()
 
 
 # --- what counts as a conflict

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe import ChunkPackingConfig, ConflictDetector, Repository, RepositoryConfig
-from icefloe.errors import ConflictError, FormatError, InvalidInputError, RefNotFoundError
+from icefloe.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NodeNotFoundError,
+    RefNotFoundError,
+)
 from icefloe.formats.registry import detect
 from icefloe.testing.faults import FaultyStorage
 from tests.formats import PUBLISHING, folder, how
@@ -109,6 +115,37 @@ def test_packs_have_their_size_and_arrays_can_be_chosen() -> None:
     assert zarr.open_array(repo.readonly_session("main").store, path="b")[:].tolist() == [
         *range(1, 11)
     ]
+
+
+def test_arrays_that_share_a_file_with_chosen_ones_move_along() -> None:
+    repo = make(PACKED)
+    config = RepositoryConfig(
+        inline_chunk_threshold_bytes=0, chunk_packing=ChunkPackingConfig(pack_bytes=8)
+    )
+    repo = repo.reopen(config)
+    with repo.transaction("main", message="two arrays in a pack") as store:
+        for name in ("b", "c"):
+            array = zarr.create_array(
+                store, name=name, shape=(4,), chunks=(1,), dtype="u1", compressors=None
+            )
+            array[:] = 1
+    options = {"branch": "main", "arrays": "b", "small_file_bytes": 0}
+    # Each of the two uses half of the file: nothing is dead.
+    assert repo.compact(**options, min_live_share=0.9).old_files == 0
+    with repo.transaction("main", message="over a part of both") as store:
+        for name in ("b", "c"):
+            zarr.open_array(store, path=name)[1:] = 2
+    summary = repo.compact(**options)
+    assert (summary.old_files, summary.chunks, summary.bytes_freed) == (1, 2, 8)
+    repo.expire_snapshots(keep_last=1)
+    wait(repo, DAY)
+    repo.garbage_collect(HOUR)
+    assert repo.chunk_file_stats().dead_share == 0
+    store = repo.readonly_session("main").store
+    for name in ("b", "c"):
+        assert zarr.open_array(store, path=name)[:].tolist() == [1, 2, 2, 2]
+    with pytest.raises(NodeNotFoundError, match="'d'"):
+        repo.compact(branch="main", arrays=["b", "d"], dry_run=True)
 
 
 def test_manifests_forget_the_files_that_are_not_used_any_more() -> None:

@@ -164,7 +164,7 @@ def test_foreign_objects_and_sequence_files_stay(repo: Repository) -> None:
     repo.expire_snapshots(keep_last=1)
     wait(repo, DAY)
     assert repo.garbage_collect(HOUR).snapshots_deleted == 3
-    assert names(repo, "refs") == refs
+    assert names(repo, "refs") >= refs
     assert {info.key for info in repo.storage.list()} >= set(foreign)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -207,6 +208,34 @@ def test_event_loops_fill_packs() -> None:
     assert sum(chunk_files(storage).values()) >= 100_000
     reader = repo.readonly_session("main")
     assert all(reader.get_chunk("/a", (n,)) == bytes([n]) * 1000 for n in range(100))
+
+
+def test_many_tasks_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
+    repo, storage = repository(pack_bytes=10_000)
+    session = repo.writable_session("main")
+    waiting: list[int] = []
+
+    class Slow(FaultyStorage):
+        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+            time.sleep(0.02)
+            with session._lock:
+                edits = session._changes.chunks.values()
+                waiting.append(sum(each.pending_bytes() for each in edits))
+            storage.put(key, data)  # type: ignore[arg-type]
+
+    session._context.chunk_files.storage = Slow(storage)
+
+    async def write() -> None:
+        await asyncio.gather(
+            *(session.set_chunk_async("/a", (n,), bytes([n % 251]) * 1000) for n in range(400))
+        )
+
+    asyncio.run(write())
+    # One pack on its way, and one that fills.
+    assert max(waiting) <= 21_000
+    session.commit("all")
+    reader = repo.readonly_session("main")
+    assert all(reader.get_chunk("/a", (n,)) == bytes([n % 251]) * 1000 for n in range(400))
 
 
 steps = st.lists(

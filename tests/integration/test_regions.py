@@ -9,8 +9,10 @@ import threading
 import numpy as np
 import pytest
 import zarr
+import zarr.codecs.numcodecs
 import zstandard
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
 import icefloe
 from icefloe.errors import (
@@ -20,6 +22,7 @@ from icefloe.errors import (
     ReadOnlyError,
 )
 from icefloe.regions import transfer
+from icefloe.versioning.working_tree import WorkingTree
 
 HAS_RECTILINEAR_GRIDS = "rectilinear_chunks" in zarr.config.get("array")
 RANDOM = np.random.default_rng(7)
@@ -194,16 +197,26 @@ class TestWriting:
             thread.join()
         same(session.read_region("a"), np.repeat(np.arange(8.0), 500))
 
-    def test_big_chunks_in_threads(self, repository, session):
+    @pytest.mark.parametrize("compressors", ["auto", None])
+    @pytest.mark.parametrize("rows", [2, 1], ids=["in files", "in packs"])
+    def test_big_chunks_in_threads(self, repository, session, compressors, rows):
         data = RANDOM.integers(0, 4, (24, 1 << 16)).astype("f8")
-        zarr.create_array(
-            session.store, name="a", shape=data.shape, chunks=(2, 1 << 16), dtype="f8"
+        array = zarr.create_array(
+            session.store,
+            name="a",
+            shape=data.shape,
+            chunks=(rows, 1 << 16),
+            dtype="f8",
+            compressors=compressors,
         )
         session.write_region("a", ..., data)
+        array[4:6] = data[4:6] = 0  # a hole
         session.commit("written")
         read = repository.readonly_session("main")
-        same(read.read_region("a"), data)
-        same(zarr.open_array(read.store, path="a", mode="r")[...], data)
+        through_zarr = zarr.open_array(read.store, path="a", mode="r")
+        for chosen in (..., slice(3, 20), np.s_[1::3, 100:5000:7]):
+            same(read.read_region("a", chosen), data[chosen])
+            same(through_zarr[chosen], data[chosen])
 
 
 class TestErrors:
@@ -255,6 +268,56 @@ class TestErrors:
         monkeypatch.setenv("ICEFLOE_THREADS", "none")
         with pytest.raises(InvalidInputError, match="ICEFLOE_THREADS"):
             icefloe.RepositoryConfig().effective()
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Shuffle", "Zlib"),
+        ("Shuffle", "Zlib", "Fletcher32"),
+        ("Fletcher32",),
+        ("Zstd",),
+        ("BZ2",),
+        ("Blosc",),
+        ("LZ4", "CRC32"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["<f8", ">i4"])
+def test_codecs_of_numcodecs_take_whole_batches(session, monkeypatch, names, dtype):
+    module = zarr.codecs.numcodecs
+    codecs = [getattr(module, name)() for name in names]
+    data = RANDOM.integers(0, 9, (30, 40)).astype(dtype)
+    data[:7] = 0
+    endian = "big" if dtype[0] == ">" else "little"
+    options = {"compressors": codecs, "serializer": BytesCodec(endian=endian)}
+    array = make(session, data, (7, 11), **options)
+    plain = MemoryStore()
+    zarr.create_array(
+        plain, name="a", shape=data.shape, chunks=(7, 11), dtype=data.dtype, **options
+    )[...] = data
+    for key, value in plain._store_dict.items():
+        if "/c/" in key:
+            place = tuple(map(int, key.split("/")[2:]))
+            assert session.get_chunk("/a", place) == value.to_bytes()
+    assert session.chunk_count("/a") == len(plain._store_dict) - 2
+
+    calls = []
+    original = WorkingTree.read_chunks
+
+    def reading(self, path, coords, **more):
+        calls.append(len(coords))
+        return original(self, path, coords, **more)
+
+    monkeypatch.setattr(WorkingTree, "read_chunks", reading)
+    same(array[...], data)
+    same(array[3:20, ::3], data[3:20, ::3])
+    native = data.astype(data.dtype.newbyteorder("="))
+    same(session.read_region("a", (slice(None, None, -2), 5)), native[::-2, 5])
+    assert calls == [20, 12, 5]
+    session.set_chunk("/a", (2, 1), b"no such thing")
+    with pytest.raises(FormatError, match=r"chunk \[2, 1\] of /a cannot be decoded"):
+        array[...]
 
 
 def test_codecs_inside_of_shards(session):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import Repository, in_memory_storage
+from icefloe.errors import NodeNotFoundError
 from tests.formats import how, keeps_logs
 
 pytestmark = pytest.mark.usefixtures("each_generation")
@@ -90,7 +91,9 @@ def test_only_cells_that_both_versions_have_are_compared() -> None:
     assert [each.path for each in found] == ["/b"]
     assert found[0].changed_cells == 1
     assert (found[0].shape_before, found[0].shape_after) == ((4, 2), (7, 2))
-    assert repo.diff_values(from_branch="main~1", to_branch="main", arrays=["other"]) == []
+    assert repo.diff_values(from_branch="main~1", to_branch="main", arrays="b") == found
+    with pytest.raises(NodeNotFoundError, match=r"'other'.*there are /b"):
+        repo.diff_values(from_branch="main~1", to_branch="main", arrays=["other"])
 
 
 @given(data=st.data())

@@ -15,6 +15,9 @@ import numpy as np
 import icefloe
 from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
 from icefloe.spark.session import prepare_environment
+from icefloe.spark.tables.chunk_summaries import Summaries
+from icefloe.spark.tables.columns import variable_of
+from icefloe.spark.tables.statistics import read_entries
 from tests.spark.ingest_flow import ingest_on_a_cluster, repository_of
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell
@@ -54,12 +57,13 @@ def cluster_session():
 def use_core(spark, repo, folder):
     """Jobs of several kinds, with tasks that fail and an executor that dies."""
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
-    flaky = write(spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, task_bytes=1)
+    told = {"task_bytes": 1, "statistics": True}
+    flaky = write(spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, **told)
     map_blocks(spark, repo, np.negative, "flaky", "mapped")
     reduce(spark, repo, "flaky", "sum", "total/flaky", dims="y")
-    killed = write(
-        spark, repo, {"killed": Fails(folder, 1, kill=True)}, create={"killed": new}, task_bytes=1
-    )
+    dies = {"killed": Fails(folder, 1, kill=True)}
+    killed = write(spark, repo, dies, create={"killed": new}, **told)
+    known = {path: all_known(repo, path) for path in ("/flaky", "/killed")}
     rechunk(spark, repo, "killed", (8, 1))
     session = repo.readonly_session("main")
     expected = numbers((slice(0, 8), slice(0, 6)))
@@ -68,10 +72,21 @@ def use_core(spark, repo, folder):
         "killed": np.array_equal(session.read_region("/killed"), expected),
         "mapped": np.array_equal(session.read_region("/mapped"), -expected),
         "total": np.array_equal(session.read_region("/total/flaky"), expected.sum(axis=0)),
+        "statistics": known,
         "chunks": [flaky.chunks, killed.chunks],
         "attempts": len(list(Path(folder).glob("attempt-*"))),
         "commits": len(list(repo.ancestry(branch="main"))) - 1,
     }
+
+
+def all_known(repo, path):
+    """Whether there are statistics of all chunks as they are, equal to those of reading them."""
+    session = repo.readonly_session("main")
+    found = read_entries(session, variable_of(session, path))
+    summaries = Summaries(session, [path])
+    summaries.add_chunks(path, session.chunk_coords(path))
+    expected = summaries.entries(path, session.chunk_table(path)).numbers
+    return bool(found[1].all() and np.array_equal(found[0].reshape(-1, 3), expected))
 
 
 def main() -> None:

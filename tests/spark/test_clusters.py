@@ -38,6 +38,7 @@ def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(cluster):
         "killed": True,
         "mapped": True,
         "total": True,
+        "statistics": {"/flaky": True, "/killed": True},
         "chunks": [8, 8],
         "attempts": 3,
         "commits": 5,

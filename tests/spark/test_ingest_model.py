@@ -43,9 +43,10 @@ def run_here(_: Any, work: Any, items: Sequence[Any], *, shared: Any = None, **_
 @pytest.fixture(scope="module", autouse=True)
 def _serially() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("icefloe.spark.job", "icefloe.spark.ingesting"):
-            patch.setattr(f"{name}.run_tasks", run_here)
-            patch.setattr(f"{name}.parallelism", lambda _: 2)
+        for name in ("job", "ingesting"):
+            patch.setattr(f"icefloe.spark.{name}.run_tasks", run_here)
+        for name in ("job", "ingesting", "ingest_writing"):
+            patch.setattr(f"icefloe.spark.{name}.parallelism", lambda _: 2)
         yield
 
 
@@ -125,7 +126,7 @@ def test_files_in_any_order_over_several_runs(
 def test_tasks_that_write_manifests_make_the_same_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.spark.ingesting.LINK_ABOVE_CHUNKS", 0)
+    monkeypatch.setattr("icefloe.spark.ingest_writing.LINK_ABOVE_CHUNKS", 0)
     sizes = {
         icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 4}
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -156,21 +157,202 @@ def test_groups_of_hdf5_and_chunks_that_do_not_divide(tmp_path: Path) -> None:
     ]
 
 
-def test_chunks_stored_without_their_filters_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lzf.h5"
+def test_chunks_stored_without_their_filters_are_stored_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "skipped.h5"
     with h5py.File(path, "w") as file:
-        noise = np.random.default_rng(0).bytes(4096)
-        file.create_dataset("v", data=np.frombuffer(noise, "u1"), chunks=(4096,), compression="lzf")
-    with pytest.raises(InvalidInputError, match="copy this variable instead"):
-        reference_files(session_for(tmp_path), path)
+        v = file.create_dataset("v", (8,), "u1", chunks=(4,), compression="gzip")
+        v[:4] = 7
+        v.id.write_direct_chunk((4,), bytes([1, 2, 3, 4]), filter_mask=1)
+    values = [7, 7, 7, 7, 1, 2, 3, 4]
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"without its filters \(deflate\).*loadable_var"):
+        reference_files(session, path)
+    done = reference_files(session, path, loadable_variables=["v"])
+    assert (done.variables, done.stored_variables) == ([], ["v"])
+    assert session.read_region("v", ...).tolist() == values
 
 
-def test_nearly_empty_datasets_are_refused(tmp_path: Path) -> None:
+def test_nearly_empty_datasets_cost_what_they_have(tmp_path: Path) -> None:
     path = tmp_path / "sparse.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("v", (2**40,), "u1", chunks=(1,))[7:9] = 1
-    with pytest.raises(InvalidInputError, match="2 of 1099511627776 possible chunks"):
-        reference_files(session_for(tmp_path), path)
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/v") == 2
+    assert session.read_region("v", slice(5, 11)).tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def write_compact(file: h5py.File, name: str, values: Any) -> None:
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.COMPACT)
+    space = h5py.h5s.create_simple(values.shape)
+    kind = h5py.h5t.py_create(values.dtype)
+    written = h5py.h5d.create(file.id, name.encode(), kind, space, properties)
+    written.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+
+
+def test_values_in_the_headers_of_hdf5_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "compact.h5"
+    with h5py.File(path, "w") as file:
+        write_compact(file, "compact", np.arange(6.0).reshape(2, 3))
+        file["text"] = "hello"
+        file.create_dataset("unwritten", (3,), "f4", fillvalue=2.5)
+    session = session_for(tmp_path)
+    done = reference_files(session, path)
+    assert done.stored_variables == ["compact", "text"]
+    root = zarr.open_group(session.store, mode="r")
+    assert root["compact"][...].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert root["text"][()] == "hello"
+    assert root["unwritten"][...].tolist() == [2.5] * 3
+
+
+@pytest.mark.parametrize("compression", ["zlib", "zstd", "bzip2", "blosc_lz4"])
+def test_compressions_of_netcdf(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "a.nc"
+    values = np.random.default_rng(0).integers(0, 5, (100, 50)).astype("f8")
+    with netCDF4.Dataset(path, "w") as data:
+        if compression != "zlib" and not getattr(data, f"has_{compression[:5]}_filter")():
+            pytest.skip("this netCDF4 was built without the filter")
+        data.createDimension("x", 100)
+        data.createDimension("y", 50)
+        v = data.createVariable("v", "f8", ("x", "y"), compression=compression, chunksizes=(30, 50))
+        v[:] = values
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/v") == 4
+    np.testing.assert_array_equal(session.read_region("v", ...), values)
+
+
+def padded_records() -> Any:
+    kind = np.dtype([("a", "i1"), ("b", ">f8")], align=True)
+    return np.array([(1, 2.5), (3, 4.5)], kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda f: f.create_dataset("v", data=np.arange(9), compression="szip"), "filter szip"),
+        (lambda f: f.create_dataset("v", data=np.arange(9), scaleoffset=0), "filter scaleoffset"),
+        (lambda f: f.create_dataset("v", data=np.arange(9), compression="lzf"), "filter lzf"),
+        (lambda f: f.create_dataset("v", data=padded_records()), "have gaps or fields"),
+    ],
+)
+def test_what_references_cannot_describe_can_be_stored_or_left_out(
+    tmp_path: Path, make: Any, says: str
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        make(file)
+        file["w"] = np.arange(3)
+        expected = file["v"][...].tolist()
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match=rf"/v .*{says}|of /v {says}") as raised:
+        reference_files(session, path)
+    assert "loadable_variables=['v']" in raised.value.message
+    reference_files(session, path, loadable_variables=["v"], group="stored")
+    assert session.read_region("stored/v", ...).tolist() == expected
+    done = reference_files(session, path, drop_variables=["v"], group="without")
+    assert done.variables == ["w"]
+
+
+def test_a_checksum_before_shuffling_is_stored_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sums.nc"
+    with netCDF4.Dataset(path, "w") as data:
+        data.createDimension("x", 10)
+        for name, kind in (("wide", "f8"), ("narrow", "f4")):
+            v = data.createVariable(
+                name, kind, ("x",), zlib=True, shuffle=True, fletcher32=True, chunksizes=(3,)
+            )
+            v[:] = np.arange(10)
+    session = session_for(tmp_path)
+    with pytest.raises(InvalidInputError, match="shuffle 28 bytes in groups of 8"):
+        reference_files(session, path)
+    done = reference_files(session, path, loadable_variables=["wide"])
+    assert done.variables == ["narrow"]
+    for name in ("wide", "narrow"):
+        assert session.read_region(name, ...).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda file: file.create_dataset("v", (2,), h5py.vlen_dtype("i4")),
+        lambda file: file.create_dataset("v", (2,), h5py.ref_dtype),
+        lambda file: file.create_dataset("v", (2,), np.dtype(("i4", (3,)))),
+        lambda file: file.create_dataset("v", data=h5py.Empty("f4")),
+    ],
+)
+def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        make(file)
+        file["w"] = np.arange(3)
+    session = session_for(tmp_path)
+    for options in ({}, {"loadable_variables": ["*"]}):
+        with pytest.raises(InvalidInputError, match=r"/v .*: drop_variables=\['v'\]"):
+            reference_files(session, path, **options)
+    with pytest.raises(InvalidInputError, match="/v "):
+        read_file(path.as_uri(), session.virtual_sources, ParseOptions(for_copies=True))
+    assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
+
+
+def test_dimensions_without_a_name_are_told_apart_by_their_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(4.0)
+        file["b"] = np.ones((20, 4))
+        file["c"] = np.ones((4, 4, 20))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        xr.testing.assert_identical(found, expected.load())
+    assert found.c.dims == ("phony_dim_0", "phony_dim_2", "phony_dim_1")
+
+
+def test_files_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    session = session_for(tmp_path)
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InvalidInputError, match=r"a\.nc is cut off: it has .* bytes, and"):
+        reference_files(session, path)
+    path = tiff_file(tmp_path / "a.tif", np.arange(2000, dtype="i2").reshape(40, 50))
+    whole = path.read_bytes()
+    for size in (4, 100, len(whole) - 40):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InvalidInputError, match=r"a\.tif cannot be read as TIFF"):
+            reference_files(session, path)
+
+
+def test_attributes_of_hdf5(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["empty"] = ""
+        v = file.create_dataset("v", data=np.arange(3, dtype="i2"))
+        v.attrs["_FillValue"] = np.array([-9], "i2")
+        v.attrs["bytes"] = np.bytes_(b"b")
+        v.attrs["names"] = np.array([b"one", b"two"])
+        v.attrs["degrees"] = np.bytes_(b"\xb0C")  # Latin-1, as older programs wrote
+        v.attrs["flag"] = np.bool_(True)
+        v.attrs["null"] = h5py.Empty("f4")
+        v.attrs["one"] = np.array([0.5])
+        v.attrs["table"] = np.eye(2)
+        v.attrs["reference"] = v.ref
+        v.attrs["record"] = np.array((1, 2), [("a", "i4"), ("b", "i4")])
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    root = zarr.open_group(session.store, mode="r")
+    assert dict(root.attrs) == {"empty": ""}
+    assert dict(root["v"].attrs) == {
+        "_FillValue": -9,
+        "bytes": "b",
+        "degrees": "°C",
+        "flag": True,
+        "names": ["one", "two"],
+        "null": "",
+        "one": 0.5,
+        "table": [[1, 0], [0, 1]],
+    }
 
 
 @pytest.mark.parametrize(
@@ -276,6 +458,20 @@ def test_geotiff(tmp_path: Path, order: str) -> None:
     assert virtual_count(session, "/height") == 12
 
 
+def test_geotiff_with_differences_of_pixels(tmp_path: Path) -> None:
+    image = np.random.default_rng(1).integers(0, 5000, (40, 50)).astype("u2")
+    session = session_for(tmp_path)
+    path = tiff_file(tmp_path / "little.tif", image, predictor=2)
+    reference_files(session, path)
+    np.testing.assert_array_equal(session.read_region("band_data", ...), image)
+    path = tiff_file(tmp_path / "big.tif", image, predictor=2, order=">")
+    with pytest.raises(InvalidInputError, match=r"big\.tif has differences of pixels"):
+        reference_files(session, path)
+    small = tiff_file(tmp_path / "bytes.tif", image.astype("u1"), predictor=2, order=">")
+    reference_files(session, small, group="bytes")
+    np.testing.assert_array_equal(session.read_region("bytes/band_data", ...), image.astype("u1"))
+
+
 def test_tiles_of_geotiff_make_a_mosaic_by_their_coordinates_and_a_series_by_name(
     tmp_path: Path,
 ) -> None:
@@ -333,6 +529,26 @@ def by_cfgrib(path: Path, **options: Any) -> xr.Dataset:
         warnings.simplefilter("ignore")
         given = {"indexpath": "", "values_dtype": np.dtype("f8"), **options}
         return xr.open_dataset(path, engine="cfgrib", backend_kwargs=given).load()
+
+
+def test_grib_2_that_is_damaged(tmp_path: Path) -> None:
+    first, second = grib_message("t", 0, 500), grib_message("t", 6, 500)
+    length = len(first)
+    path = tmp_path / "a.grib2"
+    for damage, says in {
+        first + second[:-1]: f"byte {length} is damaged: it should have",
+        first + second[:10]: f"byte {length} is damaged: the file ends in the middle",
+        first[:16] + bytes(4) + first[20:]: "section 1 cannot have 0 bytes",
+        first[:20] + b"\x04" + first[21:]: "section 4 follows section 0",
+        first[:-4] + b"7776": "it does not end with its data",
+        first + second[:7] + b"\x01" + second[8:]: "it has edition 1",
+        first[:8] + bytes(8) + first[16:]: "it does not end with its data",
+    }.items():
+        path.write_bytes(damage)
+        with pytest.raises(InvalidInputError, match=says):
+            reference_files(session_for(tmp_path), path)
+    path.write_bytes(b"".join([first, b"between", second]))
+    assert reference_files(session_for(tmp_path), path).references == 2
 
 
 def test_grib_of_edition_1(tmp_path: Path) -> None:
@@ -641,6 +857,53 @@ def test_files_on_s3(tmp_path: Path, s3_endpoint: Any, file_format: str) -> None
     problems = repo.check_virtual_sources().problems
     assert [each.problem for each in problems] == ["changed"]
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_text_and_filters_of_bytes_in_zarr_2(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "a.zarr"
+    root = zarr.create_group(path, zarr_format=2)
+    numbers = np.random.default_rng(0).integers(0, 99, (23, 17)).astype(">i4")
+    texts = np.array([["a", "bé"], ["", "dd" * 9], ["e", "f"]], dtype=object)
+    filters = [numcodecs.Delta(">i4"), numcodecs.Shuffle(4), numcodecs.Fletcher32()]
+    options: dict[str, Any] = {"order": order, "attributes": {"_ARRAY_DIMENSIONS": ["x", "y"]}}
+    root.create_array(
+        "n", data=numbers, chunks=(5, 6), filters=filters, compressors=numcodecs.Zlib(), **options
+    )
+    text = root.create_array("t", shape=(3, 2), dtype=str, chunks=(2, 2), **options)
+    text[:] = texts
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert virtual_count(session, "/n") == 15
+    assert virtual_count(session, "/t") == 2
+    np.testing.assert_array_equal(session.read_region("n", ...), numbers)
+    assert session.read_region("t", ...).tolist() == texts.tolist()
+    found = zarr.open_array(session.store, path="t", mode="r")
+    assert found[...].tolist() == texts.tolist()
+    assert found.metadata.dimension_names == ("x", "y")  # type: ignore[union-attr]
+
+
+def test_text_in_kerchunk_references(tmp_path: Path) -> None:
+    zarray = {
+        "zarr_format": 2,
+        "shape": [2],
+        "chunks": [2],
+        "dtype": "|O",
+        "fill_value": None,
+        "order": "C",
+        "filters": [{"id": "vlen-utf8"}],
+        "compressor": None,
+    }
+    data = numcodecs.VLenUTF8().encode(np.array(["a", "bé"], dtype=object))
+    (tmp_path / "data").write_bytes(data)
+    url = (tmp_path / "data").as_uri()
+    refs = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(zarray)}
+    refs |= {"t/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps({"version": 1, "refs": {**refs, "t/0": [url, 0, len(data)]}}))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    assert session.read_region("t", ...).tolist() == ["a", "bé"]
 
 
 def test_fill_values_of_zarr_2_are_missing_values_as_xarray_reads_them(tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 import xarray as xr
 
-from icefloe.errors import InvalidInputError, ReadOnlyError, VirtualChunkError
+from icefloe.errors import (
+    InvalidInputError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    VirtualChunkError,
+)
 from icefloe.maintenance.materialize import materialize_in
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import reference_files
@@ -74,13 +79,17 @@ def test_materialize_a_part(repo: icefloe.Repository, tmp_path: Path) -> None:
     repo.materialize("main", locations=[(tmp_path / "3.nc").as_uri()])
     assert counts(repo, "/t2m") == (6, 6)
     assert counts(repo, "/d2m") == (8, 4)
-    repo.materialize("main", region={"member": slice(0, 1)})
-    assert counts(repo, "/d2m") == (8, 4)
-    repo.materialize("main", locations=[tmp_path.as_uri()], arrays=["d2m"])
+    repo.materialize("main", locations=tmp_path.as_uri(), arrays="d2m")
     assert counts(repo, "/d2m") == (0, 12)
     xr.testing.assert_identical(data_of(repo), before)
     with pytest.raises(InvalidInputError, match="no steps"):
         repo.materialize("main", region={"time": slice(0, 4, 2)})
+    with pytest.raises(InvalidInputError, match=r"found 3 along 'time'"):
+        repo.materialize("main", region={"time": 3})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInputError, match=r"a dimension 'member'; there are: lat, lon"):
+        repo.materialize("main", region={"member": slice(0, 1)}, dry_run=True)
+    with pytest.raises(NodeNotFoundError, match="'t2n'"):
+        repo.materialize("main", arrays=["/t2m", "t2n"])
     with pytest.raises(ReadOnlyError):
         materialize_in(repo.readonly_session("main"))
 

@@ -217,6 +217,22 @@ class ChangeSet:
                 node = self.base.by_id(node_id)
                 edits.make_explicit(None if node is None else chunks_of(node))
 
+    def discard(self, path: str) -> None:
+        """Forget the changes of all nodes at a path and below it, but for moves."""
+        parent = paths.parent(path)
+        if parent is not None and self.get(parent) is None:
+            return  # what was there is gone with what it was in
+        made = [each.id for each in self.new.values() if paths.is_within(each.path, path)]
+        known = [
+            each.id
+            for place in (path, *self.base.paths_below(path))
+            if (each := self.base.get(place)) is not None and each.id not in self.places
+        ]
+        for node_id in (*made, *known):
+            for changes in (self.new, self.documents, self.deleted, self.chunks, self.linked):
+                changes.pop(node_id, None)
+        self.rebase(self.base)
+
     def absorb(self, other: ChangeSet) -> None:
         """Add the changes of a cooperating session over the same base; later ones win.
 

@@ -225,10 +225,16 @@ class MetadataFiles:
         return self._caches.blocks.get((self._scope, manifest_id, number)) is not None
 
     def write_manifest(
-        self, parts: Sequence[tuple[NodeId, ArrayChunks]], set_name: str = ""
+        self,
+        parts: Sequence[tuple[NodeId, ArrayChunks]],
+        set_name: str = "",
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> ManifestFileInfo:
-        """Write the references of some arrays as one manifest of a manifest set."""
-        return self._write_manifest(parts, lay_out(parts), set_name)
+        """Write the references of some arrays as one manifest of a manifest set.
+
+        `numbers` are the `other_numbers` of the snapshot that it is for.
+        """
+        return self._write_manifest(parts, lay_out(parts), set_name, numbers)
 
     @property
     def writes_columns(self) -> bool:
@@ -246,10 +252,11 @@ class MetadataFiles:
         parts: Sequence[tuple[NodeId, ArrayChunks]],
         arranged: tuple[ManifestIndex, list[Block]],
         set_name: str,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> ManifestFileInfo:
         manifest_id = ManifestId.random()
         index, blocks = arranged
-        file = self.format.codec.encode_manifest(parts, arranged)
+        file = self.format.codec.encode_manifest(parts, arranged, numbers)
         self._put(self.format.layout.manifest(manifest_id), file)
         if len(file.data) <= WHOLE_FILE_BYTES:
             # Whoever writes a small manifest is often the next to read it.

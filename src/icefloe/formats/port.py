@@ -8,8 +8,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from icefloe.errors import FormatError, InvalidInputError
 from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
+from icefloe.model.snapshot import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -103,10 +105,12 @@ class Codec(Protocol):
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
         arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference.
 
-        `arranged` is what `lay_out` made of the parts, where it is at hand.
+        `arranged` is what `lay_out` made of the parts, where it is at hand. `numbers` are those of
+        `other_numbers`, which matter where files have numbers of nodes beside their ids.
         """
 
     def decode_manifest_index(
@@ -260,6 +264,26 @@ def numbered_id(number: int, rest: bytes = bytes(4)) -> NodeId:
 def prefix_number(node_id: NodeId) -> int:
     """The number in front of a node id."""
     return int.from_bytes(node_id[:4], "big")
+
+
+NODE_NUMBERS = f"{INTERNAL_PREFIX}node_numbers"
+"""The property of a snapshot that says which nodes have other numbers than their ids have."""
+
+
+def other_numbers(snapshot: Snapshot) -> dict[NodeId, int]:
+    """The nodes whose numbers are not those in front of their ids.
+
+    They came from another branch, when another node had the number here.
+    """
+    kept = snapshot.metadata.get(NODE_NUMBERS, {})
+    try:
+        found = {NodeId.parse(node_id): int(number) for node_id, number in kept.items()}
+    except (InvalidInputError, AttributeError, TypeError, ValueError) as error:
+        raise FormatError(f"snapshot {snapshot.id} has damaged numbers of nodes: {error}") from None
+    wrong = [number for number in found.values() if not 0 <= number <= MAX_NODE_NUMBER]
+    if wrong:
+        raise FormatError(f"snapshot {snapshot.id} has a node of number {wrong[0]}")
+    return found
 
 
 class Generation(Protocol):

@@ -13,10 +13,14 @@ G5  Snapshots go first, newest first, then logs, manifests, attributes and chunk
     dies in between leaves only garbage, which the next collection finds.
 G6  What cannot be read ends the collection before anything is deleted. Objects that are not named
     like ours, and sequence files of branches, are never deleted.
+G7  Before anything is deleted, every branch gets one more entry, for the snapshot that it has. So
+    whoever began to commit before that finds that the branch has moved, whatever its clock says,
+    and looks for what it needs (versioning/own_files.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from datetime import datetime, timedelta
 from itertools import islice
@@ -25,17 +29,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.errors import IcefloeError, SessionStateError, StorageError
+from icefloe.errors import ConflictError, IcefloeError, SessionStateError, StorageError
 from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import Objects, key_maker, list_objects
 from icefloe.maintenance.cutoff import as_moment
 from icefloe.maintenance.id_sets import are_in
-from icefloe.maintenance.marking import Limits, Marks, first_snapshots, read_references
+from icefloe.maintenance.marking import (
+    Limits,
+    Marks,
+    careful_refs,
+    first_snapshots,
+    read_references,
+)
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
 from icefloe.storage.probe import PROBE_FOLDER
-from icefloe.versioning import leases as lease_times
 from icefloe.versioning.cuts import CUTS_FOLDER, cut_key
 from icefloe.versioning.doomed import announce, announcements, doomed_key
 from icefloe.versioning.leases import Lease, LeaseFiles
@@ -78,6 +87,20 @@ class GCSummary(msgspec.Struct, frozen=True):
     """Only what is older was looked at: the given moment, or the beginning of a lease."""
     leases: int = 0
     """Leases that held."""
+
+    def __str__(self) -> str:
+        counts = {
+            "snapshots": self.snapshots_deleted,
+            "transaction logs": self.transaction_logs_deleted,
+            "manifests": self.manifests_deleted,
+            "attribute files": self.attributes_deleted,
+            "chunk files": self.chunks_deleted,
+            "notes": self.notes_deleted,
+        }
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        when = "" if self.cutoff is None else f", older than {self.cutoff:%Y-%m-%d %H:%M:%S} UTC"
+        held = f"; {self.leases} leases held" if self.leases else ""
+        return f"{found or 'nothing'} ({self.bytes_deleted:,} bytes){when}{held}"
 
 
 def collect_garbage(
@@ -180,8 +203,12 @@ class _Collection:
         lease = Lease(self._storage, holder="garbage collection", protects_new=False)
         with lease:
             snapshots = doomed.objects[ObjectKind.SNAPSHOT]
-            announce(self._storage, lease.id, map(SnapshotId, snapshots.each_id()))  # G4
+            announce(
+                self._storage, lease.id, map(SnapshotId, snapshots.each_id()), doomed.cutoff
+            )  # G4
             try:
+                if any(map(len, doomed.objects.values())):
+                    self._move_branches()  # G7
                 doomed = self._spare(doomed, marks, lease)
                 notes = self._notes(doomed)
                 fence = _Fence(lease)
@@ -199,6 +226,23 @@ class _Collection:
         summary = self._summary(doomed, notes)
         logger.info("collected garbage in %s: %s", self._storage.location, summary)
         return summary
+
+    def _move_branches(self) -> None:
+        """Let every branch move to where it stands: commits that are under way notice it."""
+        for branch in sorted(self._context.refs.branches()):
+            refs = careful_refs(self._context, branch)
+            for _ in range(self._context.settings.publish_max_tries):
+                tip = refs.tip(branch)
+                if tip is None or tip.snapshot_id is None:
+                    break
+                with contextlib.suppress(ConflictError):
+                    refs.advance(tip, tip.snapshot_id)
+                    break
+            else:
+                raise ConflictError(
+                    f"branch {branch!r} never stood still, so that nothing was deleted; run the "
+                    "garbage collection when fewer writers are at work"
+                )
 
     def _spare(self, doomed: _Doomed, marks: Marks, own: Lease) -> _Doomed:
         """Read leases and references once more, and spare what is reached by now."""
@@ -272,20 +316,14 @@ class _Fence:
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._renewed: float | None = None
 
     def check(self) -> None:
-        now = lease_times.seconds_awake_or_asleep()
-        pause = self._lease.lifetime.total_seconds() / 3
-        # The first time always: what was read last must still be true when deleting begins.
-        if self._renewed is not None and now - self._renewed < pause:
-            return
+        # Each time by the storage's clock: ours may have stood still.
         if not self._lease.renew():
             raise SessionStateError(
                 "the garbage collection was suspended for longer than its lease held, and was "
                 "ended before it could do harm; run it again"
             )
-        self._renewed = now
 
 
 def _batched(ids: Iterator[bytes], size: int) -> Iterator[list[bytes]]:

@@ -17,29 +17,30 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.errors import ConflictError, FormatError, InvalidInputError, ObjectNotFoundError
+from icefloe.errors import ConflictError, InvalidInputError, ObjectNotFoundError, SessionStateError
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import list_objects
-from icefloe.maintenance.id_sets import ID_TYPE, are_in, as_ids, id_bytes
+from icefloe.maintenance.chunk_moves import ChunkMover, tables_of
+from icefloe.maintenance.id_sets import ID_TYPE, IdSet, are_in, as_ids, id_bytes
 from icefloe.maintenance.ranges import RangeSet
-from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
+from icefloe.model.array_choice import chosen_arrays
+from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import MOVED_CHUNKS
-from icefloe.versioning.chunk_batches import ArrayReader
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.doomed import pinned
 from icefloe.versioning.leases import Lease
 from icefloe.versioning.manifest_writer import ManifestWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
     from icefloe.formats.port import BranchTip
+    from icefloe.maintenance.chunk_moves import Move
+    from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -93,33 +94,26 @@ class _Chosen(NamedTuple):
     live_bytes: int
 
 
-class _Move(NamedTuple):
-    """Chunks of one array that move: where they are, and where they were."""
-
-    coords: npt.NDArray[np.uint64]
-    old: ChunkRefs
-    new: ChunkRefs
-
-
 def compact_branch(
     context: Context,
     tip: BranchTip,
     options: CompactionOptions,
     said: CommitMessage,
     *,
-    paths: list[str] | None,
+    arrays: ArrayChoice,
     to_branch: str | None,
     dry_run: bool,
 ) -> CompactionSummary:
     """Compact the chunk files of a branch, or only those that some arrays use.
 
-    The commit goes to the branch, or starts another one.
+    A file is emptied as a whole: what other arrays have in it moves along. The commit goes to the
+    branch, or starts another one.
     """
     options.check()
     assert tip.snapshot_id is not None
     base = context.files.read_snapshot(tip.snapshot_id)
-    nodes = [node for node in base.nodes if _is_wanted(node, paths)]
-    chosen = _choose(context, base, nodes, options)
+    nodes = [node for node in base.nodes if node.is_array and node.manifests]
+    chosen = _choose(context, base, nodes, options, _wanted(base, arrays))
     packs = -(-chosen.live_bytes // options.pack_bytes)
     if dry_run or len(chosen.files) == 0:
         return CompactionSummary(
@@ -130,13 +124,13 @@ def compact_branch(
             chosen.live_bytes,
             chosen.file_bytes,
         )
-    with Lease(context.storage, holder="compaction"):
-        mover = _Mover(context, options)
+    with Lease(context.storage, holder="compaction") as lease:
+        mover = ChunkMover(context, base, options.pack_bytes)
         for node in nodes:
-            mover.add(node, base, chosen.files)
+            mover.add(node, chosen.files)
         moves = mover.finish()
         if to_branch is None:
-            snapshot_id = _publish(context, tip, moves, said)
+            snapshot_id = _publish(context, tip, moves, said, lease)
         else:
             snapshot_id = _start_branch(context, to_branch, base, moves, said)
     return CompactionSummary(
@@ -149,19 +143,30 @@ def compact_branch(
     )
 
 
-def _is_wanted(node: Node, paths: list[str] | None) -> bool:
-    return node.is_array and bool(node.manifests) and (paths is None or node.path in paths)
+def _wanted(base: Snapshot, arrays: ArrayChoice) -> list[str] | None:
+    if arrays is None:
+        return None
+    return chosen_arrays(arrays, [node.path for node in base.nodes if node.is_array])
 
 
 # --- which files
 
 
 def _choose(
-    context: Context, base: Snapshot, nodes: list[Node], options: CompactionOptions
+    context: Context,
+    base: Snapshot,
+    nodes: list[Node],
+    options: CompactionOptions,
+    wanted: list[str] | None,
 ) -> _Chosen:
     ranges = RangeSet()
-    for refs in _tables(context, base, nodes):
-        ranges.add_native(refs.refs)
+    of_wanted = IdSet()
+    for node in nodes:
+        is_wanted = wanted is not None and node.path in wanted
+        for table in tables_of(context, base, node):
+            ranges.add_native(table.refs)
+            if is_wanted:
+                of_wanted.add(_files_used(table.refs))
     found = ranges.ranges()
     ids, first, sums = found.by_source()
     if len(ids) == 0:
@@ -171,6 +176,10 @@ def _choose(
     largest = np.maximum.reduceat(found.lengths, first)
     is_sparse = live < options.min_live_share * sizes
     is_small = (sizes <= options.small_file_bytes) & (largest <= options.max_chunk_bytes)
+    if wanted is not None:
+        counts = are_in(ids, of_wanted.sorted())
+        is_sparse &= counts
+        is_small &= counts
     if int((is_small | is_sparse).sum()) == 1 and not is_sparse.any():
         is_small[:] = False  # nothing to join it with
     rows = np.flatnonzero(is_small | is_sparse)
@@ -178,6 +187,15 @@ def _choose(
     return _Chosen(
         chosen, int(sizes[rows].sum()), int(sums.counts[rows].sum()), int(live[rows].sum())
     )
+
+
+def _files_used(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
+    """Ids of the chunk files that references lead to."""
+    native = np.unique(refs.sources[refs.kinds == ChunkKind.NATIVE])
+    files: npt.NDArray[np.bytes_] = (
+        as_ids(refs.files)[native] if len(native) else np.empty(0, dtype=ID_TYPE)
+    )
+    return files
 
 
 def _sizes(
@@ -207,134 +225,17 @@ def _size(context: Context, key: str) -> int | None:
         return None
 
 
-def _tables(context: Context, base: Snapshot, nodes: list[Node]) -> Iterator[ArrayChunks]:
-    chunks = SnapshotChunks(context.files, base)
-    for node in nodes:
-        yield from ArrayReader(base, chunks, node, None).tables()
-
-
-# --- moving bytes
-
-
-class _Waiting(NamedTuple):
-    node_id: NodeId
-    coords: npt.NDArray[np.uint64]
-    refs: ChunkRefs
-
-
-class _Mover:
-    """Copies chunks into new packs, as many at a time as fit into one."""
-
-    def __init__(self, context: Context, options: CompactionOptions) -> None:
-        self._context = context
-        self._options = options
-        self._waiting: list[_Waiting] = []
-        self._bytes = 0
-        self._moves: dict[NodeId, list[_Move]] = {}
-        self.packs = 0
-
-    def add(self, node: Node, base: Snapshot, chosen: npt.NDArray[np.bytes_]) -> None:
-        """Move the chunks of an array that are in chosen files, in the order of the grid."""
-        for table in _tables(self._context, base, [node]):
-            native = table.refs.kinds == ChunkKind.NATIVE
-            files = as_ids(table.refs.files)
-            in_chosen = np.zeros(len(native), dtype=np.bool_)
-            in_chosen[native] = are_in(files, chosen)[table.refs.sources[native]]
-            rows = np.flatnonzero(in_chosen)
-            if len(rows):
-                self._add_rows(node.id, table.index.coords()[rows], table.refs.take(rows))
-
-    def _add_rows(self, node_id: NodeId, coords: npt.NDArray[np.uint64], refs: ChunkRefs) -> None:
-        start = 0
-        while start < len(refs):
-            filled = np.cumsum(refs.lengths[start:])
-            room = max(self._options.pack_bytes - self._bytes, 0)
-            count = int(np.searchsorted(filled, np.uint64(room), side="right"))
-            if count == 0 and not self._waiting:
-                count = 1  # a chunk that is larger than a pack
-            if count:
-                rows = slice(start, start + count)
-                self._waiting.append(
-                    _Waiting(node_id, coords[rows], refs.slice(start, start + count))
-                )
-                self._bytes += int(filled[count - 1])
-                start += count
-            if start < len(refs) or self._bytes >= self._options.pack_bytes:
-                self._write()
-
-    def finish(self) -> dict[NodeId, list[_Move]]:
-        """Write what waits; returns all moves."""
-        self._write()
-        return self._moves
-
-    def _write(self) -> None:
-        if not self._waiting:
-            return
-        file_id = ChunkFileId.random()
-        pieces: list[bytes] = []
-        start = 0
-        for waiting in self._waiting:
-            pieces += self._read(waiting.refs)
-            ends = np.cumsum(waiting.refs.lengths)
-            new = _moved(waiting.refs, file_id, ends - waiting.refs.lengths + np.uint64(start))
-            start += int(ends[-1])
-            old = waiting.refs.compact()
-            self._moves.setdefault(waiting.node_id, []).append(_Move(waiting.coords, old, new))
-        key = self._context.format.layout.chunk_file(file_id)
-        self._context.storage.put(key, b"".join(pieces))
-        self.packs += 1
-        self._waiting, self._bytes = [], 0
-
-    def _read(self, refs: ChunkRefs) -> list[bytes]:
-        """The bytes of native chunks, file by file."""
-        order = np.argsort(refs.sources, kind="stable")
-        used, first = np.unique(refs.sources[order], return_index=True)
-        groups = np.split(order, first[1:])
-        parts = self._context.files.in_parallel(
-            lambda job: self._read_file(refs, job[0], job[1]),
-            zip(used.tolist(), groups, strict=True),
-        )
-        pieces: list[bytes] = [b""] * len(refs)
-        for rows, found in zip(groups, parts, strict=True):
-            for row, data in zip(rows.tolist(), found, strict=True):
-                pieces[row] = data
-        return pieces
-
-    def _read_file(self, refs: ChunkRefs, source: int, rows: npt.NDArray[np.intp]) -> list[bytes]:
-        key = self._context.format.layout.chunk_file(ChunkFileId(refs.files[source].tobytes()))
-        ranges = list(zip(refs.offsets[rows].tolist(), refs.lengths[rows].tolist(), strict=True))
-        try:
-            found = self._context.storage.get_ranges(key, ranges)
-        except ObjectNotFoundError:
-            raise FormatError(
-                f"chunk file {key} is missing, although a manifest refers to it", key
-            ) from None
-        if any(len(data) != length for data, (_, length) in zip(found, ranges, strict=True)):
-            raise FormatError(f"chunk file {key} is shorter than a manifest says", key)
-        return found
-
-
-def _moved(refs: ChunkRefs, file_id: ChunkFileId, offsets: npt.NDArray[np.uint64]) -> ChunkRefs:
-    """The same chunks in another file."""
-    return ChunkRefs(
-        refs.kinds,
-        np.zeros(len(refs), dtype=np.uint32),
-        offsets,
-        refs.lengths,
-        refs.checksums,
-        np.frombuffer(file_id, dtype=np.uint8).reshape(1, ChunkFileId.SIZE),
-        Locations.none(),
-        b"",
-    )
-
-
 # --- committing
 
 
 def _publish(
-    context: Context, tip: BranchTip, moves: dict[NodeId, list[_Move]], said: CommitMessage
+    context: Context,
+    tip: BranchTip,
+    moves: dict[NodeId, list[Move]],
+    said: CommitMessage,
+    lease: Lease,
 ) -> str | None:
-    """Commit the moves on the branch, wherever it is by now."""
+    """Commit the moves on the branch, wherever it is by now, if the lease has held."""
     current: BranchTip | None = tip
     for attempt in range(context.settings.publish_max_tries):
         if current is None or current.snapshot_id is None:
@@ -353,6 +254,12 @@ def _publish(
             pause = min(longest, context.settings.publish_max_backoff_ms)
             time.sleep(random.uniform(0, pause) / 1000)
             current = context.refs.tip(tip.branch)
+            # After that: a collection that comes later moves the branch again.
+            if not lease.renew():
+                raise SessionStateError(
+                    "the compaction was suspended for longer than its lease held, and what it "
+                    "wrote may have been collected; run it again"
+                ) from None
         else:
             return str(snapshot.id)
     raise ConflictError(
@@ -365,7 +272,7 @@ def _start_branch(
     context: Context,
     branch: str,
     base: Snapshot,
-    moves: dict[NodeId, list[_Move]],
+    moves: dict[NodeId, list[Move]],
     said: CommitMessage,
 ) -> str:
     """Commit the moves as the beginning of a new branch; the other one may move meanwhile."""
@@ -379,7 +286,7 @@ def _start_branch(
     return str(snapshot.id)
 
 
-def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[_Move]]) -> Snapshot | None:
+def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) -> Snapshot | None:
     """A snapshot as if its chunks had always been where they moved to; only manifests are written.
 
     Only chunks move that are still where they were.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.formats.port import Refs
     from icefloe.model.chunk_refs import ChunkRefs
     from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.snapshot import Snapshot
@@ -74,15 +75,19 @@ class References(NamedTuple):
         return {*self.branches.values(), *self.tags.values()}
 
 
+def careful_refs(context: Context, branch: str) -> Refs:
+    """References that find the tip of a branch past a listing that may lag behind."""
+    listed = context.format.make_refs(context.storage).tip(branch)
+    return context.format.make_refs(_WithoutPages(context.storage), listed)
+
+
 def read_references(context: Context) -> References:
     """Read all references anew, past a listing that may lag behind."""
     refs = context.format.make_refs(context.storage)
-    careful = _WithoutPages(context.storage)
     branches: dict[str, SnapshotId] = {}
     for branch in refs.branches():
         newest = next(refs.states(branch), None)
-        listed = refs.tip(branch)
-        tip = context.format.make_refs(careful, listed).tip(branch)
+        tip = careful_refs(context, branch).tip(branch)
         if newest is not None and tip is not None and newest.sequence > tip.sequence:
             # It was found by its number, and a gap hides what comes after it.
             raise FormatError(

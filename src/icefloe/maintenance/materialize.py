@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from icefloe.config.locations import parse_location
 from icefloe.errors import InvalidInputError
+from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
 from icefloe.model.segments import Segments
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.zarr_document import ArrayMetadata
     from icefloe.versioning.repository import Repository
     from icefloe.versioning.session import Session
 
@@ -50,9 +52,9 @@ def materialize(
     repository: Repository,
     branch: str,
     *,
-    arrays: Iterable[str] = ("*",),
+    arrays: ArrayChoice = None,
     region: Mapping[str, slice] | None = None,
-    locations: Iterable[str] | None = None,
+    locations: str | Iterable[str] | None = None,
     message: str | None = None,
     metadata: dict[str, Any] | None = None,
     dry_run: bool = False,
@@ -63,7 +65,7 @@ def materialize(
     Args:
         repository: Where to copy to.
         branch: Whose tip to change.
-        arrays: Paths of arrays, as patterns: `/era5/*`.
+        arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
         region: By dimension name, which elements to copy; chunks that have any of them are copied
             whole.
         locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
@@ -89,23 +91,19 @@ def materialize(
 def materialize_in(
     session: Session,
     *,
-    arrays: Iterable[str] = ("*",),
+    arrays: ArrayChoice = None,
     region: Mapping[str, slice] | None = None,
-    locations: Iterable[str] | None = None,
+    locations: str | Iterable[str] | None = None,
     dry_run: bool = False,
 ) -> Materialized:
     """Copy chosen virtual chunks into a session; committing is left to the caller."""
-    patterns = [f"/{each.lstrip('/')}" for each in arrays]
+    chosen = chosen_arrays(arrays, session.array_paths())
+    _check_region(session, chosen, region)
     places = None if locations is None else _Places(locations)
     counts: dict[str, int] = {}
     total = 0
-    for path in ("/", *session.node_paths("/")):
-        node = session.get_node(path)
-        if node is None or node.array is None:
-            continue
-        if not any(fnmatchcase(path, pattern) for pattern in patterns):
-            continue
-        box = _box(path, node.array, region)
+    for path in chosen:
+        box = _box(path, _metadata(session, path), region)
         for coords, lengths in _chosen(session.chunk_tables(path), box, places):
             counts[path] = counts.get(path, 0) + len(coords)
             total += int(lengths.sum())
@@ -150,7 +148,36 @@ def _chosen(
             yield coords[rows], refs.lengths[rows]
 
 
-def _box(path: str, array: Any, region: Mapping[str, slice] | None) -> tuple[Any, Any] | None:
+def _metadata(session: Session, path: str) -> ArrayMetadata:
+    node = session.get_node(path)
+    assert node is not None
+    assert node.array is not None
+    return node.array
+
+
+def _check_region(
+    session: Session, paths: Iterable[str], region: Mapping[str, slice] | None
+) -> None:
+    """Raise InvalidInputError unless a region is made of slices along dimensions that there are."""
+    if region is None:
+        return
+    known = {name for path in paths for name in _metadata(session, path).dimension_names or ()}
+    for name, chosen in region.items():
+        if name not in known:
+            shown = ", ".join(sorted(filter(None, known))) or "none with a name"
+            raise InvalidInputError(
+                f"none of the chosen arrays has a dimension {name!r}; there are: {shown}"
+            )
+        given: object = chosen
+        if not isinstance(given, slice) or given.step not in (None, 1):
+            raise InvalidInputError(
+                f"a region has slices of positions with no steps, found {chosen!r} along {name!r}"
+            )
+
+
+def _box(
+    path: str, array: ArrayMetadata, region: Mapping[str, slice] | None
+) -> tuple[Any, Any] | None:
     """The chunks that have elements of a region."""
     if region is None:
         return None
@@ -159,10 +186,7 @@ def _box(path: str, array: Any, region: Mapping[str, slice] | None) -> tuple[Any
         raise InvalidInputError(f"{path} has chunks of several sizes: choose it without a region")
     lower, upper = [], []
     for name, size, chunk in zip(names, array.shape, array.chunk_shape, strict=False):
-        chosen = region.get(name or "", slice(None))
-        if chosen.step not in (None, 1):
-            raise InvalidInputError(f"a region has no steps, found {chosen} along {name!r}")
-        start, stop, _ = chosen.indices(size)
+        start, stop, _ = region.get(name or "", slice(None)).indices(size)
         lower.append(start // chunk if chunk else 0)
         upper.append(-(-stop // chunk) if chunk and stop > start else 0)
     missing = set(region) - set(names)
@@ -175,8 +199,9 @@ def _box(path: str, array: Any, region: Mapping[str, slice] | None) -> tuple[Any
 class _Places:
     """Folders and files that locations are compared with, in their canonical form."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._places = [parse_location(url) for url in urls]
+    def __init__(self, urls: str | Iterable[str]) -> None:
+        given = [urls] if isinstance(urls, str) else urls
+        self._places = [parse_location(url) for url in given]
 
     def has(self, url: str) -> bool:
         location = parse_location(url)

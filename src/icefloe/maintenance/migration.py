@@ -21,28 +21,26 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
-from icefloe.changes.compare import compare_chunks
 from icefloe.config.files import to_json
 from icefloe.errors import (
     AlreadyExistsError,
-    FormatError,
     InvalidInputError,
     ObjectNotFoundError,
     StoragePermissionError,
 )
 from icefloe.files.metadata import MetadataFiles
-from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import NodeNumbering, ObjectKind, numbered_id
+from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind, numbered_id
 from icefloe.formats.registry import detect, format_for
 from icefloe.maintenance.marking import Limits, References, read_references
+from icefloe.maintenance.migration_proof import CopyProof
 from icefloe.maintenance.verification import verify_repository
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId, Identifier, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
+from icefloe.model.snapshot import MERGED_KEY, AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 from icefloe.model.transaction_log import Move, TransactionLog
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icefloe.formats.registry import Format
-    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import AttributesId
     from icefloe.storage.port import Storage
     from icefloe.versioning.leases import Lease
@@ -174,7 +171,6 @@ class _Migration:
         self._copied = dict.fromkeys(CopyMethod, 0)
         self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
         self._new_refs: dict[tuple[ManifestId, NodeId], ManifestRef | None] = {}
-        self._equal: set[tuple[object, object]] = set()
 
     def run(self) -> MigrationReport:
         refs = read_references(self._source)
@@ -400,7 +396,13 @@ class _Migration:
         nodes = [self._renamed_node(node) for node in snapshot.nodes]
         used = {ref.manifest_id for node in nodes for ref in node.manifests}
         files = {node.attributes.file for node in snapshot.nodes if node.attributes is not None}
-        metadata = {name: value for name, value in snapshot.metadata.items() if name != NEXT_NODE}
+        metadata = {
+            name: value
+            for name, value in snapshot.metadata.items()
+            if name not in {NEXT_NODE, NODE_NUMBERS}
+        }
+        if isinstance(merged := metadata.get(MERGED_KEY), str):
+            metadata[MERGED_KEY] = str(_narrow(SnapshotId.parse(merged)))
         if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
             metadata[NEXT_NODE] = len(self._numbers)
         return msgspec.structs.replace(
@@ -486,39 +488,11 @@ class _Migration:
 
     def _compare_all(self, copy: Context) -> None:
         """Compare every snapshot with its original (M4), before anyone can take it for one."""
+        proof = CopyProof(self._source.files, copy.files, self._narrow_files)
         for number, snapshot_id in enumerate(self._parents):
             twin = copy.files.read_snapshot(_narrow(snapshot_id))
-            self._compare(self._read(snapshot_id), twin, copy)
+            proof.compare(self._read(snapshot_id), twin)
             self._progress("compare", number + 1, len(self._parents))
-
-    def _compare(self, original: Snapshot, copy: Snapshot, context: Context) -> None:
-        if list(original.nodes.paths) != list(copy.nodes.paths):
-            raise self._unequal(original, "other nodes")
-        said = (original.message, original.written_at, original.public_metadata())
-        if said != (copy.message, copy.written_at, copy.public_metadata()):
-            raise self._unequal(original, "another message, time or other properties")
-        old_chunks = SnapshotChunks(self._source.files, original)
-        new_chunks = SnapshotChunks(context.files, copy)
-        for old, new in zip(original.nodes, copy.nodes, strict=True):
-            seen = (old.manifests, new.manifests)
-            whole = self._source.files.document(old, original)
-            if whole != context.files.document(new, copy):
-                raise self._unequal(original, f"another document of {old.path}")
-            if not old.is_array or seen in self._equal:
-                continue
-            table = old_chunks.table(old)
-            if table is not None:
-                table = ArrayChunks(table.index, self._narrow_files(table.refs))
-            index: ChunkIndex | None = compare_chunks(table, new_chunks.table(new))
-            if index is not None:
-                raise self._unequal(original, f"{len(index)} other chunks of {old.path}")
-            self._equal.add(seen)
-
-    def _unequal(self, snapshot: Snapshot, what: str) -> FormatError:
-        return FormatError(
-            f"the copy of snapshot {snapshot.id} in {self._target.location} has {what}; remove the "
-            "copy and migrate again"
-        )
 
 
 def _narrow(identifier: _Id) -> _Id:

@@ -13,15 +13,15 @@ import numpy as np
 
 from icefloe.errors import IcefloeError
 from icefloe.files.virtual.source import same_etag
+from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
 from icefloe.versioning.bulk_refs import texts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from icefloe.files.virtual import VirtualChunkResolver
     from icefloe.files.virtual.source import SourceStatus
+    from icefloe.model.array_choice import ArrayChoice
     from icefloe.versioning.session import Session
 
 _PARALLEL_REQUESTS = 32
@@ -106,16 +106,14 @@ class _Expected(NamedTuple):
         )
 
 
-def check_virtual_sources(
-    session: Session, paths: Sequence[str] | None = None
-) -> VirtualSourcesReport:
+def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> VirtualSourcesReport:
     """Ask after every file that virtual chunks of a session are in, without reading any.
 
     Args:
         session: Which version to look at.
-        paths: Arrays or groups to look at; all by default.
+        arrays: Arrays or groups to look at; all by default.
     """
-    expected = _expected(session, paths)
+    expected = _expected(session, arrays)
     resolver = session.virtual_sources
 
     def look(url: str) -> VirtualSourceInfo:
@@ -125,12 +123,9 @@ def check_virtual_sources(
         return VirtualSourcesReport(tuple(threads.map(look, sorted(expected))))
 
 
-def _expected(session: Session, paths: Sequence[str] | None) -> dict[str, _Expected]:
+def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
     found: dict[str, _Expected] = {}
-    for path in ("/", *session.node_paths("/")):
-        node = session.get_node(path)
-        if node is None or not node.is_array or not _is_chosen(path, paths):
-            continue
+    for path in chosen_arrays(arrays, session.array_paths()):
         for table in session.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
@@ -150,13 +145,6 @@ def _expected(session: Session, paths: Sequence[str] | None) -> dict[str, _Expec
                 )
                 found[url] = found[url].joined(one) if url in found else one
     return found
-
-
-def _is_chosen(path: str, paths: Sequence[str] | None) -> bool:
-    if paths is None:
-        return True
-    folders = [f"/{each.strip('/')}" for each in paths]
-    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)
 
 
 def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> VirtualSourceInfo:

@@ -13,6 +13,8 @@ from icefloe.model.record import Record
 FIRST_MESSAGE = "Repository initialized"
 INTERNAL_PREFIX = "__icefloe."
 """Metadata keys that start so are ours and not shown to users."""
+MERGED_KEY = f"{INTERNAL_PREFIX}merged"
+"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
 MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
 """Commits with this property moved chunks without changing a byte of them."""
 

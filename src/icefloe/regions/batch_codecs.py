@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import google_crc32c
 import numcodecs.blosc
@@ -138,6 +138,25 @@ class BloscBatch(Record, frozen=True):
 
     def decoded_size(self, size: int | None) -> int | None:  # noqa: ARG002
         """Unknown: it depends on the data."""
+        return None
+
+
+class NumcodecsBatch(Record, frozen=True, eq=False):
+    """A codec of numcodecs from bytes to bytes, as files of other formats need; written by Zarr."""
+
+    codec: Any
+
+    def decode(self, segments: Segments, size: int | None, threads: int) -> Segments:  # noqa: ARG002
+        """Decode each chunk."""
+        pieces = [self.codec.decode(segments.piece(row)) for row in range(len(segments))]
+        return Segments.of([memoryview(piece).cast("B") for piece in pieces])
+
+    def encode(self, segments: Segments, threads: int) -> None:  # noqa: ARG002
+        """Not here."""
+        return
+
+    def decoded_size(self, size: int | None) -> int | None:  # noqa: ARG002
+        """Unknown: it depends on the codec."""
         return None
 
 

@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 32 << 10
 """From so many decoded bytes on, what Python does for a chunk is little next to decoding it."""
+LARGE_PLAIN_BYTES = 1 << 20
+"""The same for chunks that are copied only. Smaller ones stand in packs, as rows of one array."""
 
 
 def is_for_large_chunks(plan: ArrayPlan) -> bool:
     """Whether an array's chunks are large, and of a kind that can be decoded in place."""
-    if not plan.is_batched or plan.chunk_bytes < LARGE_BYTES:
+    if not plan.is_batched:
         return False
-    return not plan.steps or (len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch))
+    size = int(plan.chunk_bytes)
+    if not plan.steps:
+        return size >= LARGE_PLAIN_BYTES
+    return len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch) and size >= LARGE_BYTES
 
 
 class LargeChunks:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _BATCH_KINDS = frozenset("biufcmMUS")
 """Kinds of data types whose values are their bytes, up to the order of those."""
+_NUMCODECS = ("zarr.codecs.numcodecs.", "numcodecs.zarr3")
+"""Where the codecs of numcodecs for Zarr 3 are, now and before."""
 
 
 class ArrayPlan:
@@ -155,9 +157,16 @@ def _chain(
 
 def _batch_codec(codec: Any) -> BatchCodec | None:
     """What does the same as one of Zarr's own codecs; None for others, also for heirs of these."""
+    from zarr.abc.codec import BytesBytesCodec
     from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-    from icefloe.regions.batch_codecs import BloscBatch, Crc32cBatch, GzipBatch, ZstdBatch
+    from icefloe.regions.batch_codecs import (
+        BloscBatch,
+        Crc32cBatch,
+        GzipBatch,
+        NumcodecsBatch,
+        ZstdBatch,
+    )
 
     kind = type(codec)
     if kind is ZstdCodec:
@@ -168,4 +177,6 @@ def _batch_codec(codec: Any) -> BatchCodec | None:
         return GzipBatch(codec.level)
     if kind is BloscCodec:
         return BloscBatch()
+    if kind.__module__.startswith(_NUMCODECS) and isinstance(codec, BytesBytesCodec):
+        return NumcodecsBatch(getattr(codec, "_codec"))  # noqa: B009 (of classes made at run time)
     return None

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from icefloe.model.array_choice import chosen_arrays
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
+    from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.zarr_document import ArrayMetadata
     from icefloe.versioning.info import Diff
@@ -52,17 +55,22 @@ class ValueDiff(list[ArrayDifference]):
 
 
 def compare_values(
-    before: Session, after: Session, diff: Diff, paths: Iterable[str] | None = None
+    before: Session, after: Session, diff: Diff, arrays: ArrayChoice = None
 ) -> ValueDiff:
     """Compare the arrays that two versions have in common, chunk by written chunk."""
-    wanted = None if paths is None else {"/" + path.strip("/") for path in paths}
+    wanted = None if arrays is None else chosen_arrays(arrays, after.array_paths())
     moved = {new: old for old, new in diff.moved_nodes}
     found = ValueDiff()
     indexes = diff.chunk_indexes()
     for path in sorted({*indexes, *diff.updated_arrays}):
         old_path = moved.get(path, path)
         old, new = before.get_node(old_path), after.get_node(path)
-        if old is None or new is None or old.id != new.id or (wanted and path not in wanted):
+        if (
+            old is None
+            or new is None
+            or old.id != new.id
+            or (wanted is not None and path not in wanted)
+        ):
             continue
         assert old.array is not None
         assert new.array is not None

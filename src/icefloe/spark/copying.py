@@ -48,6 +48,7 @@ def copy(
     append_dim: str | None = None,
     region: Mapping[str, slice] | None = None,
     overwrite: bool = False,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> JobReport:
     """Copy a group of arrays, or a part of it, into a repository; one commit.
@@ -69,6 +70,8 @@ def copy(
             they are.
         region: Instead: where in existing arrays the copy goes, by dimension.
         overwrite: Whether existing arrays are replaced.
+        statistics: Whether to keep smallest, largest and missing values of the chunks that are
+            written, for conditions of later reads; True, or names of arrays.
         options: What all jobs can be told; see `JobOptions`.
     """
     if region is not None and append_dim is not None:
@@ -83,7 +86,14 @@ def copy(
         part = source if names is None else source[list(names)]
         part = part.isel(isel or {}).sel(sel or {})
         return copy_dataset(
-            job, part, paths.canonical(group), chunks, append_dim, region, overwrite=overwrite
+            job,
+            part,
+            paths.canonical(group),
+            chunks,
+            append_dim,
+            region,
+            overwrite=overwrite,
+            statistics=statistics,
         )
     opened = _Source.of(source)
     _check_names(names, opened.names)
@@ -105,7 +115,8 @@ def copy(
             offset = tuple(there.start - here.start for there, here in placed)
             targets.append(target)
             functions[target.grid.path] = opened.reader(name, offset)
-    return fill(job, targets, Filling(functions, BLOCK_BYTES))
+    wanted = job.with_statistics(statistics, targets, into.group)
+    return fill(job, targets, Filling(functions, BLOCK_BYTES, statistics=wanted))
 
 
 def _check_names(wanted: Sequence[str] | None, names: Iterable[str]) -> None:

@@ -13,11 +13,13 @@ from icefloe.model.record import Record
 from icefloe.spark import arrays
 from icefloe.spark.failures import doing
 from icefloe.spark.grid import Grid, Piece, Region, Target, group_tasks, shifted, split, whole
+from icefloe.spark.tables.chunk_summaries import Summaries
+from icefloe.spark.tables.wanted_statistics import wanted_arrays
 from icefloe.spark.worker import SessionSpec, unpickled
 from icefloe.spark.writing import BLOCK_BYTES, outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import xarray as xr
 
@@ -32,6 +34,7 @@ class _Shared(Record, frozen=True):
     """Pickled; its values are read where they are needed."""
     grids: dict[str, Grid]
     regions: dict[str, Region]
+    statistics: tuple[str, ...]
 
 
 def copy_dataset(
@@ -43,6 +46,7 @@ def copy_dataset(
     region: Mapping[str, slice] | None,
     *,
     overwrite: bool,
+    statistics: bool | Sequence[str] = False,
 ) -> JobReport:
     """Write a dataset: what is in memory at once, the rest by tasks; one commit."""
     lazy = _with_tasks(dataset)
@@ -55,16 +59,21 @@ def copy_dataset(
         targets[name] = Target(grid, _place(job, path, lazy[name], append_dim, region))
     total = sum(target.num_bytes for target in targets.values())
     tasks = group_tasks(list(targets.values()), job.task_bytes(total))
-    plan = job.plan(list(targets.values()), len(tasks))
+    written = [f"{group.rstrip('/')}/{name}" for name in lazy.variables]
+    wanted = wanted_arrays(job.session, statistics, written, group)
+    plan = job.plan(list(targets.values()), len(tasks), statistics=wanted)
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
+    paths = {target.grid.path for target in targets.values()}
+    job.statistics.look_at([path for path in wanted if path not in paths])
     shared = _Shared(
         SessionSpec.of(job.session),
         group,
         pickle.dumps(lazy),
         {target.grid.path: target.grid for target in targets.values()},
         {target.grid.path: target.region for target in targets.values()},
+        tuple(path for path in wanted if path in paths),
     )
     job.run(_copy_pieces, tasks, shared, tasks)
     return job.commit(plan)
@@ -152,6 +161,7 @@ def _place(
 
 def _copy_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]:
     part = shared.session.open_part()
+    summaries = Summaries(part, shared.statistics)
     dataset: xr.Dataset = unpickled(shared.dataset)
     read = 0
     for piece in pieces:
@@ -173,4 +183,5 @@ def _copy_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
                     consolidated=False,
                 )
                 read += block.nbytes
-    yield from outputs_of(part, read)
+                summaries.add(piece.array, region)  # what xarray made of the values
+    yield from outputs_of(part, read, summaries)

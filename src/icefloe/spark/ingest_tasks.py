@@ -19,6 +19,7 @@ from icefloe.files.virtual.source import SourceStatus
 from icefloe.model.record import Record
 from icefloe.spark.failures import doing
 from icefloe.spark.grid import Grid, Piece, Region, shape_of, split
+from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tasks import Output
 from icefloe.spark.worker import SessionSpec
 from icefloe.spark.writing import outputs_of
@@ -121,6 +122,8 @@ class ReferenceWork(Record, frozen=True, eq=False):
     group: str
     variables: dict[str, VariablePlan]
     check: str
+    statistics: tuple[str, ...] = ()
+    """Arrays of whose chunks statistics are made, for which all values are read."""
 
 
 class PlacedFile(NamedTuple):
@@ -144,7 +147,12 @@ def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) 
                 refs = place_references(parsed, name, variable, start, check=shared.check)
                 found.setdefault(name, []).append(refs)
     write_references(part, shared.group, found)
-    yield from outputs_of(part)
+    summaries = Summaries(part, shared.statistics)
+    if shared.statistics:
+        for path, (chunks, _) in part.written().items():
+            if chunks is not None:
+                summaries.add_chunks(path, chunks.index.coords())
+    yield from outputs_of(part, 0, summaries)
 
 
 def _check_unchanged(parsed: ParsedFile, status: SourceStatus | None) -> None:
@@ -182,12 +190,15 @@ class CopyWork(Record, frozen=True, eq=False):
     decode: bool
     variables: dict[str, CopiedVariable]
     statuses: dict[str, SourceStatus | None]
+    statistics: tuple[str, ...] = ()
+    """Arrays of whose chunks statistics are made."""
 
 
 def copy_values(pieces: tuple[Piece, ...], shared: CopyWork) -> Iterator[Output]:
     """Fill chunks with the values of files, and with old ones where no file has any."""
     part = shared.session.open_part()
     opened = _OpenFiles(part.virtual_sources, shared)
+    summaries = Summaries(part, shared.statistics)
     read = 0
     for piece in pieces:
         variable = shared.variables[piece.array]
@@ -197,8 +208,9 @@ def copy_values(pieces: tuple[Piece, ...], shared: CopyWork) -> Iterator[Output]
             with doing(array=piece.array, region=region):
                 values = _values(variable, region, opened, shared)
                 part.write_region(piece.array, region, values)
+                summaries.add(piece.array, region, values)
                 read += values.nbytes
-    yield from outputs_of(part, read)
+    yield from outputs_of(part, read, summaries)
 
 
 def _values(

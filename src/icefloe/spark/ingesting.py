@@ -10,7 +10,6 @@ import logging
 import pickle
 import sys
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,21 +19,16 @@ import numpy as np
 from icefloe.errors import BrokenFilesError, InvalidInputError, RebaseFailedError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark import arrays, ingest_tasks
-from icefloe.spark.grid import Target, group_tasks
+from icefloe.spark import ingest_tasks
 from icefloe.spark.ingest_interning import Interner
 from icefloe.spark.ingest_report import BrokenFile, IngestReport
+from icefloe.spark.ingest_settings import IngestSettings
 from icefloe.spark.ingest_sources import find_files
-from icefloe.spark.ingest_targets import copied_variable, targets_of
 from icefloe.spark.ingest_tasks import (
-    BLOCK_BYTES,
-    CopiedVariable,
-    CopyWork,
     HeaderWork,
-    PlacedFile,
-    ReferenceWork,
 )
-from icefloe.spark.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport, opened
+from icefloe.spark.ingest_writing import IngestWriter, batches, is_taken
+from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport, opened
 from icefloe.spark.runner import parallelism, run_tasks
 from icefloe.spark.worker import SessionSpec
 from icefloe.virtual.differences import Difference
@@ -42,19 +36,13 @@ from icefloe.virtual.existing import existing_header
 from icefloe.virtual.headers import FileHeader
 from icefloe.virtual.ingested import IngestedFile, latest, read_ingested, record_ingested
 from icefloe.virtual.planning import plan_files
-from icefloe.virtual.quiet import quietly
 from icefloe.virtual.referencing import ParseOptions
 from icefloe.virtual.writing import (
     child,
-    clear_references,
-    clear_region,
-    replaced_box,
-    write_documents,
-    write_values,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -63,14 +51,10 @@ if TYPE_CHECKING:
     from icefloe.virtual.headers import VariableHeader
     from icefloe.virtual.new_dimensions import FileCoordinate
     from icefloe.virtual.parsers.detection import FileFormat
-    from icefloe.virtual.plan import IngestPlan, VariablePlan
+    from icefloe.virtual.plan import IngestPlan
 
 logger = logging.getLogger(__name__)
 
-MODES = ("virtual", "copy")
-POLICIES = ("fail", "skip", "quarantine")
-_FILES_PER_TASK = 64
-_TASKS_PER_SLOT = 3
 _SHOWN = 10
 _MAX_RUNS = 10
 """How often an ingest is planned anew because of others."""
@@ -98,6 +82,7 @@ def ingest(
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     on_broken: Literal["fail", "skip", "quarantine"] = "fail",
     again: bool = False,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> IngestReport:
     """Bring files into one group, by reference or as copies, and commit once.
@@ -134,9 +119,12 @@ def ingest(
         on_broken: What to do with a file that cannot be read: `fail`; `skip` it, to try again
             next time; `quarantine` it: record it, and leave it alone until it changes.
         again: Whether to take files that have not changed, too.
+        statistics: Whether to keep smallest, largest and missing values of the chunks of the files
+            that are taken, for conditions of later reads; True, or names of variables. Copies are
+            looked at as they are written. In `virtual` mode all values of the files are read for
+            it, which otherwise are not.
         options: What all jobs can be told; see `JobOptions`.
     """
-    _check_arguments(mode=mode, on_broken=on_broken, compat=compat)
     dims = (concat_dims,) if isinstance(concat_dims, str) else concat_dims
     parse = ParseOptions(
         file_format,
@@ -149,18 +137,20 @@ def ingest(
         dict(file_coordinates or {}),
         mode == "copy",
     )
-    settings = _Settings(
+    settings = IngestSettings(
         mode,
         paths.canonical(group),
         parse,
-        compat == "equals",
+        compat,
         check,
         decode and mode == "copy",
         dict(chunks or {}),
         {name: dict(each) for name, each in (encoding or {}).items()},
         on_broken,
         again,
+        statistics if isinstance(statistics, bool) else tuple(statistics),
     )
+    settings.validate()
     return _until_it_lands(spark, opened(repository), sources, settings, JobOptions(**options))
 
 
@@ -168,7 +158,7 @@ def _until_it_lands(
     spark: SparkSession,
     repository: Repository,
     sources: Any,
-    settings: _Settings,
+    settings: IngestSettings,
     options: JobOptions,
 ) -> IngestReport:
     """Ingest, and plan anew if another ingest into the group came first: axes have changed then.
@@ -191,30 +181,6 @@ def _until_it_lands(
     raise AssertionError("the last run raises")
 
 
-def _check_arguments(*, mode: str, on_broken: str, compat: str) -> None:
-    if mode not in MODES:
-        raise InvalidInputError(f"mode is one of {MODES}, found {mode!r}")
-    if on_broken not in POLICIES:
-        raise InvalidInputError(f"on_broken is one of {POLICIES}, found {on_broken!r}")
-    if compat not in ("equals", "override"):
-        raise InvalidInputError(f"compat is 'equals' or 'override', found {compat!r}")
-
-
-class _Settings(Record, frozen=True, eq=False):
-    """The arguments of an ingest."""
-
-    mode: Literal["virtual", "copy"]
-    group: str
-    parse: ParseOptions
-    compare_values: bool
-    check: str
-    decode: bool
-    chunks: dict[str, int]
-    encoding: dict[str, dict[str, Any]]
-    on_broken: str
-    again: bool
-
-
 class _Found(Record, frozen=True, eq=False):
     """What was found about all files."""
 
@@ -228,7 +194,7 @@ class _Found(Record, frozen=True, eq=False):
 class _Ingest:
     """One run."""
 
-    def __init__(self, job: Job, settings: _Settings) -> None:
+    def __init__(self, job: Job, settings: IngestSettings) -> None:
         self._job = job
         self._settings = settings
         self._started = time.monotonic()
@@ -254,7 +220,7 @@ class _Ingest:
 
     def _read_headers(self, urls: list[str]) -> _Found:
         settings, job = self._settings, self._job
-        items = _batches([(url, self._known_of(url)) for url in urls], self._slots())
+        items = batches([(url, self._known_of(url)) for url in urls], self._slots())
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
         shared = HeaderWork(SessionSpec.of(base), settings.parse, settings.decode)
         results = run_tasks(
@@ -321,7 +287,7 @@ class _Ingest:
             headers,
             concat_dims=wanted,
             existing=existing,
-            compare_values=settings.compare_values,
+            compare_values=settings.compat == "equals",
             copies=settings.mode == "copy",
         )
         plan.check()
@@ -329,7 +295,7 @@ class _Ingest:
 
     def _described(self, plan: IngestPlan, found: _Found) -> JobPlan:
         """The plan as all jobs describe theirs."""
-        taken = [each for each in plan.variables.values() if _is_taken(each) and each.files]
+        taken = [each for each in plan.variables.values() if is_taken(each) and each.files]
         by_url = {header.url: header for header in found.headers}
         parts = [
             by_url[url].variables[variable.name] for variable in taken for url in variable.files
@@ -342,12 +308,27 @@ class _Ingest:
         return JobPlan(
             f"ingest ({self._settings.mode})",
             tuple(child(self._settings.group, variable.name) for variable in taken),
-            len(_batches(found.headers, self._slots())),
+            len(batches(found.headers, self._slots())),
             sum(each.chunk_count for each in parts),
             sum(_values_bytes(each) for each in parts),
             len(taken),
-            (counts, *axes),
+            (counts, *axes, *self._about_statistics(plan)),
         )
+
+    def _about_statistics(self, plan: IngestPlan) -> list[str]:
+        """What the plan says of statistics; raises InvalidInputError for names that are none."""
+        given = self._settings.statistics
+        if not given:
+            return []
+        named = given if isinstance(given, tuple) else ()
+        for name in named:
+            if name not in plan.variables:
+                raise InvalidInputError(
+                    f"no statistics of {name!r}: the files have no such variable, found "
+                    f"{', '.join(sorted(plan.variables))}"
+                )
+        reads = ", for which all values are read" if self._settings.mode == "virtual" else ""
+        return [f"statistics {', '.join(named) or 'all arrays of several chunks'}{reads}"]
 
     def _slots(self) -> int:
         return parallelism(self._job.spark)
@@ -357,135 +338,11 @@ class _Ingest:
     def _write(self, plan: IngestPlan, planned: JobPlan, found: _Found) -> JobReport:
         job, settings = self._job, self._settings
         if found.headers:
-            write_documents(job.session, settings.group, plan)
-            write_values(job.session, settings.group, plan)
             statuses = {header.url: header.status for header in found.headers}
-            if settings.mode == "virtual":
-                self._write_references(plan, planned, statuses)
-            else:
-                self._copy(plan, statuses)
+            IngestWriter(job, settings, plan).write(statuses, self._known, planned.chunks)
         rows = [self._ingested(header, plan) for header in found.headers]
         record_ingested(job.session, settings.group, rows + found.quarantined)
         return job.commit(planned)
-
-    def _write_references(
-        self, plan: IngestPlan, planned: JobPlan, statuses: Mapping[str, SourceStatus | None]
-    ) -> None:
-        job, settings = self._job, self._settings
-        virtual = {name: each for name, each in plan.variables.items() if each.is_virtual}
-        starts: dict[str, dict[str, tuple[int, ...]]] = {}
-        changed = {url for url in statuses if url in self._known}
-        edited = 0
-        for name, variable in virtual.items():
-            path = child(settings.group, name)
-            edited += len(variable.moved)
-            if variable.exists and changed:
-                edited += clear_references(job.session, path, changed)
-            for url in variable.files:
-                starts.setdefault(url, {})[name] = plan.start(url, variable.dims)
-                box = replaced_box(plan, variable, url) if variable.exists else None
-                if box is not None:
-                    edited += clear_region(job.session, path, *box)
-        files = [PlacedFile(url, statuses[url], places) for url, places in starts.items()]
-        shared = ReferenceWork(
-            SessionSpec.of(job.session), settings.parse, settings.group, virtual, settings.check
-        )
-        # Tasks that write manifests do not see what was moved or removed here.
-        linked = not edited and planned.chunks > LINK_ABOVE_CHUNKS
-        items = _batches(files, self._slots())
-        job.run(ingest_tasks.write_file_references, items, shared, linked=linked)
-
-    def _copy(self, plan: IngestPlan, statuses: Mapping[str, SourceStatus | None]) -> None:
-        job, settings = self._job, self._settings
-        variables: dict[str, CopiedVariable] = {}
-        targets: list[Target] = []
-        for name, variable in plan.variables.items():
-            if not variable.is_copied:
-                continue
-            path = child(settings.group, name)
-            if not variable.exists:
-                self._create(path, variable)
-            grid = job.grid(path)
-            copied = copied_variable(job, plan, variable, grid)
-            variables[path] = copied
-            targets += targets_of(grid, copied, plan, variable)
-        tasks = group_tasks(targets, self._task_bytes(targets, plan))
-        base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-        shared = CopyWork(
-            SessionSpec.of(job.session),
-            SessionSpec.of(base),
-            settings.parse,
-            settings.decode,
-            variables,
-            dict(statuses),
-        )
-        job.run(ingest_tasks.copy_values, tasks, shared, tasks)
-
-    def _task_bytes(self, targets: Sequence[Target], plan: IngestPlan) -> int:
-        """Bytes for each task: at least all chunks beside each other that need the same files.
-
-        Otherwise several tasks would read and decode each file for a part of it.
-        """
-        given = self._job.task_bytes(sum(target.num_bytes for target in targets))
-        if self._job.options.task_bytes is not None:
-            return given
-        slabs = [given]
-        for target in targets:
-            grid = target.grid
-            dims = plan.variables[paths.name(grid.path)].dims
-            slab = grid.item_bytes
-            for dim, size, chunk in zip(dims, grid.shape, grid.chunk_shape, strict=True):
-                slab *= chunk if dim in plan.axes else size
-            slabs.append(min(slab, BLOCK_BYTES))
-        return max(slabs)
-
-    def _create(self, path: str, variable: VariablePlan) -> None:
-        from zarr.core.dtype import get_data_type_from_json
-
-        settings = self._settings
-        document = variable.document
-        given = settings.encoding.get(variable.name, {})
-        unknown = set(given) - {"chunks", "shards", "compressors", "filters", "serializer"}
-        if unknown:
-            raise InvalidInputError(
-                f"the encoding of {variable.name} has unknown {sorted(unknown)}"
-            )
-        with quietly():
-            data_type: Any = get_data_type_from_json(document["data_type"], zarr_format=3)
-            fill_value = data_type.from_json_scalar(document["fill_value"], zarr_format=3)
-            new = arrays.NewArray(
-                tuple(document["shape"]),
-                data_type,
-                self._chunks(variable, given, data_type.to_native_dtype().itemsize),
-                given.get("shards"),
-                variable.dims,
-                document.get("attributes") or {},
-                fill_value,
-                given.get("compressors", "auto"),
-                given.get("filters", "auto"),
-                given.get("serializer", "auto"),
-            )
-            arrays.create(self._job.session, path, new)
-
-    def _chunks(
-        self, variable: VariablePlan, given: Mapping[str, Any], item_bytes: int
-    ) -> tuple[int, ...]:
-        shape = variable.document["shape"]
-        if "chunks" in given:
-            asked = given["chunks"]
-            sizes = (
-                [asked.get(dim, -1) for dim in variable.dims]
-                if isinstance(asked, Mapping)
-                else asked
-            )
-            pairs = zip(sizes, shape, strict=True)
-            return tuple(max(1, size) if chunk == -1 else chunk for chunk, size in pairs)
-        suitable = arrays.suitable_chunks(shape, max(1, item_bytes))
-        wanted = [self._settings.chunks.get(dim) for dim in variable.dims]
-        return tuple(
-            chosen if asked is None else (max(1, size) if asked == -1 else asked)
-            for asked, chosen, size in zip(wanted, suitable, shape, strict=True)
-        )
 
     # --- recording and reporting
 
@@ -548,8 +405,8 @@ class _Ingest:
             tuple(url for url in urls if url in before),
             tuple(sorted(found.unchanged)),
             tuple(found.broken),
-            tuple(sorted(v.name for v in variables if _is_taken(v))),
-            tuple(sorted(v.name for v in variables if not _is_taken(v))),
+            tuple(sorted(v.name for v in variables if is_taken(v))),
+            tuple(sorted(v.name for v in variables if not is_taken(v))),
             () if plan is None else self._remarks(found, plan),
             job,
             time.monotonic() - self._started,
@@ -560,16 +417,5 @@ class _Ingest:
         return result
 
 
-def _is_taken(variable: VariablePlan) -> bool:
-    """Whether tasks take it from files."""
-    return variable.is_virtual or variable.is_copied
-
-
 def _values_bytes(variable: VariableHeader) -> int:
     return variable.byte_count or int(np.prod(variable.shape, dtype=np.int64))
-
-
-def _batches(files: Sequence[Any], slots: int) -> list[tuple[Any, ...]]:
-    """Files for each task: enough tasks for all slots, and not too many files in one."""
-    size = max(1, min(_FILES_PER_TASK, -(-len(files) // (_TASKS_PER_SLOT * slots))))
-    return [tuple(files[start : start + size]) for start in range(0, len(files), size)]

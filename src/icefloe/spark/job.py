@@ -28,8 +28,10 @@ from icefloe.spark import linking
 from icefloe.spark.grid import Grid, suitable_task_bytes
 from icefloe.spark.references import WrittenChunks, from_table, joined
 from icefloe.spark.runner import Results, parallelism, run_tasks
+from icefloe.spark.tables.wanted_statistics import wanted_arrays
 from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import SessionSpec
+from icefloe.spark.written_statistics import WrittenStatistics
 from icefloe.versioning.manifest_writer import tiling_of
 from icefloe.versioning.repository import Repository
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_index import Box
     from icefloe.spark.grid import Piece, Target
+    from icefloe.spark.tables.wanted_statistics import Wanted
     from icefloe.spark.tasks import Work
     from icefloe.versioning.session import Session
 
@@ -170,6 +173,7 @@ class Job:
         self.options = options
         self.session: Session = self.repository.writable_session(options.branch)
         self._started = time.monotonic()
+        self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []
 
     # --- planning
@@ -185,8 +189,16 @@ class Job:
             return max(1, given)
         return suitable_task_bytes(total_bytes, parallelism(self.spark))
 
-    def plan(self, targets: Sequence[Target], tasks: int, notes: Sequence[str] = ()) -> JobPlan:
+    def plan(
+        self,
+        targets: Sequence[Target],
+        tasks: int,
+        notes: Sequence[str] = (),
+        statistics: Sequence[str] = (),
+    ) -> JobPlan:
         """Describe what will be written."""
+        if statistics:
+            notes = (*notes, f"statistics {', '.join(statistics)}")
         return JobPlan(
             self.label,
             tuple(target.grid.path for target in targets),
@@ -196,6 +208,13 @@ class Job:
             sum(target.num_tiles for target in targets),
             tuple(notes),
         )
+
+    def with_statistics(
+        self, given: Wanted, targets: Sequence[Target], group: str = paths.ROOT
+    ) -> tuple[str, ...]:
+        """Paths of the arrays of which tasks are to make statistics; see `wanted_arrays`."""
+        written = (target.grid.path for target in targets)
+        return wanted_arrays(self.session, given, written, group)
 
     def is_settled(self, plan: JobPlan) -> JobReport | None:
         """The report of a job that ends here: a dry run, or one that was done before (J4)."""
@@ -251,7 +270,8 @@ class Job:
     ) -> Results:
         """Like `run`, but executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
-        results = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
+        spilled = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
+        results = self.statistics.take_from(spilled)
         others = results.of(lambda path: path not in tilings)
         absorb(self.session, others, None)
         if expected is not None and results.totals.chunks != _num_chunks(expected):
@@ -295,7 +315,7 @@ class Job:
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
     ) -> None:
         """Let the session refer to the chunks that tasks wrote."""
-        absorb(self.session, results, expected)
+        absorb(self.session, self.statistics.take_from(results), expected)
         self.count(results)
 
     def count(self, results: Results) -> None:
@@ -322,11 +342,12 @@ class Job:
         )
 
     def _publish(self, message: str, metadata: dict[str, Any]) -> tuple[str | None, bool]:
-        if not self.session.has_uncommitted_changes:
+        if not self.session.has_uncommitted_changes and not self.statistics:
             return None, False
         ledger = Ledger(self.session, self.options.transaction)
         for attempt in range(_MAX_COMMIT_TRIES):
             ledger.write()
+            self.statistics.write()
             try:
                 return self.session.commit(message, metadata), False
             except ConflictError:
@@ -338,6 +359,7 @@ class Job:
                 return found, True
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
             ledger.withdraw()
+            self.statistics.withdraw()
             self.session.rebase(ledger)
         raise AssertionError("the last try raises")
 

@@ -62,6 +62,7 @@ def map_blocks(
     source: Session | None = None,
     overwrite: bool = False,
     block_bytes: int = BLOCK_BYTES,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> JobReport:
     """Compute an array from others, block by block, on the cluster, and commit once.
@@ -93,6 +94,8 @@ def map_blocks(
         source: A read-only session that has the inputs; the branch itself if not given.
         overwrite: Whether an existing array is replaced.
         block_bytes: How many bytes of the result are computed at a time.
+        statistics: Whether to keep smallest, largest and missing values of the chunks that are
+            written, for conditions of later reads.
         options: What all jobs can be told; see `JobOptions`.
     """
     job = Job(spark, repository, "map_blocks", JobOptions(**options))
@@ -122,8 +125,10 @@ def map_blocks(
         path = paths.canonical(output)
     filled = _place(job, path, calculation, append_dim, region)
     offset = tuple(part.start for part in filled)
-    work = Filling({path: Shifted(calculation, offset)}, block_bytes)
-    return fill(job, [Target(job.grid(path), filled)], work)
+    targets = [Target(job.grid(path), filled)]
+    wanted = job.with_statistics(statistics, targets)
+    work = Filling({path: Shifted(calculation, offset)}, block_bytes, statistics=wanted)
+    return fill(job, targets, work)
 
 
 class Shifted(Record, frozen=True, eq=False):

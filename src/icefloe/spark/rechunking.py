@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icefloe.spark.arrays import NewArray
+    from icefloe.spark.tables.wanted_statistics import Wanted
     from icefloe.versioning.repository import Repository
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def rechunk(
     shards: Any = None,
     memory_bytes: int = MEMORY_BYTES,
     to: Mapping[str, str] | str | None = None,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> JobReport:
     """Give arrays other chunks or shards; values, attributes and codecs stay. One commit.
@@ -71,6 +73,8 @@ def rechunk(
         memory_bytes: What a task may use for arrays; kept, or refused if one chunk is too large.
         to: Another path for the result: for one array its path, for several a mapping. By default
             the array is replaced.
+        statistics: Whether to keep smallest, largest and missing values of the new chunks, for
+            conditions of later reads; True, or paths of results.
         options: What all jobs can be told; see `JobOptions`.
     """
     names = [array_paths] if isinstance(array_paths, str) else list(array_paths)
@@ -99,7 +103,7 @@ def rechunk(
         )
         reader = RepositoryArray(spec, source, steps=stored, step_bytes=_step(memory_bytes))
         todo.append(_Rechunking(created, grid, plan, reader))
-    return _run(job, todo, memory_bytes)
+    return _run(job, todo, memory_bytes, statistics)
 
 
 def _step(memory_bytes: int) -> int:
@@ -131,11 +135,12 @@ def _rechunked(array: zarr.Array[Any], chunks: Any, shards: Any) -> NewArray:
     return arrays.like(array, array.shape, new_chunks, new_shards)
 
 
-def _run(job: Job, todo: Sequence[_Rechunking], memory_bytes: int) -> JobReport:
+def _run(job: Job, todo: Sequence[_Rechunking], memory_bytes: int, statistics: Wanted) -> JobReport:
     targets = [Target(item.grid, whole(item.grid.shape)) for item in todo]
+    wanted = job.with_statistics(statistics, targets)
     tasks = {item.path: _tasks(job, item.grid, item.plan.stages[-1]) for item in todo}
     notes = [f"{item.path}: {_told(item.plan)}" for item in todo]
-    plan = job.plan(targets, sum(map(len, tasks.values())), notes)
+    plan = job.plan(targets, sum(map(len, tasks.values())), notes, wanted)
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
@@ -147,7 +152,7 @@ def _run(job: Job, todo: Sequence[_Rechunking], memory_bytes: int) -> JobReport:
             _intermediate_copy(job, item, memory_bytes) if two_stages else item.source
         )
         final += tasks[item.path]
-    filling = Filling(functions, _ALL_AT_ONCE, _step(memory_bytes))
+    filling = Filling(functions, _ALL_AT_ONCE, _step(memory_bytes), wanted)
     run_filling(job, targets, filling, final)
     return job.commit(plan)
 

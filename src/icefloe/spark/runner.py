@@ -68,14 +68,15 @@ class Results:
 
     def of(self, wanted: Callable[[str], bool]) -> Results:
         """Only the outputs of some names."""
+        import pyarrow as pa
+
         chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
-        return Results(self._rows.filter(chosen), self.items, self.seconds)
+        kept = self._rows.filter(pa.array(chosen, pa.bool_()))
+        return Results(kept, self.items, self.seconds)
 
     def without(self, prefix: str) -> Results:
         """The same without the outputs whose names start so."""
-        names = self._rows.column("name").to_pylist()
-        mask = [not name.startswith(prefix) for name in names]
-        return Results(self._rows.filter(mask), self.items, self.seconds)
+        return self.of(lambda name: not name.startswith(prefix))
 
     def finished(self) -> set[int]:
         """Numbers of the items that have a result."""
@@ -122,12 +123,14 @@ def run_tasks(
     frame = _frame(spark, work, items, shared)
     with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
         rows = _Action(spark, frame, label, len(items), shown).run()
-    results = Results(rows, len(items), time.monotonic() - started)
-    missing = len(items) - len(results.finished())
-    if missing:
-        raise failures.lost(label, RuntimeError(f"{missing} of {len(items)} items have no result"))
-    if results.failures and raise_failures:
-        raise failures.failed(label, results.failures, len(items))
+        results = Results(rows, len(items), time.monotonic() - started)
+        missing = len(items) - len(results.finished())
+        if missing:
+            none = RuntimeError(f"{missing} of {len(items)} items have no result")
+            raise failures.lost(label, none)
+        if results.failures and raise_failures:
+            shown.update(len(items) - len(results.failures), len(items))
+            raise failures.failed(label, results.failures, len(items))
     logger.info("%s: %d items in %.1f s", label, len(items), results.seconds)
     return results
 
@@ -144,9 +147,10 @@ def collect_rows(
     started = time.monotonic()
     with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
         rows = _Action(spark, frame, label, count, shown).run()
-    results = Results(rows, count, time.monotonic() - started)
-    if results.failures:
-        raise failures.failed(label, results.failures, count)
+        results = Results(rows, count, time.monotonic() - started)
+        if results.failures:
+            shown.update(max(0, count - len(results.failures)), count)
+            raise failures.failed(label, results.failures, count)
     return results
 
 

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.model.record import Record
-from icefloe.spark.chunk_statistics import keep_written, table_of
 from icefloe.spark.tables.assembling import Assembler
 from icefloe.spark.tables.filling import Filler
 from icefloe.spark.tables.write_plan import (
@@ -34,6 +33,7 @@ from icefloe.spark.tables.write_plan import (
 from icefloe.spark.tasks import pack, unpack
 from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import unpickled_context
+from icefloe.spark.written_statistics import WrittenStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -176,7 +176,7 @@ def commit_staged(
             return done
         session = repository.writable_session(commit.branch)
         found = _found(session, request, schema, dims, parts, fragments)
-        _write(session, prepare(session, request, found), fragments, request.group)
+        _write(session, prepare(session, request, found), fragments)
         if not session.has_uncommitted_changes:
             return None
         Ledger(session, commit.transaction).write()
@@ -239,9 +239,7 @@ def files_of(session: Session) -> ChunkFiles:
     return session._context.chunk_files  # noqa: SLF001 (rows are no chunk of an array)
 
 
-def _write(
-    session: Session, plan: WritePlan, fragments: Sequence[Fragment], group: str = "/"
-) -> None:
+def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> None:
     """Write all blocks; of the rows, one fragment at a time is in memory."""
     from icefloe.spark.table_writing import clear_rest
 
@@ -252,13 +250,8 @@ def _write(
     logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
     if assembler.refused:
         raise assembler.refused.error(plan)
+    statistics = WrittenStatistics(session)
+    statistics.take_own(assembler.summaries)
     if plan.clear:
-        clear_rest(session, plan)
-    if assembler.statistics:
-        # Chunks that wait to be written together have no reference yet: write them now.
-        session.set_chunk_refs(plan.targets[0].path, None)
-        kept = {
-            path: [table_of(one) for one in entries]
-            for path, entries in assembler.statistics.items()
-        }
-        keep_written(session, group, kept)
+        statistics.take_own(clear_rest(session, plan))
+    statistics.write()

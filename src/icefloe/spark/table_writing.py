@@ -15,7 +15,6 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark import tasks
 from icefloe.spark.arrow_types import arrow_schema, spark_type
-from icefloe.spark.chunk_statistics import keep_written, table_of
 from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.runner import collect_rows, max_failures, parallelism
 from icefloe.spark.tables.assembling import Assembler, Refused, by_block
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from icefloe.spark.runner import Results
+    from icefloe.spark.tables.chunk_summaries import Summaries
     from icefloe.spark.tables.options import Options
     from icefloe.spark.tables.write_plan import Operation
     from icefloe.versioning.repository import Repository
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _BLOCK = "_icefloe_block"
 _PLACE = "_icefloe_place_"
 _REFUSED = "refused rows"
-_STATISTICS = "statistics of "
 _TASK_CELLS = 16 * 1024 * 1024
 
 
@@ -63,7 +62,7 @@ def write_table(
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     coordinates: Mapping[str, Any] | None = None,
-    statistics: bool = False,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> JobReport:
     """Write the rows of a DataFrame into arrays, and commit once.
@@ -91,7 +90,8 @@ def write_table(
         attributes: By column, for new arrays.
         coordinates: Coordinate values by dimension, for new arrays: the grid may be larger than
             the rows.
-        statistics: Whether to keep statistics of the chunks, for conditions of later reads.
+        statistics: Whether to keep smallest, largest and missing values of the chunks that are
+            written, for conditions of later reads; True, or names of columns.
         options: What all jobs can be told; see `JobOptions`.
     """
     request = WriteRequest(
@@ -104,7 +104,7 @@ def write_table(
         {name: dict(given) for name, given in (encoding or {}).items()},
         {name: dict(given) for name, given in (attributes or {}).items()},
         dict(coordinates or {}),
-        statistics,
+        statistics if isinstance(statistics, bool) else tuple(statistics),
     )
     return run_write(frame, repository, request, JobOptions(**options))
 
@@ -135,7 +135,7 @@ def run_write(
     if settled is not None:
         return settled
     results = _run(job, frame, plan, tasks_wanted)
-    _take_over(job, plan, results, request.group)
+    _take_over(job, plan, results)
     return job.commit(told)
 
 
@@ -252,10 +252,7 @@ def assemble(
             text = msgspec.json.encode(assembler.refused).decode()
             yield Output(_REFUSED, pa.table({"refused": [text]}))
         else:
-            yield from outputs_of(part)
-            for path, entries in assembler.statistics.items():
-                for one in entries:
-                    yield Output(_STATISTICS + path, table_of(one))
+            yield from outputs_of(part, 0, assembler.summaries)
 
     yield from tasks.run_item(task, work, may_retry=may_retry)
 
@@ -282,38 +279,37 @@ def _sorted_parts(
         yield blocks[outside:], places, rows.select(names)
 
 
-def _take_over(job: Job, plan: WritePlan, results: Results, group: str) -> None:
+def _take_over(job: Job, plan: WritePlan, results: Results) -> None:
     refused = Refused()
-    statistics: dict[str, list[pa.Table]] = {}
     for _, name, table in results.outputs():
         if name == _REFUSED:
             for text in table.column("refused").to_pylist():
                 refused = refused.plus(msgspec.json.decode(text, type=Refused))
-        elif name.startswith(_STATISTICS):
-            statistics.setdefault(name.removeprefix(_STATISTICS), []).append(table)
     if refused:
         raise refused.error(plan)
-    job.take_over(results.without(_STATISTICS))
+    job.take_over(results)
     if plan.clear:
-        clear_rest(job.session, plan)
-    if statistics:
-        keep_written(job.session, group, statistics)
+        job.statistics.take_own(clear_rest(job.session, plan))
 
 
-def clear_rest(session: Any, plan: WritePlan) -> None:
-    """Make cells of blocks missing that lie in the region and got no row at all."""
+def clear_rest(session: Any, plan: WritePlan) -> Summaries:
+    """Make cells of blocks missing that lie in the region and got no row at all.
+
+    Returns what was found about the chunks that were written for it.
+    """
     touched = _touched_blocks(session, plan)
     assembler = Assembler(session, plan)
     per_axis = [
         np.unique(plan.allowed[d] // size) for d, size in zip(plan.dims, plan.block, strict=True)
     ]
     if not all(len(numbers) for numbers in per_axis):
-        return
+        return assembler.summaries
     mesh = np.meshgrid(*per_axis, indexing="ij")
     numbers = np.ravel_multi_index(tuple(m.ravel() for m in mesh), plan.grid)
     for block in numbers.tolist():
         if block not in touched:
             assembler.clear(block)
+    return assembler.summaries
 
 
 def _touched_blocks(session: Any, plan: WritePlan) -> set[int]:

@@ -15,8 +15,10 @@ from icefloe.spark.failures import doing
 from icefloe.spark.grid import Grid, Piece, Region, Target, group_tasks, shape_of, shifted, split
 from icefloe.spark.job import Job, JobOptions, JobReport
 from icefloe.spark.references import WrittenChunks, to_table
+from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tasks import Output
 from icefloe.spark.worker import SessionSpec
+from icefloe.spark.written_statistics import outputs_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +49,7 @@ def write(
     append_size: int | None = None,
     overwrite: bool = False,
     block_bytes: int = BLOCK_BYTES,
+    statistics: bool | Sequence[str] = False,
     **options: Any,
 ) -> JobReport:
     """Fill arrays by functions of the region, on the cluster, and commit once.
@@ -65,6 +68,8 @@ def write(
         append_size: By how many elements they grow.
         overwrite: Whether arrays of `create` and `coords` may replace existing ones.
         block_bytes: How many bytes of array a function is asked for at a time.
+        statistics: Whether to keep smallest, largest and missing values of the chunks that are
+            written, for conditions of later reads; True, or paths of arrays.
         options: What all jobs can be told; see `JobOptions`.
     """
     job = Job(spark, repository, "write", JobOptions(**options))
@@ -82,7 +87,8 @@ def write(
         _target(job, path, region=region, append_dim=append_dim, append_size=append_size)
         for path in work
     ]
-    return fill(job, targets, Filling(work, block_bytes))
+    wanted = job.with_statistics(statistics, targets)
+    return fill(job, targets, Filling(work, block_bytes, statistics=wanted))
 
 
 def _target(
@@ -102,6 +108,8 @@ class Filling(Record, frozen=True, eq=False):
     block_bytes: int = BLOCK_BYTES
     step_bytes: int | None = None
     """How many bytes of chunks are encoded at a time and wait to be written; None: as they come."""
+    statistics: tuple[str, ...] = ()
+    """Arrays of whose chunks statistics are kept."""
 
 
 class _Shared(Record, frozen=True, eq=False):
@@ -117,7 +125,7 @@ def fill(
     """Plan, run and commit a job that fills parts of arrays which the session has already."""
     total = sum(target.num_bytes for target in targets)
     tasks = group_tasks(targets, job.task_bytes(total) if task_bytes is None else task_bytes)
-    plan = job.plan(targets, len(tasks))
+    plan = job.plan(targets, len(tasks), statistics=filling.statistics)
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
@@ -143,6 +151,7 @@ def run_filling(
 
 def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]:
     part = shared.session.open_part()
+    summaries = Summaries(part, shared.filling.statistics)
     filled = 0
     for piece in pieces:
         grid, within = shared.grids[piece.array], shared.regions[piece.array]
@@ -153,10 +162,10 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
             region = grid.region(box, within)
             with doing(array=piece.array, region=region):
                 values = _values(function, region, dtype)
-                _put(part, grid, box, region, values, shared.filling.step_bytes)
+                _put(part, grid, box, region, values, shared.filling.step_bytes, summaries)
                 filled += values.nbytes
                 del values
-    yield from outputs_of(part, filled)
+    yield from outputs_of(part, filled, summaries)
 
 
 def _put(
@@ -166,14 +175,18 @@ def _put(
     region: Region,
     values: npt.NDArray[Any],
     step_bytes: int | None,
+    summaries: Summaries,
 ) -> None:
     if step_bytes is None:
         part.write_region(grid.path, region, values)
+        summaries.add(grid.path, region, values)
         return
     origin = [-axis.start for axis in region]
     for step in split(box, step_bytes // grid.chunk_bytes):
         place = grid.region(step, region)
-        part.write_region(grid.path, place, values[shifted(place, origin)])
+        here = values[shifted(place, origin)]
+        part.write_region(grid.path, place, here)
+        summaries.add(grid.path, place, here)
         if step_bytes < PENDING_BYTES:
             part.settle_pending()
 
@@ -190,10 +203,13 @@ def _values(
     return np.broadcast_to(values, shape).astype(dtype, copy=False)
 
 
-def outputs_of(part: ForkSession, bytes_read: int = 0) -> Iterator[Output]:
-    """What a task wrote through its part of the session, as outputs."""
+def outputs_of(
+    part: ForkSession, bytes_read: int = 0, summaries: Summaries | None = None
+) -> Iterator[Output]:
+    """What a task wrote through its part of the session, and found about it, as outputs."""
     for path, (chunks, deleted) in part.written().items():
         written = WrittenChunks(chunks, deleted)
         if written.num_chunks:
             yield Output(path, to_table(written), written.num_chunks, bytes_read, written.nbytes)
             bytes_read = 0
+            yield from outputs_about(summaries, path, chunks)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from icefloe.errors import IcefloeError
+from icefloe.errors import IcefloeError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -16,6 +17,7 @@ _logger = logging.getLogger(__name__)
 
 CLOCK_FOLDER = "maintenance/clock"
 """Where objects are written whose age is their only purpose."""
+_MAX_TRIES = 2
 
 
 def storage_now(storage: Storage) -> datetime:
@@ -23,6 +25,14 @@ def storage_now(storage: Storage) -> datetime:
 
     Some storages count whole seconds; then this is the beginning of the present one.
     """
+    for _ in range(_MAX_TRIES):
+        # Who is paused between the two requests may find that its object was tidied away.
+        with contextlib.suppress(ObjectNotFoundError):
+            return _time_of_new_object(storage)
+    return _time_of_new_object(storage)
+
+
+def _time_of_new_object(storage: Storage) -> datetime:
     key = f"{CLOCK_FOLDER}/{secrets.token_hex(12)}"
     storage.put(key, b"")
     try:

@@ -15,11 +15,17 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.compare import same_refs
 from icefloe.changes.patches import patch
 from icefloe.changes.solvers import MergeSolver
-from icefloe.errors import ConflictError, InvalidInputError, RefNotFoundError, SessionStateError
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    RebaseFailedError,
+    RefNotFoundError,
+    SessionStateError,
+)
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import INTERNAL_PREFIX
+from icefloe.model.snapshot import MERGED_KEY
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
@@ -37,9 +43,6 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
-
-MERGED_KEY = f"{INTERNAL_PREFIX}merged"
-"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
 
 
 class BranchWork:
@@ -69,12 +72,15 @@ class BranchWork:
         base_id = self._merge_base(source.id, target.snapshot_id)
         if base_id == source.id:
             return str(target.snapshot_id)
-        if base_id == target.snapshot_id and fast_forward:
+        is_contained = base_id == target.snapshot_id
+        if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
         said.metadata[MERGED_KEY] = str(source.id)
         base = self._context.files.read_snapshot(base_id)
-        return self._apply(base, source, into_branch, said, solver, keep_empty=True)
+        # That the other branch took over all of this one, and no more, needs no commit.
+        keep_empty = not is_contained or not fast_forward
+        return self._apply(base, source, into_branch, said, solver, keep_empty=keep_empty)
 
     def cherry_pick(
         self,
@@ -99,7 +105,8 @@ class BranchWork:
     ) -> str:
         """See Repository.revert."""
         before = self._context.files.read_snapshot(undone)
-        said = self._said(message or f"Revert {before.message!r} ({before.id})", metadata)
+        title = before.message.partition("\n")[0]
+        said = self._said(message or f"Revert '{title}' ({before.id})", metadata)
         return self._apply(before, self._parent(before), branch, said, solver)
 
     def squash(
@@ -137,7 +144,7 @@ class BranchWork:
         assert target.snapshot_id is not None
         if source.snapshot_id == target.snapshot_id:
             return str(target.snapshot_id)
-        if self._context.history.between(target.snapshot_id, source.snapshot_id) is None:
+        if not self._descends(source.snapshot_id, target.snapshot_id):
             raise ConflictError(
                 f"cannot fast-forward {to_branch!r} to {from_branch!r}: it has commits of its own "
                 f"since they parted; merge {to_branch!r} into {from_branch!r} first",
@@ -161,25 +168,8 @@ class BranchWork:
         keep_empty: bool = False,
     ) -> str:
         """Commit what leads from one snapshot to another on top of a branch."""
-        ensure_conditional_writes(self._context.storage)
-        # The commit refers to chunk files of a snapshot that nothing else may reach.
-        with self._pinned(after.id):
-            return self._apply_pinned(base, after, branch, said, solver, keep_empty=keep_empty)
-
-    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
-        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
-
-    def _apply_pinned(
-        self,
-        base: Snapshot,
-        after: Snapshot,
-        branch: str,
-        said: CommitMessage,
-        solver: ConflictSolver | None,
-        *,
-        keep_empty: bool,
-    ) -> str:
         context = self._context
+        ensure_conditional_writes(context.storage)
         patched = patch(
             base.nodes,
             after.nodes,
@@ -190,26 +180,48 @@ class BranchWork:
         attempt = 0
         while True:
             tip = self._live_tip(branch)
-            head = self._snapshot(tip)
-            ours = patched.copy()
-            self._drop_what_is_there(ours, head)
-            view = MeetingView(context, base, head, looking_at)
-            theirs = context.history.net_difference(base, head)
-            rebase_changes(
-                view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
-            )
-            if ours.is_empty and not keep_empty:
-                return str(head.id)
-            snapshot = write_commit(context.files, head, ours, said, context.settings)
             try:
-                context.refs.advance(tip, snapshot.id)
+                # The commit refers to chunk files of a snapshot that nothing else may reach. Each
+                # time after the tip: a collection that comes later moves the branch.
+                with self._pinned(after.id):
+                    return self._lay_over(
+                        tip, base, patched.copy(), said, solver, keep_empty=keep_empty
+                    )
+            except RebaseFailedError:
+                raise
             except ConflictError:
                 if attempt >= context.settings.publish_max_tries:
                     raise
-                back_off(context.settings, attempt)
-                attempt += 1
-            else:
-                return str(snapshot.id)
+            back_off(context.settings, attempt)
+            attempt += 1
+
+    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
+        return pinned(self._context.storage, self._context.format.layout, snapshot_id)
+
+    def _lay_over(
+        self,
+        tip: BranchTip,
+        base: Snapshot,
+        ours: ChangeSet,
+        said: CommitMessage,
+        solver: ConflictSolver | None,
+        *,
+        keep_empty: bool,
+    ) -> str:
+        """Commit changes over a base on top of a branch; raises ConflictError if that moved."""
+        context = self._context
+        head = self._snapshot(tip)
+        self._drop_what_is_there(ours, head)
+        view = MeetingView(context, base, head, looking_at)
+        theirs = context.history.net_difference(base, head)
+        rebase_changes(
+            view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
+        )
+        if ours.is_empty and not keep_empty:
+            return str(head.id)
+        snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
+        context.refs.advance(tip, snapshot.id)
+        return str(snapshot.id)
 
     def _drop_what_is_there(self, ours: ChangeSet, head: Snapshot) -> None:
         """Forget changes that the branch has already, as after an earlier pick of a part."""
@@ -236,6 +248,10 @@ class BranchWork:
                 _drop_same_chunks(edits, chunks.table(known) if known.manifests else None)
         ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
         ours.rebase(ours.base)
+
+    def _descends(self, snapshot_id: SnapshotId, ancestor: SnapshotId) -> bool:
+        """Whether one snapshot follows another, commit by commit; merges do not count."""
+        return self._context.history.between(ancestor, snapshot_id) is not None
 
     def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
         """The newest snapshot that both branches contain, by descent or by earlier merges."""

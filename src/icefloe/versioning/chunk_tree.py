@@ -141,8 +141,15 @@ class ChunkTree(NodeTree):
     async def set_chunk_async(self, path: str, coords: tuple[int, ...], data: bytes) -> None:
         """Like `set_chunk`, without blocking the event loop."""
         self._check_chunk(path, coords)
+        if self._packs.is_due:
+            await self._make_room()
         self._record(path, coords, await self._context.chunk_files.write_async(data))
         if self._packs.is_due:
+            await asyncio.to_thread(self._packs.write_full)
+
+    async def _make_room(self) -> None:
+        """Wait until chunks may be kept: thousands of tasks may want it at the same time."""
+        while self._packs.is_due:
             await asyncio.to_thread(self._packs.write_full)
 
     def read_chunks(

@@ -61,15 +61,20 @@ def write_commit(
     *,
     parent: Snapshot | None = None,
     replaced: TransactionLog | None = None,
+    are_known: bool = False,
 ) -> Snapshot:
     """Write everything of a commit but its publication; returns the new snapshot.
 
     An amended commit has the parent of `base`, and takes along the log of what it replaces.
+    `are_known` says that new nodes come from another branch, where they have ids already.
     """
     parent = parent or base
-    changes, numbering = number_nodes(changes, base, files.format.generation.node_numbering)
+    numbered = number_nodes(
+        changes, base, files.format.generation.node_numbering, are_known=are_known
+    )
+    changes = numbered.changes
     chunks = SnapshotChunks(files, base)
-    written = ManifestWriter(files, base, chunks, changes, settings).write()
+    written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
     edits, new_file = _with_attributes(
         files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
@@ -85,7 +90,7 @@ def write_commit(
         written_at=_after(base.written_at),
         started_at=said.started_at,
         message=said.message,
-        metadata={**said.metadata, **numbering},
+        metadata={**said.metadata, **numbered.properties},
         total_parents=parent.total_parents + 1,
         history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
         manifests=_listed_manifests(base, nodes, written.infos),

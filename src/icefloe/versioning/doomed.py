@@ -8,16 +8,19 @@ collections say. Each writes before it reads, so at least one of the two sees th
 from __future__ import annotations
 
 import contextlib
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.errors import ObjectNotFoundError, SnapshotNotFoundError
+from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
+from icefloe.storage.clock import storage_now
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease, LeaseFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from icefloe.formats.port import Layout
     from icefloe.model.ids import SnapshotId
@@ -25,7 +28,26 @@ if TYPE_CHECKING:
 
 COLLECTIONS_FOLDER = "maintenance/collections"
 _PIN_LIFETIME = timedelta(minutes=10)
-_decoder = msgspec.json.Decoder(list[str])
+
+
+class Announcement(msgspec.Struct):
+    """What a collection that runs is about to delete."""
+
+    snapshots: list[str]
+    cutoff_seconds: float
+    """Nothing younger is deleted: seconds since 1970, by the storage's clock."""
+
+
+_decoder = msgspec.json.Decoder(Announcement | list[str])
+
+
+def _decode(data: bytes, key: str) -> Announcement:
+    try:
+        said = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{key}: what a collection said is damaged: {error}", key) from None
+    # One of an earlier version of icefloe says only which snapshots; any file may be meant.
+    return said if isinstance(said, Announcement) else Announcement(said, math.inf)
 
 
 def doomed_key(lease_id: str) -> str:
@@ -33,15 +55,33 @@ def doomed_key(lease_id: str) -> str:
     return f"{COLLECTIONS_FOLDER}/{lease_id}"
 
 
-def announce(storage: Storage, lease_id: str, doomed: Iterable[SnapshotId]) -> None:
-    """Say which snapshots a collection is about to delete."""
-    storage.put(doomed_key(lease_id), msgspec.json.encode(sorted(map(str, doomed))))
+def announce(
+    storage: Storage, lease_id: str, doomed: Iterable[SnapshotId], cutoff: datetime
+) -> None:
+    """Say which snapshots a collection is about to delete, and that other objects are older."""
+    said = Announcement(sorted(map(str, doomed)), cutoff.timestamp())
+    storage.put(doomed_key(lease_id), msgspec.json.encode(said))
 
 
 def announcements(storage: Storage) -> dict[str, str]:
     """Keys of all such lists by the id of the collection's lease."""
     prefix = f"{COLLECTIONS_FOLDER}/"
     return {info.key[len(prefix) :]: info.key for info in storage.list(prefix)}
+
+
+def running_collections(storage: Storage, now: datetime | None = None) -> list[Announcement]:
+    """What collections say that may be deleting, at a moment of the storage's clock."""
+    found = announcements(storage)
+    if not found:
+        return []
+    moment = storage_now(storage) if now is None else now
+    active = {lease.id for lease in LeaseFiles(storage).active(moment)}
+    running = []
+    for collection, key in found.items():
+        if collection in active:
+            with contextlib.suppress(ObjectNotFoundError):  # it is over
+                running.append(_decode(storage.get(key), key))
+    return running
 
 
 class SnapshotLease(Lease):
@@ -109,17 +149,8 @@ def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterato
 
 
 def _refuse_doomed(storage: Storage, lease: Lease, snapshot_id: SnapshotId) -> None:
-    found = announcements(storage)
-    if not found:
-        return
-    assert lease.written_at is not None
-    active = {other.id for other in LeaseFiles(storage).active(lease.written_at)}
-    for collection, key in found.items():
-        try:
-            doomed = _decoder.decode(storage.get(key)) if collection in active else []
-        except ObjectNotFoundError:
-            continue
-        if str(snapshot_id) in doomed:
+    for collection in running_collections(storage, lease.written_at):
+        if str(snapshot_id) in collection.snapshots:
             raise SnapshotNotFoundError(
                 f"snapshot {snapshot_id} is reached by no branch or tag, and a garbage collection "
                 "that runs at this moment is about to delete it; choose another snapshot",

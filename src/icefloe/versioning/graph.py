@@ -5,7 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from icefloe.errors import SnapshotNotFoundError
 from icefloe.model.record import Record
+from icefloe.model.snapshot import MERGED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,8 @@ class GraphRow(Record, frozen=True):
     message: str
     branches: tuple[str, ...]
     tags: tuple[str, ...]
+    merged_id: str | None = None
+    """The tip of another branch that it merged."""
 
 
 class AncestryGraph:
@@ -34,8 +38,8 @@ class AncestryGraph:
         self.rows = rows
 
     @classmethod
-    def of(cls, history: History) -> AncestryGraph:
-        """Read the graph of a repository."""
+    def of(cls, history: History, *, merges: bool = True) -> AncestryGraph:
+        """Read the graph of a repository; for `merges` each snapshot is read."""
         branches: dict[SnapshotId, list[str]] = {}
         tags: dict[SnapshotId, list[str]] = {}
         for branch in sorted(history.refs.branches()):
@@ -58,6 +62,7 @@ class AncestryGraph:
                 stubs[stub.id] = stub
                 parents.setdefault(stub.id, None)
                 child = stub.id
+        merged = _merged(history, list(stubs)) if merges else {}
         ordered = sorted(stubs.values(), key=lambda s: s.written_at, reverse=True)
         return cls(
             [
@@ -68,6 +73,7 @@ class AncestryGraph:
                     s.message,
                     tuple(branches.get(s.id, ())),
                     tuple(tags.get(s.id, ())),
+                    merged.get(s.id),
                 )
                 for s in ordered
             ]
@@ -79,7 +85,8 @@ class AncestryGraph:
             row = step.row
             marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
             title = _title(row)
-            lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}")
+            merged = "" if row.merged_id is None else f" [merges {row.merged_id}]"
+            lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}{merged}")
             if step.ends is not None:
                 # Two lines of history meet: the one further right ends here.
                 joined = ("/" if i == step.ends else "|" for i in range(step.width))
@@ -89,14 +96,18 @@ class AncestryGraph:
     __repr__ = __str__
 
     def to_svg(self) -> str:
-        """The graph as a picture: one row per snapshot, a line from each to its parent."""
+        """The graph as a picture: one row per snapshot, a line from each to its parent.
+
+        A dashed line leads from a merge to what it merged.
+        """
         places: dict[str, tuple[int, int]] = {}
         width = 1
         for number, step in enumerate(self._steps()):
             places[step.row.id] = (step.place, number)
             width = max(width, step.width)
         text_at = _LANE * width + _LANE
-        lines = [_svg_line(places, row) for row in self.rows]
+        lines = [_svg_merge(places, row) for row in self.rows]
+        lines += [_svg_line(places, row) for row in self.rows]
         dots = [_svg_row(places[row.id], row, text_at) for row in self.rows]
         longest = max((len(_svg_text(row)) for row in self.rows), default=0)
         size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
@@ -131,6 +142,23 @@ class AncestryGraph:
             else:
                 lanes[place] = row.parent_id
             yield _Step(row, place, width, ends)
+
+
+def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, str]:
+    """What each snapshot merged, of those that are merges."""
+
+    def merged_by(snapshot_id: SnapshotId) -> object:
+        try:
+            return history.files.read_snapshot(snapshot_id).metadata.get(MERGED_KEY)
+        except SnapshotNotFoundError:
+            return None  # old layouts remember a first snapshot that has no file
+
+    found = history.files.in_parallel(merged_by, snapshots)
+    return {
+        snapshot_id: merged
+        for snapshot_id, merged in zip(snapshots, found, strict=True)
+        if isinstance(merged, str)
+    }
 
 
 class _Step(NamedTuple):
@@ -183,6 +211,18 @@ def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
     )
     stroke = _colour(max(places[row.id][0], parent[0]))
     return f'<path d="{path}" stroke="{stroke}" stroke-width="2" fill="none"/>'
+
+
+def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
+    merged = places.get(row.merged_id or "")
+    if merged is None:
+        return ""
+    (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(merged)
+    stroke = f'stroke="{_colour(merged[0])}" stroke-width="1.5" stroke-dasharray="3 2"'
+    # Beside the line that it leaves, so that both are seen.
+    bend = (x + to_x) // 2 if x != to_x else x + _LANE // 2
+    path = f"M {x} {y} L {bend} {y + _ROW // 2} L {bend} {to_y - _ROW // 2} L {to_x} {to_y}"
+    return f'<path d="{path}" {stroke} fill="none"/>'
 
 
 def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:

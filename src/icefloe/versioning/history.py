@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from icefloe.changes.compare import compare_chunks, compare_nodes
-from icefloe.changes.logs import combine
+from icefloe.changes.logs import brings_back, combine
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
@@ -333,10 +333,11 @@ class History:
             # The first snapshot stays an ancestor when those after it are gone.
             return self._compared(older, newer) if self.shows(older, newer) else None
         try:
-            return combine(self.files.in_parallel(self.log, path))
+            logs = self.files.in_parallel(self.log, path)
         except SnapshotNotFoundError:
             # What lies between was collected after it had expired; both ends are there.
             return self._compared(older, newer)
+        return self._compared(older, newer) if brings_back(logs) else combine(logs)
 
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
         """What differs between two snapshots, by looking at them instead of at logs."""

@@ -1,4 +1,4 @@
-"""The first snapshot of a new repository."""
+"""The beginning of a repository: its place, its configuration and its first snapshot."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from icefloe.config.files import from_json, from_yaml, to_json
+from icefloe.config.repository import RepositoryConfig
 from icefloe.errors import AlreadyExistsError, ObjectNotFoundError
+from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
+from icefloe.storage.probe import PROBE_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icefloe.formats.port import Layout
+    from icefloe.formats.registry import Format
     from icefloe.storage.port import Storage
     from icefloe.versioning.context import Context
 
@@ -73,3 +78,45 @@ def write_first_snapshot(context: Context) -> SnapshotId:
                 "open it, or try again in a minute"
             ) from None
     return FIRST_SNAPSHOT_ID
+
+
+def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
+    """Raise AlreadyExistsError if there is a repository, or anything that is not its beginning."""
+    if detect(storage) is not None:
+        raise AlreadyExistsError(
+            f"a repository exists already at {storage.location}: repositories can only be created "
+            "in clean prefixes; open it with Repository.open"
+        )
+    if not check_clean_root:
+        return
+    started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
+    configs = fmt.make_config_files(storage)
+    for info in storage.list():
+        # What a client leaves that died while it created a repository is no obstacle.
+        left = info.key == started or configs.owns(info.key)
+        if not left and not info.key.startswith(f"{PROBE_FOLDER}/"):
+            raise AlreadyExistsError(
+                f"repositories can only be created in clean prefixes: {storage.location} has "
+                f"{info.key!r}; choose an empty place"
+            )
+
+
+def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
+    """Keep the configuration, if any, also in place of one that a client left which died."""
+    files = fmt.make_config_files(storage)
+    left = files.read()
+    if config is None and left is None:
+        return
+    data = to_json(config or RepositoryConfig.default())
+    if left is None or left[1] != data:
+        files.write(None if left is None else left[0], data)
+
+
+def read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
+    """The configuration that is kept with a repository."""
+    files = fmt.make_config_files(storage)
+    kept = files.read()
+    if kept is not None:
+        return from_json(kept[1], key=files.key(kept[0]))
+    legacy = files.read_legacy()
+    return None if legacy is None else from_yaml(legacy, key="config.yaml")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
+from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.versioning.keeper import keep_calling
@@ -37,6 +37,8 @@ DEFAULT_LIFETIME = timedelta(hours=1)
 _MARGIN_SECONDS = 60.0
 """What a lease reaches back further than it must: for clocks of whole seconds and slow requests."""
 _RENEWALS_PER_LIFETIME = 4
+_MAX_WRITES = 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALWAYS = timedelta(days=100 * 365)
 """Older than any object."""
 
@@ -58,6 +60,8 @@ class _LeaseFile(msgspec.Struct):
     covers_seconds: float | None
     """How far before its own writing the lease begins; None if it is about snapshots alone."""
     lifetime_seconds: float
+    begins_seconds: float | None = None
+    """When it begins by the storage's clock, in seconds since 1970, once that is known."""
 
 
 _decoder = msgspec.json.Decoder(_LeaseFile)
@@ -74,6 +78,14 @@ class FoundLease(Record, frozen=True):
     """When it lapses unless it is renewed."""
     snapshots: tuple[SnapshotId, ...]
     keys: tuple[str, ...]
+
+
+def _beginning(body: _LeaseFile, written: datetime) -> datetime | None:
+    if body.covers_seconds is None:
+        return None
+    if body.begins_seconds is not None:
+        return _EPOCH + timedelta(seconds=body.begins_seconds)
+    return written - timedelta(seconds=body.covers_seconds)
 
 
 class LeaseFiles:
@@ -98,8 +110,7 @@ class LeaseFiles:
         try:
             body = _decoder.decode(self._storage.get(newest.key))
             snapshots = tuple(SnapshotId.parse(text) for text in body.snapshots)
-            covers = body.covers_seconds
-            begins = None if covers is None else written - timedelta(seconds=covers)
+            begins = _beginning(body, written)
             ends = written + timedelta(seconds=body.lifetime_seconds)
         except ObjectNotFoundError:
             return None  # released meanwhile
@@ -157,6 +168,7 @@ class Lease:
         self._snapshots = [str(snapshot_id) for snapshot_id in snapshots]
         self._since = seconds_awake_or_asleep() if since is None else since
         self._protects_new = protects_new
+        self._begins: float | None = None
         self._number = -1
         self._released = False
         self._lapsed = False
@@ -199,14 +211,34 @@ class Lease:
         self._storage.delete_many([previous])
 
     def _write(self) -> None:
+        for _ in range(_MAX_WRITES):
+            if self._write_once():
+                return
+            self._lapsed = True
+        raise StorageError(
+            f"{self._storage.location} does not keep {self._key(self._number)}, a lease that was "
+            "just written; the machine was paused again and again, or the storage loses objects"
+        )
+
+    def _write_once(self) -> bool:
+        """Write the next file; False if it lapsed and was broken before it was looked at."""
         covers = None
         if self._protects_new:
             covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
-        body = _LeaseFile(self.holder, self._snapshots, covers, self.lifetime.total_seconds())
+        body = _LeaseFile(
+            self.holder, self._snapshots, covers, self.lifetime.total_seconds(), self._begins
+        )
         key = self._key(self._number + 1)
         self._storage.put(key, msgspec.json.encode(body))
         self._number += 1
-        self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
+        try:
+            self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
+        except ObjectNotFoundError:
+            return False
+        if covers is not None and self._begins is None:
+            # From now on by the storage's clock alone: ours may stand still.
+            self._begins = (self.written_at - _EPOCH).total_seconds() - covers
+        return True
 
     def release(self) -> None:
         """Give up the claim. What is left if that fails lapses by itself."""

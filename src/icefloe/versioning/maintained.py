@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from icefloe.config.plain_form import to_plain
 from icefloe.errors import AlreadyExistsError, InvalidInputError, RefNotFoundError
 from icefloe.model.ids import ManifestId
-from icefloe.model.paths import canonical
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
@@ -195,7 +194,7 @@ class MaintainedRepository:
         *,
         branch: str,
         to_branch: str | None = None,
-        arrays: Iterable[str] | None = None,
+        arrays: str | Iterable[str] | None = None,
         pack_bytes: int | None = None,
         small_file_bytes: int | None = None,
         max_chunk_bytes: int | None = None,
@@ -214,7 +213,8 @@ class MaintainedRepository:
             branch: Whose chunk files are looked at.
             to_branch: A new branch that starts with the commit, to look at it first; the commit
                 goes to `branch` if not given.
-            arrays: Paths of the arrays to look at; all if not given.
+            arrays: Look only at files that these arrays use: paths of arrays or groups, or
+                patterns such as `/era5/t*`; all if not given.
             pack_bytes: Size of the new chunk files; as configured if not given.
             small_file_bytes: Files of at most so many bytes are joined; a quarter of a pack if not
                 given.
@@ -245,7 +245,7 @@ class MaintainedRepository:
             tip,
             options,
             said,
-            paths=None if arrays is None else [canonical(path) for path in arrays],
+            arrays=arrays,
             to_branch=to_branch,
             dry_run=dry_run,
         )

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.packing.plan import Item, plan_manifests
@@ -47,6 +48,7 @@ class _Rewriter:
         self._files = files
         self._base = base
         self._settings = settings
+        self._numbers = other_numbers(base)
         self._chunks = SnapshotChunks(files, base)
         self._infos: list[ManifestFileInfo] = []
         self._refs: dict[NodeId, list[ManifestRef]] = {}
@@ -102,7 +104,9 @@ class _Rewriter:
             (node.id, table) for node in nodes if (table := self._chunks.table(node)) is not None
         ]
         # An old writer may have left arrays whose references are all gone.
-        return (self._files.write_manifest(parts, set_name) if parts else None), parts
+        if not parts:
+            return None, parts
+        return self._files.write_manifest(parts, set_name, self._numbers), parts
 
     # --- arrays that are cut
 
@@ -110,7 +114,7 @@ class _Rewriter:
         tiles = self._tiles(node, tiling)
         while some := list(islice(tiles, _TILES_AT_ONCE)):
             infos = self._files.in_parallel(
-                lambda tile: self._files.write_manifest([(node.id, tile)]), some
+                lambda tile: self._files.write_manifest([(node.id, tile)], "", self._numbers), some
             )
             for info, tile in zip(infos, some, strict=True):
                 self._record(info, [(node.id, tile)])

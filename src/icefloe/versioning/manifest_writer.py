@@ -13,6 +13,7 @@ import numpy as np
 
 from icefloe.changes.chunk_edits import ChunkEdits, prepare_tables
 from icefloe.changes.linked import LinkedTile, touched_in
+from icefloe.formats.port import other_numbers
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
@@ -23,7 +24,7 @@ from icefloe.packing.tiles import Tiling
 from icefloe.versioning.in_place import InPlaceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -64,8 +65,13 @@ class ManifestWriter:
         chunks: SnapshotChunks,
         changes: ChangeSet,
         settings: Settings,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> None:
-        """Take the base, the changes over it, and how to pack."""
+        """Take the base, the changes over it, and how to pack.
+
+        `numbers` are the `other_numbers` of the new snapshot; by default, those of the base.
+        """
+        self._numbers = other_numbers(base) if numbers is None else numbers
         self._files = files
         self._base = base
         self._chunks = chunks
@@ -263,7 +269,9 @@ class ManifestWriter:
     # --- writing
 
     def _write_one(self, set_name: str, parts: Sequence[Part]) -> ManifestFileInfo:
-        return self._files.write_manifest([(p.node_id, p.chunks) for p in parts], set_name)
+        return self._files.write_manifest(
+            [(p.node_id, p.chunks) for p in parts], set_name, self._numbers
+        )
 
     def _new_refs(
         self, jobs: Sequence[tuple[str, Sequence[Part]]], infos: Sequence[ManifestFileInfo]
@@ -359,7 +367,12 @@ def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayCh
 
 
 def write_tiles(
-    files: MetadataFiles, chunks: SnapshotChunks, node: Node, edits: ChunkEdits, settings: Settings
+    files: MetadataFiles,
+    base: Snapshot,
+    chunks: SnapshotChunks,
+    node: Node,
+    edits: ChunkEdits,
+    settings: Settings,
 ) -> list[LinkedTile] | None:
     """Write the manifests of the tiles that edits touch; `node` is as in the base, or new.
 
@@ -382,6 +395,7 @@ def write_tiles(
         return None
     # Without a base and deletions, what is in a tile is what was touched, and mostly a box.
     is_plain = not affected and new is not None and len(new) == len(touched)
+    numbers = other_numbers(base)
     found = []
     for piece in pieces:
         tile = tiling.tiles_of(np.array([piece.index.box.lower]))
@@ -392,6 +406,6 @@ def write_tiles(
         if affected:
             inside = (tiling.tiles_of(lower) == tile).all(axis=1)
             replaced = tuple(affected[row].manifest_id for row in np.flatnonzero(inside).tolist())
-        info = files.write_manifest([(node.id, piece)], "")
+        info = files.write_manifest([(node.id, piece)], "", numbers)
         found.append(LinkedTile(info, piece.index.box, index, replaced))
     return found

@@ -2,6 +2,10 @@
 
 Sessions know new nodes by 8 random bytes, so that cooperating and competing writers never choose
 the same. A commit numbers its new nodes by the base that it is laid over; on another base, anew.
+
+Nodes that come from another branch have been numbered there. They keep their ids, so that branches
+can be merged again and again. In `dataset` another node may have the number by then: the node gets
+a free one for the tables of this line of history, and its snapshots remember it.
 """
 
 from __future__ import annotations
@@ -10,66 +14,106 @@ import os
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from icefloe.changes.change_set import ChangeSet
 from icefloe.errors import InvalidInputError
-from icefloe.formats.port import MAX_NODE_NUMBER, NodeNumbering, numbered_id, prefix_number
+from icefloe.formats.port import (
+    MAX_NODE_NUMBER,
+    NODE_NUMBERS,
+    NodeNumbering,
+    numbered_id,
+    other_numbers,
+    prefix_number,
+)
 from icefloe.model.ids import NodeId
+from icefloe.model.record import Record
 from icefloe.model.snapshot import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from icefloe.changes.change_set import ChangeSet
     from icefloe.model.snapshot import Snapshot
-
-_SMALL = 2**16
 
 NEXT_NODE = f"{INTERNAL_PREFIX}next_node"
 """The property of a snapshot that says which number no node of its history had."""
 
 
-def number_nodes(
-    changes: ChangeSet, base: Snapshot, numbering: NodeNumbering | None
-) -> tuple[ChangeSet, dict[str, Any]]:
-    """The changes with numbered nodes, and the properties that the new snapshot needs.
+class Numbered(Record, frozen=True, eq=False):
+    """Changes whose new nodes have the ids that they keep for life."""
 
-    Nodes that come from another branch keep their ids if these are free here, so that the branches
-    can be merged again.
+    changes: ChangeSet
+    properties: dict[str, Any]
+    """What the snapshot must remember."""
+    others: dict[NodeId, int]
+    """Nodes whose numbers are not those in front of their ids."""
+
+
+def number_nodes(
+    changes: ChangeSet, base: Snapshot, numbering: NodeNumbering | None, *, are_known: bool
+) -> Numbered:
+    """Number the new nodes of changes over a base.
+
+    `are_known` says that they come from another branch; otherwise they are really new.
     """
     if numbering is None:
-        return changes, {}
+        return Numbered(changes, {}, {})
     if numbering is NodeNumbering.RANDOM:
-        taken = set(base.nodes.node_ids())
-        kept = {each for each in changes.new if each[:4] == bytes(4) and each not in taken}
-        ids: Iterator[NodeId] = _random_ids(taken | kept)
-        properties: dict[str, Any] = {}
-    else:
-        first = _next_number(base)
-        numbers_taken = {prefix_number(each) for each in base.nodes.node_ids()}
-        kept = _with_free_numbers(changes.new, numbers_taken)
-        first = max([first, *(prefix_number(each) + 1 for each in kept)])
+        return Numbered(_with_random_ids(changes, base, are_known=are_known), {}, {})
+    others = {
+        node_id: number
+        for node_id, number in other_numbers(base).items()
+        if node_id not in changes.deleted
+    }
+    first = _next_number(base)
+    if are_known:
+        first = _give_numbers(changes.new, base, first, others)
+    elif changes.new:
         ids = _sequential_ids(first)
-        properties = {NEXT_NODE: first + len(changes.new) - len(kept)}
+        changes = changes.renumbered({each: next(ids) for each in changes.new})
+        first += len(changes.new)
+    properties: dict[str, Any] = {NEXT_NODE: first}
+    if others:
+        properties[NODE_NUMBERS] = {str(node_id): number for node_id, number in others.items()}
+    return Numbered(changes, properties, others)
+
+
+def _with_random_ids(changes: ChangeSet, base: Snapshot, *, are_known: bool) -> ChangeSet:
+    taken = set(base.nodes.node_ids())
+    kept = {
+        each for each in changes.new if are_known and each[:4] == bytes(4) and each not in taken
+    }
     new = [each for each in changes.new if each not in kept]
-    numbers = dict(zip(new, ids, strict=False))
-    return (changes.renumbered(numbers) if numbers else changes), properties
+    ids = _random_ids(taken | kept)
+    return changes.renumbered({each: next(ids) for each in new}) if new else changes
 
 
-def _with_free_numbers(new: Iterable[NodeId], taken: set[int]) -> set[NodeId]:
-    """New nodes whose number is small and free: those have been numbered before."""
-    kept = set()
-    for node_id in new:
+def _give_numbers(
+    known: Iterable[NodeId], base: Snapshot, first: int, others: dict[NodeId, int]
+) -> int:
+    """Let nodes have their own numbers or, where those are taken, others from `first` on.
+
+    Adds the latter to `others`; returns the number that is free after that.
+    """
+    taken = {others.get(each, prefix_number(each)) for each in base.nodes.node_ids()}
+    homeless = []
+    for node_id in known:
         number = prefix_number(node_id)
-        if number < _SMALL and number not in taken:
-            taken.add(number)
-            kept.add(node_id)
-    return kept
+        if number in taken:
+            homeless.append(node_id)
+        taken.add(number)
+        first = max(first, number + 1)
+    for number, node_id in enumerate(homeless, first):
+        _check_number(number)
+        others[node_id] = number
+    return first + len(homeless)
 
 
 def _next_number(base: Snapshot) -> int:
     kept = base.metadata.get(NEXT_NODE)
     if type(kept) is int and 0 <= kept <= MAX_NODE_NUMBER + 1:
         return kept
-    return max((prefix_number(each) for each in base.nodes.node_ids()), default=-1) + 1
+    others = other_numbers(base)
+    numbers = (others.get(each, prefix_number(each)) for each in base.nodes.node_ids())
+    return max(numbers, default=-1) + 1
 
 
 def _random_ids(taken: set[NodeId]) -> Iterator[NodeId]:
@@ -82,9 +126,13 @@ def _random_ids(taken: set[NodeId]) -> Iterator[NodeId]:
 
 def _sequential_ids(first: int) -> Iterator[NodeId]:
     for number in count(first):
-        if number > MAX_NODE_NUMBER:
-            raise InvalidInputError(
-                f"a dataset numbers at most {MAX_NODE_NUMBER + 1} nodes in all of its history; "
-                "migrate it to the generation 'repository'"
-            )
+        _check_number(number)
         yield numbered_id(number, os.urandom(4))
+
+
+def _check_number(number: int) -> None:
+    if number > MAX_NODE_NUMBER:
+        raise InvalidInputError(
+            f"a dataset numbers at most {MAX_NODE_NUMBER + 1} nodes in all of its history; "
+            "migrate it to the generation 'repository'"
+        )

@@ -111,6 +111,11 @@ class NodeTree:
         with self._lock:
             return self._changes.paths_below(below)
 
+    def array_paths(self) -> list[str]:
+        """Sorted paths of all arrays."""
+        nodes = ((path, self.get_node(path)) for path in ("/", *self.node_paths("/")))
+        return [path for path, node in nodes if node is not None and node.is_array]
+
     def move(self, from_path: str, to_path: str) -> None:
         """Give an array or group another path; touches no manifest and no chunk (R3-09)."""
         with self._lock:

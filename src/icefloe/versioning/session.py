@@ -1,35 +1,23 @@
-"""Sessions: a working tree on a branch, which is committed, rebased, forked and merged."""
+"""Sessions: a working tree on a branch, with all that users do with it; forks and merges."""
 
 from __future__ import annotations
 
 import warnings
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.compare import disputed
-from icefloe.changes.conflicts import ConflictDetector
 from icefloe.errors import (
-    CommitStateUnknownError,
-    ConflictError,
     InvalidInputError,
-    SessionStateError,
-    SnapshotNotFoundError,
 )
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
-from icefloe.versioning.commit import CommitMessage, touched_chunks, write_commit
-from icefloe.versioning.commit_metadata import check_message, plain_metadata
-from icefloe.versioning.doomed import pinned
+from icefloe.versioning.commit import touched_chunks
+from icefloe.versioning.committing import CommittedTree
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
-from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
-from icefloe.versioning.session_lease import SessionLease, missing_chunk_files
-from icefloe.versioning.unlinking import unlink
-from icefloe.versioning.unsettled import Unsettled
-from icefloe.versioning.working_tree import WorkingTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +25,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
-    from icefloe.formats.port import BranchTip
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
-    from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
 
@@ -53,33 +38,11 @@ class OverlapWarning(UserWarning):
     """Two forks of a session wrote the same chunk."""
 
 
-class Session(WorkingTree):
+class Session(CommittedTree):
     """A view of one snapshot; a writable one collects changes until it is committed.
 
     Threads and event loops may share a session.
     """
-
-    _is_leased = True
-
-    def __init__(
-        self,
-        context: Context,
-        snapshot: Snapshot,
-        tip: BranchTip | None = None,
-        default_metadata: dict[str, Any] | None = None,
-    ) -> None:
-        """Take the snapshot to show and, for a writable session, where its branch stands."""
-        super().__init__(context, snapshot)
-        self._tip = tip
-        self._default_metadata = dict(default_metadata or {})
-        self._started_at = datetime.now(UTC)
-        self._unmerged_forks = False
-        self._unsettled = Unsettled()
-        self._lease = (
-            SessionLease(context.storage, snapshot.id)
-            if tip is not None and self._is_leased
-            else None
-        )
 
     def __repr__(self) -> str:
         where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
@@ -194,220 +157,10 @@ class Session(WorkingTree):
             after = NodeTable.of(self._changes.all_nodes())
             return Diff(log, self._snapshot.nodes, after)
 
-    # --- committing
-
-    def discard_changes(self) -> None:
-        """Forget all uncommitted changes, if there are any."""
-        with self._lock:
-            self._unsettled.forget()
-            self._show(self._snapshot)
-
-    def commit(
-        self,
-        message: str,
-        metadata: dict[str, Any] | None = None,
-        rebase_with: ConflictSolver | None = None,
-        rebase_tries: int = 1_000,
-        *,
-        allow_empty: bool = False,
-    ) -> str:
-        """Publish the changes as the next snapshot of the branch, all or nothing.
-
-        If the branch moved meanwhile, raises ConflictError; with a solver, the changes are
-        rebased and the commit is tried again. Afterwards the session is read-only.
-
-        After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
-        be called again: if it has landed, that raises ConflictError whatever the solver.
-        """
-        with self._lock:
-            self._check_commit(allow_empty=allow_empty)
-            self._refuse_twice()
-            said = self._said(message, metadata)
-            tries = min(rebase_tries, self._context.settings.publish_max_tries)
-            attempt = 0
-            while True:
-                snapshot = self._write(said)
-                try:
-                    self._publish(snapshot)
-                except ConflictError:
-                    if rebase_with is None or attempt >= tries:
-                        raise
-                else:
-                    return str(snapshot.id)
-                back_off(self._context.settings, attempt)
-                attempt += 1
-                self._rebase(rebase_with)
-
-    def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes as a snapshot that no branch points to; returns its id."""
-        with self._lock:
-            self._check_commit(allow_empty=False)
-            snapshot = self._write(self._said(message, metadata))
-            self._confirm_lease()
-            self._context.storage.sync()
-            self._finish(snapshot)
-            return str(snapshot.id)
-
-    def amend(
-        self,
-        message: str,
-        metadata: dict[str, Any] | None = None,
-        *,
-        allow_empty: bool = False,
-    ) -> str:
-        """Replace the tip of the branch by a snapshot that has its changes and ours."""
-        with self._lock:
-            self._check_commit(allow_empty=allow_empty)
-            self._refuse_twice()
-            parent, replaced = self._context.history.replaceable(self._snapshot)
-            snapshot = self._write(self._said(message, metadata), parent, replaced)
-            self._publish(snapshot)
-            return str(snapshot.id)
-
-    def rebase(self, solver: ConflictSolver) -> None:
-        """Lay the changes over the newest snapshot of the branch.
-
-        Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
-        the session is as it was.
-        """
-        with self._lock:
-            self._check_writable()
-            self._rebase(solver)
-
-    commit_async = async_twin(commit)
-    flush_async = async_twin(flush)
-    amend_async = async_twin(amend)
-    rebase_async = async_twin(rebase)
-
-    def _check_commit(self, *, allow_empty: bool) -> None:
-        self._check_writable()
-        if self._unmerged_forks:
-            warnings.warn(
-                "this session was forked and no fork was merged back: changes of forks that are "
-                "not merged are not committed",
-                UserWarning,
-                stacklevel=3,
-            )
-        if self._changes.is_empty and not allow_empty:
-            raise SessionStateError("cannot commit, no changes made to the session")
-
-    def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        given = {} if metadata is None else plain_metadata(metadata)
-        properties = {**self._default_metadata, **given}
-        return CommitMessage(check_message(message), properties, self._started_at)
-
-    def _write(
-        self,
-        said: CommitMessage,
-        parent: Snapshot | None = None,
-        replaced: TransactionLog | None = None,
-    ) -> Snapshot:
-        self._packs.write_all()
-        # A snapshot over what is gone would be of no use, and a burden to who collects.
-        self._confirm_lease()
-        return write_commit(
-            self._context.files,
-            self._snapshot,
-            self._changes,
-            said,
-            self._context.settings,
-            parent=parent,
-            replaced=replaced,
-        )
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        assert self._tip is not None
-        self._confirm_lease()
-        # Before it is tried: it may be interrupted at any point.
-        self._unsettled.add(snapshot.id)
-        try:
-            self._context.refs.advance(self._tip, snapshot.id)
-        except ConflictError:
-            self._unsettled.settle(snapshot.id)
-            raise
-        except CommitStateUnknownError as error:
-            raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
-        self._finish(snapshot)
-
-    def _refuse_twice(self) -> None:
-        """Raise ConflictError if an earlier commit of these changes has landed after all."""
-        if self._unsettled:
-            assert self._tip is not None
-            tip = self._context.refs.tip(self._tip.branch)
-            self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
-
-    def _confirm_lease(self) -> None:
-        """Make sure that nothing that we need was collected, if that could have happened."""
-        if self._lease is None or self._lease.confirm():
-            return
-        lost = missing_chunk_files(self._context, self._changes)
-        if lost:
-            raise SessionStateError(
-                f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
-                "collected as garbage: the session was suspended or cut off for longer than its "
-                "lease held; write them again in a new session"
-            )
-        if self._snapshot.parent_id is None or self._base_stays():
-            self._lease.looked()
-            return
-        raise SessionStateError(
-            f"snapshot {self._snapshot.id} that this session is based on was collected as garbage: "
-            "no branch had it any more, and the session was suspended or cut off for longer than "
-            "its lease held; start a new session"
-        )
-
-    def _base_stays(self) -> bool:
-        """Whether our base is there, and no collection that runs is about to delete it."""
-        context = self._context
-        try:
-            with pinned(context.storage, context.format.layout, self._snapshot.id):
-                return True
-        except SnapshotNotFoundError:
-            return False
-
-    def _finish(self, snapshot: Snapshot) -> None:
-        if self._lease is not None:
-            self._lease.end()
-        self._tip = None
-        self._unmerged_forks = False
-        self._show(snapshot)
-
-    def _rebase(self, solver: ConflictSolver) -> None:
-        assert self._tip is not None
-        tip = self._context.refs.tip(self._tip.branch)
-        if tip is None or tip.snapshot_id is None:
-            raise ConflictError(
-                f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
-            )
-        if tip.snapshot_id == self._snapshot.id:
-            self._tip = tip
-            return
-        self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
-        theirs = self._context.history.changes_between(self._snapshot.id, tip.snapshot_id)
-        if theirs is None:
-            raise ConflictError(
-                f"branch {tip.branch!r} was reset: its history no longer has snapshot "
-                f"{self._snapshot.id} that this session is based on; start a new session",
-                str(self._snapshot.id),
-                str(tip.snapshot_id),
-            )
-        head = self._context.files.read_snapshot(tip.snapshot_id)
-        ours = self._portable_changes()
-        every = not isinstance(solver, ConflictDetector)
-        unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
-        view = MeetingView(self._context, self._snapshot, head, looking_at)
-        rebase_changes(view, ours, theirs, self._view.chunks, solver)
-        self._unsettled.forget()
-        self._tip = tip
-        self._show(head, ours)
-
-    def _portable_changes(self) -> ChangeSet:
-        """A copy of the changes that means the same on another base, and next to others."""
-        with self._lock:
-            self._packs.write_all()
-            copied = self._changes.copy()
-            copied.make_clears_explicit(self._view.chunks.table)
-            return copied
+    @staticmethod
+    def _looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
+        """A read-only session on a snapshot, with changes laid over it if given."""
+        return looking_at(context, snapshot, changes)
 
     # --- cooperating writers
 
@@ -576,7 +329,12 @@ class ForkSession(Session):
             node = self._view.array(path)
             edits = self._changes.edits(node)
             tiles = write_tiles(
-                self._context.files, self._view.chunks, node, edits, self._context.settings
+                self._context.files,
+                self._snapshot,
+                self._view.chunks,
+                node,
+                edits,
+                self._context.settings,
             )
             self._context.storage.sync()
             return tiles

@@ -10,20 +10,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from icefloe.errors import ObjectNotFoundError
-from icefloe.model.chunk_refs import ChunkKind
-from icefloe.model.ids import ChunkFileId
 from icefloe.versioning import leases
 from icefloe.versioning.keeper import keep_calling
 from icefloe.versioning.leases import Lease
 
 if TYPE_CHECKING:
-    from icefloe.changes.change_set import ChangeSet
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
-    from icefloe.versioning.context import Context
 
 AUTOMATIC_AFTER_SECONDS = 300.0
 """Age from which a session has a lease."""
@@ -103,25 +96,3 @@ class SessionLease:
             self._ended = True
             if self._lease is not None:
                 self._lease.release()
-
-
-def missing_chunk_files(context: Context, changes: ChangeSet) -> list[str]:
-    """Keys of chunk files that uncommitted changes refer to and that are not there."""
-    found: set[bytes] = set()
-    for edits in changes.chunks.values():
-        own = edits.apply(None)
-        if own is not None:
-            native = np.flatnonzero(own.refs.kinds == ChunkKind.NATIVE)
-            used = own.refs.files[np.unique(own.refs.sources[native])]
-            found.update(row.tobytes() for row in used)
-    keys = [context.format.layout.chunk_file(ChunkFileId(each)) for each in sorted(found)]
-    there = context.files.in_parallel(lambda key: _exists(context.storage, key), keys)
-    return [key for key, exists in zip(keys, there, strict=True) if not exists]
-
-
-def _exists(storage: Storage, key: str) -> bool:
-    try:
-        storage.head(key)
-    except ObjectNotFoundError:
-        return False
-    return True

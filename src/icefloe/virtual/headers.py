@@ -191,13 +191,14 @@ def load_region(
     array: ParsedArray, sources: VirtualChunkResolver, region: tuple[slice, ...]
 ) -> npt.NDArray[Any]:
     """The values of a region of an array, not decoded."""
+    whole: tuple[Any, ...] = (*region, ...)  # the ellipsis keeps an array without axes an array
     if array.values is not None:
-        return array.values[region]
+        return np.asarray(array.values[whole])
     if array.reader is not None:
         return array.reader(region)
     plain = _plain_values(array, sources)
     if plain is not None:
-        return plain[region]
+        return np.asarray(plain[whole])
     import zarr
     from zarr.core.buffer import cpu
     from zarr.storage import MemoryStore

@@ -93,6 +93,8 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
         group=options.group,
         parser=options.parser,
         for_copies=options.for_copies,
+        drop=options.drop_variables,
+        load=options.loadable_variables or (),
     )
     arrays = {
         options.rename.get(name, name): _renamed(array, options.rename)
@@ -156,7 +158,7 @@ def reference_files(
         file_format: Format of the files; found out if not given.
         file_group: Which group of the files to read.
         parser: A parser of VirtualiZarr to use instead of ours. What it says is believed: our
-            checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
+            checks of HDF5 (links to other files, skipped filters) are not made.
         compat: `equals`: variables without any of these dimensions must be the same in all files.
             `override`: those of the first file are taken.
         check: How readers notice that a file has changed: `etag`, `last_modified`, `none`, or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LEAST_COORDINATE_CHUNK = 1024
 """Coordinates have chunks of at least this length, so that appending needs few of them."""
+_MOST_STORED_CHUNK_BYTES = 32 << 20
 
 
 class VariablePlanner:
@@ -390,10 +391,10 @@ def _stored_document(
     fresh = array_document(
         shape=document["shape"],
         dtype=dtype,
-        chunk_shape=chunk_shape,
+        chunk_shape=_of_some_megabytes(chunk_shape, dtype.itemsize),
         dims=document["dimension_names"],
         attributes={},
-        fill_value="" if dtype.kind == "T" else dtype.type(),
+        fill_value=_nothing(dtype),
         codecs=codecs,
     )
     same_type = fresh["data_type"] == document["data_type"]
@@ -420,3 +421,21 @@ def _shown(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> str:
     index = np.argwhere(np.asarray(values != other))
     place = tuple(index[0].tolist()) if len(index) else (0,) * values.ndim
     return f"{values[place]} at {list(place)}"
+
+
+def _of_some_megabytes(chunk_shape: list[int], itemsize: int) -> list[int]:
+    """A shape of chunks that are not too large to be read one by one: cut along the first axes."""
+    shape = list(chunk_shape)
+    for axis, size in enumerate(shape):
+        rest = max(1, itemsize) * prod(shape[axis + 1 :])
+        shape[axis] = min(size, max(1, _MOST_STORED_CHUNK_BYTES // rest))
+        if shape[axis] > 1:
+            break
+    return shape
+
+
+def _nothing(dtype: np.dtype[Any]) -> Any:
+    """What stands where nothing was written: no text, zeros."""
+    if dtype.names is not None:
+        return np.zeros((), dtype).item()
+    return "" if dtype.kind == "T" else dtype.type()

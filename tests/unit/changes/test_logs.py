@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from icefloe.changes.compare import compare_chunks, compare_nodes
-from icefloe.changes.logs import combine
+from icefloe.changes.logs import brings_back, combine
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.ids import ManifestId, NodeId
@@ -61,6 +61,24 @@ def test_a_new_array_whose_definition_changed_is_in_both() -> None:  # api-facts
         [TransactionLog(new_arrays=frozenset({C})), TransactionLog(updated_arrays=frozenset({C}))]
     )
     assert combined.new_arrays == combined.updated_arrays == {C}
+
+
+def test_a_node_that_comes_back_is_there() -> None:
+    created = TransactionLog(new_arrays=frozenset({A}), updated_chunks={A: index(1)})
+    deleted = TransactionLog(deleted_arrays=frozenset({A}))
+    edited = TransactionLog(updated_chunks={A: index(2)})
+    assert combine([created, deleted, created]) == created
+    assert combine([created, deleted, created, deleted]) == TransactionLog()
+    back = combine([edited, deleted, created])
+    assert back.updated_arrays == {A}
+    assert back.updated_chunks == {A: index(1, 2)}
+    assert not back.new_arrays | back.deleted_arrays
+    assert combine([deleted, created, deleted]) == TransactionLog(
+        deleted_arrays=frozenset({A}), updated_chunks={A: index(1)}
+    )
+    # Chunk 3 of the node as it was would be missing from the combined log.
+    assert brings_back([deleted, edited, created])
+    assert not brings_back([created, edited, deleted])
 
 
 def group(node_id: NodeId, path: str, label: str = "") -> Node:

@@ -12,21 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
+from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tables.columns import read_variables
 from icefloe.spark.tables.decoding import Reading
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import Scan
-from icefloe.spark.tables.statistics import read_entries, summarize_block, write_entries
+from icefloe.spark.tables.statistics import read_entries
+from icefloe.spark.written_statistics import WrittenStatistics
 
 
 def keep_statistics(session: icefloe.Session, name: str = "v") -> None:
-    variable = read_variables(session)[name]
-    values = session.read_region(variable.path)
-    entries = summarize_block(values, (0,) * values.ndim, variable.units, variable.decoding)
-    assert entries is not None
-    there = {tuple(c) for c in session.chunk_coords(variable.path).tolist()}
-    rows = [row for row, c in enumerate(entries.coords.tolist()) if tuple(c) in there]
-    write_entries(session, variable, type(entries)(entries.coords[rows], entries.numbers[rows]))
+    path = f"/{name}"
+    summaries = Summaries(session, [path])
+    summaries.add_chunks(path, session.chunk_coords(path))
+    statistics = WrittenStatistics(session)
+    statistics.take_own(summaries)
+    statistics.write()
 
 
 def make(data: np.ndarray, chunks: tuple[int, ...], **arguments: Any) -> icefloe.Repository:

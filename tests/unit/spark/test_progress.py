@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from icefloe.spark.progress import Shown, Silent, TerminalBar, bar, choose
+from icefloe.spark.progress import Picture, Shown, Silent, TerminalBar, bar, choose
 
 
 class Terminal(io.StringIO):
@@ -35,3 +35,21 @@ def test_a_bar_is_full_at_the_end():
     assert bar("job", 2, 2, 1.2).startswith("job █")
     assert "·" not in bar("job", 2, 2, 1.2)
     assert "2/2 tasks, 1 s" in bar("job", 2, 2, 1.2)
+
+
+def test_the_end_says_whether_it_was_a_good_one():
+    for error, word in ((ValueError(), "failed"), (KeyboardInterrupt(), "cancelled")):
+        screen = Terminal()
+        line = TerminalBar("job", screen)
+        line.update(1, 4)
+        line.close(error)
+        assert screen.getvalue().endswith(f", {word}\n")
+
+
+def test_names_are_no_html():
+    shown = Picture("<b>&", 1, 4, 7200.0, "")._repr_html_()
+    assert "<b>" not in shown
+    assert "&lt;b&gt;&amp;" in shown
+    assert "width:25.0%" in shown
+    assert "1 of 4 tasks, 2:00:00" in shown
+    assert str(Picture("job", 1, 4, 150.0, "failed")).endswith("1/4 tasks, 2:30 min, failed")

@@ -16,7 +16,7 @@ from icefloe.model.manifest import lay_out
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
@@ -53,9 +53,11 @@ class DatasetCodec(Record, frozen=True):
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
         arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
-        return _file(manifest_table.encode_manifest(*(arranged or lay_out(parts)), self.level))
+        index, blocks = arranged or lay_out(parts)
+        return _file(manifest_table.encode_manifest(index, blocks, self.level, numbers or {}))
 
     def decode_manifest_index(
         self, prefix: bytes, size: int, key: str

@@ -1,6 +1,6 @@
 """Chunk manifests as Parquet tables for any engine (R0-52 to R0-63).
 
-Rows are sorted by `array_id` and `coord`; row groups are the blocks that a lookup reads, with
+Rows are sorted by array and `coord`; row groups are the blocks that a lookup reads, with
 statistics of both columns. Our notes in the footer say where each array and row group is, so that
 the footer and one row group are enough to find a chunk.
 """
@@ -8,6 +8,8 @@ the footer and one row group are enough to find a chunk.
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,7 +44,7 @@ from icefloe.model.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -92,24 +94,38 @@ _decoder = msgspec.msgpack.Decoder(_Notes)
 # --- writing
 
 
-def encode_manifest(index: ManifestIndex, blocks: Sequence[Block], level: int) -> bytes:
-    """The bytes of a manifest of at least one reference."""
+def encode_manifest(
+    index: ManifestIndex,
+    blocks: Sequence[Block],
+    level: int,
+    others: Mapping[NodeId, int] = MappingProxyType({}),
+) -> bytes:
+    """The bytes of a manifest of at least one reference; see `other_numbers` for `others`."""
     if not blocks:
         raise InvalidInputError("a manifest has at least one reference; leave out empty ones")
     longest = max(int(block.refs.lengths.max()) for block in blocks)
     bits = 32 if longest < 2**32 else 64
     schema = manifest_schema(bits)
-    writer = ParquetWriter(schema, level, is_wide=bits != 32, sorted_by=2)
+    numbers = {each: others.get(each, prefix_number(each)) for each in index.arrays}
+    # Arrays stand in the order of their ids, which is that of their numbers but for merged ones.
+    is_sorted = all(one < other for one, other in pairwise(numbers.values()))
+    writer = ParquetWriter(schema, level, is_wide=bits != 32, sorted_by=2 if is_sorted else 0)
     for number, block in enumerate(blocks):
-        writer.write(_table(index, number, block, schema))
+        writer.write(_table(index, number, block, schema, numbers))
     notes = _make_notes(index, blocks, writer.spans)
     notes.crcs = _u4(writer.crcs)
     return writer.close(notes)
 
 
-def _table(index: ManifestIndex, number: int, block: Block, schema: pa.Schema) -> pa.Table:
+def _table(
+    index: ManifestIndex,
+    number: int,
+    block: Block,
+    schema: pa.Schema,
+    numbers: Mapping[NodeId, int],
+) -> pa.Table:
     start, stop = index.block_rows[number : number + 2].tolist()
-    ids, coords = _identities(index, start, stop, block)
+    ids, coords = _identities(index, start, stop, block, numbers)
     # The blocks of a manifest share dictionaries of all of its files.
     refs = block.refs.compact()
     native = refs.kinds == ChunkKind.NATIVE
@@ -129,7 +145,11 @@ def _table(index: ManifestIndex, number: int, block: Block, schema: pa.Schema) -
 
 
 def _identities(
-    index: ManifestIndex, start: int, stop: int, block: Block
+    index: ManifestIndex,
+    start: int,
+    stop: int,
+    block: Block,
+    numbers_of: Mapping[NodeId, int],
 ) -> tuple[npt.NDArray[np.uint64], pa.Array]:
     """Array number and encoded coordinates of each row of a block."""
     arrays = index.arrays
@@ -147,7 +167,7 @@ def _identities(
             assert block.positions is not None
             positions = block.positions[low - start : high - start]
         data, edges = coordinates.encode(array.extents.delinearize(positions))
-        numbers.append(np.full(high - low, prefix_number(node_id), dtype=np.uint64))
+        numbers.append(np.full(high - low, numbers_of[node_id], dtype=np.uint64))
         pieces.append(data)
         bounds.append(edges[1:] + end)
         end += len(data)

@@ -22,7 +22,7 @@ from icefloe.formats.dataset.parquet_files import (
     read_notes,
     read_table,
 )
-from icefloe.formats.port import numbered_id, prefix_number
+from icefloe.formats.port import numbered_id, other_numbers, prefix_number
 from icefloe.formats.repository import snapshot_columns
 from icefloe.formats.repository.snapshot_columns import check_paths, load_node
 from icefloe.formats.zarr_parts import parse_document
@@ -45,7 +45,8 @@ _JSON = "json:"
 
 def encode_snapshot(snapshot: Snapshot, level: int) -> bytes:
     """The bytes of a structure file."""
-    rows = [_row(node) for node in snapshot.nodes]
+    others = other_numbers(snapshot)
+    rows = [_row(node, others.get(node.id, prefix_number(node.id))) for node in snapshot.nodes]
     widths = _widths(rows)
     schema = structure_schema(widths)
     writer = ParquetWriter(schema, level, is_wide=not widths.is_strict)
@@ -54,7 +55,7 @@ def encode_snapshot(snapshot: Snapshot, level: int) -> bytes:
     return writer.close(None, packed=snapshot_columns.encode_snapshot(snapshot))
 
 
-def _row(node: Node) -> dict[str, Any]:
+def _row(node: Node, number: int) -> dict[str, Any]:
     ref = node.attributes
     whole = node.document
     if ref is not None:
@@ -62,7 +63,7 @@ def _row(node: Node) -> dict[str, Any]:
     document = parse_document(whole)
     attributes = document.get("attributes") if ref is None else None
     return {
-        "id": prefix_number(node.id),
+        "id": number,
         "type": "array" if node.is_array else "group",
         "path": node.path,
         "array_metadata": _array_metadata(document, node) if node.is_array else None,

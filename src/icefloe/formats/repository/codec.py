@@ -27,7 +27,7 @@ from icefloe.model.manifest import lay_out
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
@@ -82,8 +82,10 @@ class RepositoryCodec(Record, frozen=True):
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
         arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
+        del numbers
         if self.spec_version == COLUMNS_VERSION:
             return manifest_columns.encode_manifest(*(arranged or lay_out(parts)), self.level)
         from icefloe.formats.repository import rows

@@ -11,7 +11,7 @@ from icefloe.formats.store import manifest_json, snapshot_json
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
@@ -44,9 +44,10 @@ class StoreCodec(Record, frozen=True):
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
         arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        numbers: Mapping[NodeId, int] | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
-        del arranged
+        del arranged, numbers
         return _file(manifest_json.encode_manifest(parts))
 
     def decode_manifest_index(

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
+from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tables.encoding import encode
-from icefloe.spark.tables.statistics import Entries, summarize_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -88,8 +88,7 @@ class Assembler:
         self._plan = plan
         self.refused = Refused()
         self.cells = 0
-        self.statistics: dict[str, list[Entries]] = {}
-        """Of the chunks that were written, by path of the array."""
+        self.summaries = Summaries(session, plan.statistics)
 
     def refuse_outside(self, rows: pa.RecordBatch) -> None:
         """Count rows that are not in the grid."""
@@ -181,11 +180,7 @@ class Assembler:
         own = tuple(region[at] for at in back)
         values = block.transpose(back)
         self._session.write_region(target.path, own, values)
-        if self._plan.statistics:
-            start = [one.start for one in own]
-            entries = summarize_block(values, start, target.units, target.decoding)
-            if entries is not None:
-                self.statistics.setdefault(target.path, []).append(entries)
+        self.summaries.add(target.path, own, values)
 
     def refuse_duplicates(self, places: Numbers) -> None:
         """Count rows for cells that had a row before, by their positions (n, dimensions)."""

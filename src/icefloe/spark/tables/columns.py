@@ -115,7 +115,7 @@ def read_variables(
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
-            found[name] = _variable(session, name, path, reading)
+            found[name] = variable_of(session, path, reading)
     return found
 
 
@@ -129,14 +129,15 @@ def _no_group(session: Session, folder: str, node: Node | None) -> str:
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def _variable(session: Session, name: str, path: str, reading: Reading) -> Variable:
+def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+    """An array as a column."""
     plan = plan_of(session, path)[1]
     metadata = plan.metadata
     named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))
     dtype = np.dtype(plan.dtype)
     return Variable(
-        name,
+        paths.name(path),
         path,
         dims,
         plan.shape,

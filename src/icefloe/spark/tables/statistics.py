@@ -8,6 +8,7 @@ other cells, the entry means nothing any more and is never used.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,15 @@ import zarr
 
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
+from icefloe.spark.tables.summarizing import NUMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
     from icefloe.spark.tables.columns import Variable
     from icefloe.spark.tables.decoding import Decoding
     from icefloe.versioning.session import Session
@@ -32,11 +35,13 @@ if TYPE_CHECKING:
 
 GROUP = "/.statistics"
 """Where statistics are: a group for each array, by the id of its node."""
+_ARRAY = "entries"
 _WORDS = 4
-_NUMBERS = 3
+_WIDTH = NUMBERS + _WORDS
+_NAME_BYTES = 12
 _ENTRIES_PER_CHUNK = 16_384
 _EXACT = 2.0**53
-_FORM = 1
+_FORM = 2
 
 
 class Entries(Record, frozen=True, eq=False):
@@ -46,46 +51,19 @@ class Entries(Record, frozen=True, eq=False):
     """Coordinates of the chunks, (n, rank)."""
     numbers: Any
     """Smallest and largest stored value and number of missing ones, (n, 3); NaN if all are."""
+    words: Any
+    """What they are about, see `bindings`, (n, 4)."""
 
 
-def summarize(values: npt.NDArray[Any], decoding: Decoding) -> tuple[float, float, int] | None:
-    """Smallest and largest stored value and the number of missing ones; None if there are none."""
-    if decoding.dtype == "string" or np.dtype(decoding.dtype).kind not in "biuf":
-        return None
-    flat = values.reshape(-1)
-    mask = decoding.missing_mask(flat)
-    if decoding.unsigned is not None:
-        flat = np.ascontiguousarray(flat).view(decoding.unsigned)
-    if flat.dtype.kind == "f":
-        nans = np.isnan(flat)
-        mask = nans if mask is None else mask | nans
-    missing = 0 if mask is None else int(mask.sum())
-    if missing == flat.size:
-        return np.nan, np.nan, missing
-    left = flat if mask is None else flat[~mask]
-    return float(left.min()), float(left.max()), missing
-
-
-def summarize_block(
-    values: npt.NDArray[Any],
-    start: Sequence[int],
-    chunk_shape: Sequence[int],
-    decoding: Decoding,
-) -> Entries | None:
-    """Statistics of all chunks of a block that begins at the corner of one."""
-    counts = [-(-size // c) for size, c in zip(values.shape, chunk_shape, strict=True)]
-    coords, numbers = [], []
-    for place in np.ndindex(*counts):
-        part = tuple(slice(p * c, (p + 1) * c) for p, c in zip(place, chunk_shape, strict=True))
-        found = summarize(values[part], decoding)
-        if found is None:
-            return None
-        coords.append([s // c + p for s, c, p in zip(start, chunk_shape, place, strict=True)])
-        numbers.append(found)
-    return Entries(
-        np.array(coords, dtype=np.int64).reshape(-1, values.ndim),
-        np.array(numbers, dtype=np.float64).reshape(-1, _NUMBERS),
-    )
+def bound(
+    coords: Coords, numbers: Floats, table: ArrayChunks | None, variable: Variable
+) -> Entries:
+    """Entries about chunks as a table refers to them; of others nothing can be kept."""
+    words = np.zeros((len(coords), _WORDS), dtype=np.uint64)
+    if table is not None and len(coords):
+        words = bindings(table, coords, variable.shape, variable.units)
+    known = (words != 0).any(axis=1)
+    return Entries(coords[known], numbers[known], words[known])
 
 
 def bindings(
@@ -102,17 +80,17 @@ def bindings(
     refs = table.refs.take(rows[there])
     names = np.zeros((len(there), 16), dtype=np.uint8)
     native = refs.kinds == ChunkKind.NATIVE
-    names[native, :12] = refs.files[refs.sources[native]]
+    names[native, :_NAME_BYTES] = _file_names(refs.files)[refs.sources[native]]
     for row in np.flatnonzero(refs.kinds == ChunkKind.INLINE).tolist():
         start, length = int(refs.offsets[row]), int(refs.lengths[row])
-        names[row, :12] = _digest(refs.inline[start : start + length])
+        names[row, :_NAME_BYTES] = _digest(refs.inline[start : start + length])
     known = np.ones(len(there), dtype=bool)
     virtual = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
     for source in np.unique(refs.sources[virtual]).tolist():
         of_source = virtual[refs.sources[virtual] == source]
         etag, modified = refs.locations.etags[source], int(refs.locations.modified[source])
         text = f"{refs.locations.urls[source]}\n{etag}\n{modified}"
-        names[of_source, :12] = _digest(text.encode())
+        names[of_source, :_NAME_BYTES] = _digest(text.encode())
         # Without a checksum the file may change and nobody would know.
         known[of_source] = bool(etag) or modified != 0
     packed = names.view("<u8").reshape(-1, 2)
@@ -125,8 +103,17 @@ def bindings(
     return words
 
 
+def _file_names(files: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Ids of chunk files in 12 bytes: their own, or a digest of those that others made wider."""
+    names: npt.NDArray[np.uint8] = files[:, :_NAME_BYTES].copy()
+    for row in np.flatnonzero(files[:, _NAME_BYTES:].any(axis=1)).tolist():
+        names[row] = _digest(files[row].tobytes())
+    return names
+
+
 def _digest(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(hashlib.blake2b(data, digest_size=12).digest(), dtype=np.uint8)
+    digest = hashlib.blake2b(data, digest_size=_NAME_BYTES).digest()
+    return np.frombuffer(digest, dtype=np.uint8)
 
 
 def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[int]) -> Words:
@@ -144,25 +131,16 @@ def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[in
 def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
     """Keep statistics of chunks in a session, for its commit."""
     node = session.get_node(variable.path)
-    table = session.chunk_table(variable.path)
-    if node is None or node.array is None or table is None or not len(entries.coords):
+    if node is None or node.array is None or not len(entries.coords):
         return
-    shape, units = variable.shape, variable.units
-    grid = _grid(shape, units)
-    numbers, words = _open(session, str(node.id), variable, grid)
-    place = tuple(entries.coords.T)
-    bound = bindings(table, entries.coords, shape, units)
-    _set(numbers, place, entries.numbers)
-    _set(words, place, bound)
-
-
-def _set(array: zarr.Array[Any], place: tuple[Any, ...], rows: npt.NDArray[Any]) -> None:
-    """Set rows of an array whose last axis is theirs."""
-    low = [int(one.min()) for one in place]
-    high = [int(one.max()) + 1 for one in place]
-    region = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
+    array = _open(session, node, variable)
+    rows = np.empty((len(entries.coords), _WIDTH), dtype=np.uint64)
+    rows[:, :NUMBERS] = np.ascontiguousarray(entries.numbers, dtype=np.float64).view(np.uint64)
+    rows[:, NUMBERS:] = entries.words
+    low = entries.coords.min(axis=0)
+    region = tuple(map(slice, low.tolist(), (entries.coords.max(axis=0) + 1).tolist()))
     block = np.asarray(array[region])
-    block[tuple(one - a for one, a in zip(place, low, strict=True))] = rows
+    block[tuple((entries.coords - low).T)] = rows
     array[region] = block
 
 
@@ -175,48 +153,66 @@ def _meaning(variable: Variable) -> dict[str, Any]:
     decoding = variable.decoding
     return {
         "form": _FORM,
-        "array": variable.path,
         "chunk_shape": list(variable.units),
         "stored": repr((decoding.dtype, decoding.unsigned, decoding.missing)),
     }
 
 
-def _open(
-    session: Session, node_id: str, variable: Variable, grid: tuple[int, ...]
-) -> tuple[zarr.Array[Any], zarr.Array[Any]]:
-    """The two arrays of an array's statistics, as large as its grid."""
-    path = f"{GROUP}/{node_id}"
+def _place(session: Session, node: Node) -> str | None:
+    """The group with the statistics of an array; None if there is none.
+
+    It has the id of the array's node. Where a commit or a migration gave the node another id, it
+    is known by the path that the array had.
+    """
+    own = f"{GROUP}/{node.id}"
+    if session.get_node(own) is not None:
+        return own
+    named = [path for path, array in _groups(session) if array == node.path]
+    if not named:
+        return None
+    others = {str(each.id) for path in session.node_paths("/") if (each := session.get_node(path))}
+    return next((path for path in named if path.rpartition("/")[2] not in others), None)
+
+
+def _groups(session: Session) -> Iterator[tuple[str, Any]]:
+    """All groups of statistics, and which array they say that they are of."""
+    if session.get_node(GROUP) is None:
+        return
+    for path in session.node_paths(GROUP):
+        if path.count("/") == GROUP.count("/") + 1:
+            attributes = json.loads(session.document(path) or b"{}").get("attributes") or {}
+            yield path, attributes.get("array")
+
+
+def _open(session: Session, node: Node, variable: Variable) -> zarr.Array[Any]:
+    """The array of an array's statistics, at least as large as its grid."""
+    path = _place(session, node) or f"{GROUP}/{node.id}"
     meaning = _meaning(variable)
     root = zarr.open_group(session.store, mode="r+")
     group = root.require_group(path.lstrip("/"))
-    if {k: v for k, v in group.attrs.items() if k != "array"} != {
-        k: v for k, v in meaning.items() if k != "array"
-    }:
+    if any(group.attrs.get(key) != value for key, value in meaning.items()):
         session.delete_node(path)
         group = root.require_group(path.lstrip("/"))
-    group.attrs.update(meaning)
-    found = []
-    for name, width, dtype in (("numbers", _NUMBERS, "<f8"), ("bindings", _WORDS, "<u8")):
-        wanted = (*grid, width)
-        if name in group:
-            array: Any = group[name]
-            if array.shape != wanted:
-                array.resize(wanted)
-        else:
-            array = group.create_array(
-                name, shape=wanted, chunks=_entry_chunks(grid, width), dtype=dtype, fill_value=0
-            )
-        found.append(array)
-    return found[0], found[1]
+    group.attrs.update({**meaning, "array": variable.path})
+    grid = _grid(variable.shape, variable.units)
+    if _ARRAY not in group:
+        return group.create_array(
+            _ARRAY, shape=(*grid, _WIDTH), chunks=_entry_chunks(grid), dtype="<u8", fill_value=0
+        )
+    array: Any = group[_ARRAY]
+    wanted = tuple(map(max, (*grid, _WIDTH), array.shape))
+    if array.shape != wanted:
+        array.resize(wanted)
+    return array  # type: ignore[no-any-return]
 
 
-def _entry_chunks(grid: tuple[int, ...], width: int) -> tuple[int, ...]:
+def _entry_chunks(grid: tuple[int, ...]) -> tuple[int, ...]:
     room = _ENTRIES_PER_CHUNK
     chunks = []
     for extent in reversed(grid):
         chunks.append(max(1, min(extent, room)))
         room = max(1, room // chunks[-1])
-    return (*reversed(chunks), width)
+    return (*reversed(chunks), _WIDTH)
 
 
 def read_entries(
@@ -224,24 +220,21 @@ def read_entries(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
     """Numbers for all chunks of an array (grid, 3), and which are of the chunks as they are now."""
     node = session.get_node(variable.path)
-    if node is None:
-        return None
-    path = f"{GROUP}/{node.id}"
-    if session.get_node(f"{path}/bindings") is None:
+    path = None if node is None else _place(session, node)
+    if path is None or session.get_node(f"{path}/{_ARRAY}") is None:
         return None
     group = zarr.open_group(session.store, path=path.lstrip("/"), mode="r")
-    meaning = _meaning(variable)
-    if any(group.attrs.get(key) != meaning[key] for key in ("form", "chunk_shape", "stored")):
+    if any(group.attrs.get(key) != value for key, value in _meaning(variable).items()):
         return None
     grid = _grid(variable.shape, variable.units)
-    numbers = _fitted(session.read_region(f"{path}/numbers"), grid)
-    words = _fitted(session.read_region(f"{path}/bindings"), grid)
-    coords = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1)
-    flat = coords.reshape(-1, len(grid)).astype(np.int64)
+    entries = _fitted(session.read_region(f"{path}/{_ARRAY}"), grid)
+    numbers = np.ascontiguousarray(entries[..., :NUMBERS]).view(np.float64)
     table = session.chunk_table(variable.path)
     if table is None:
         return numbers, np.zeros(grid, dtype=bool)
-    now = bindings(table, flat, variable.shape, variable.units).reshape(*grid, _WORDS)
+    coords = np.argwhere(np.ones(grid, dtype=bool)).astype(np.int64)
+    now = bindings(table, coords, variable.shape, variable.units).reshape(*grid, _WORDS)
+    words = entries[..., NUMBERS:]
     current = (now == words).all(axis=-1) & (words != 0).any(axis=-1)
     return numbers, current
 

@@ -25,6 +25,7 @@ from icefloe.spark.tables.columns import (
 from icefloe.spark.tables.decoding import Decoding
 from icefloe.spark.tables.encoding import encode, fill_of, new_storage, stored_decoding
 from icefloe.spark.tables.selection import select_values
+from icefloe.spark.tables.wanted_statistics import wanted_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +56,8 @@ class WriteRequest(Record, frozen=True):
     attributes: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     coordinates: dict[str, Any] = msgspec.field(default_factory=dict)
     """Coordinate values of a new grid, if not those of the rows."""
-    statistics: bool = False
-    """Whether statistics of the chunks are kept."""
+    statistics: bool | tuple[str, ...] = False
+    """Whether statistics of the chunks are kept, or of which variables."""
 
 
 class Target(Record, frozen=True, eq=False):
@@ -91,7 +92,8 @@ class WritePlan(Record, frozen=True, eq=False):
     clear: bool
     """Whether cells of the allowed positions that get no row become missing."""
     is_new: bool
-    statistics: bool = False
+    statistics: tuple[str, ...] = ()
+    """Arrays of whose chunks statistics are kept."""
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -200,7 +202,9 @@ def prepare(session: Session, request: WriteRequest, found: Found) -> WritePlan:
         plan = _prepare_new(session, request, found, dims, names, replace=operation == "replace")
     else:
         plan = _prepare_existing(session, request, found, dims, names, operation)
-    return msgspec.structs.replace(plan, statistics=request.statistics)
+    written = [target.path for target in plan.targets]
+    wanted = wanted_arrays(session, request.statistics, written, request.group)
+    return msgspec.structs.replace(plan, statistics=wanted)
 
 
 # --- new arrays

@@ -10,7 +10,7 @@ from icefloe.virtual.parsed import ParsedFile
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from icefloe.files.virtual import VirtualChunkResolver
 
@@ -31,6 +31,8 @@ def parse_file(
     group: str | None = None,
     parser: Callable[[str, Any], Any] | None = None,
     for_copies: bool = False,
+    drop: Collection[str] = (),
+    load: Collection[str] = (),
 ) -> ParsedFile:
     """Read the documents and references of a file, not its data.
 
@@ -41,6 +43,8 @@ def parse_file(
         group: Which group of the file to read, its root by default.
         parser: A parser of VirtualiZarr to use instead of ours.
         for_copies: Whether values will be read, and references are not needed.
+        drop: Names of variables that are not needed, and need not be understood.
+        load: Names or patterns of variables whose values will be read.
     """
     store = AuthorizedStore(sources)
     url = sources.absolute(url)
@@ -54,14 +58,38 @@ def parse_file(
     if found == "hdf5" and for_copies:
         from icefloe.virtual.parsers.hdf5 import parse_hdf5_for_copies
 
-        return parse_hdf5_for_copies(url, store, group)
+        return parse_hdf5_for_copies(url, store, group, drop=drop)
     try:
-        return _parse(found, url, store, group)
+        if found == "hdf5":
+            from icefloe.virtual.parsers.hdf5 import parse_hdf5
+
+            parsed = parse_hdf5(url, store, group, drop=drop, load=load)
+        else:
+            parsed = _parse(found, url, store, group)
     except _SIGNS_OF_DAMAGE as error:
         if isinstance(error, IcefloeError):
             raise
         msg = f"{url} cannot be read as {found}: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
+    _check_complete(parsed)
+    return parsed
+
+
+def _check_complete(parsed: ParsedFile) -> None:
+    """Raise InvalidInputError if a file ends before its data do."""
+    size = None if parsed.status is None else parsed.status.size
+    if size is None:
+        return
+    for name, array in parsed.arrays.items():
+        refs = array.references
+        if refs.urls != [parsed.url] or not len(refs):
+            continue
+        end = int((refs.offsets + refs.lengths).max())
+        if end > size:
+            raise InvalidInputError(
+                f"{parsed.url} is cut off: it has {size} bytes, and {name!r} needs {end}; get a "
+                "complete copy of the file"
+            )
 
 
 def detect_format(url: str, store: AuthorizedStore) -> FileFormat:
@@ -103,10 +131,6 @@ def _parse(
     file_format: FileFormat, url: str, store: AuthorizedStore, group: str | None
 ) -> ParsedFile:
     match file_format:
-        case "hdf5":
-            from icefloe.virtual.parsers.hdf5 import parse_hdf5
-
-            return parse_hdf5(url, store, group)
         case "zarr":
             from icefloe.virtual.parsers.zarr_stores import parse_zarr
 

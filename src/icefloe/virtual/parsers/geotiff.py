@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import IcefloeError, InvalidInputError
 from icefloe.virtual.parsed import (
     ParsedArray,
     ParsedFile,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BAND_DATA = "band_data"
 """What the image is called, as by rioxarray."""
+_DIFFERENCES = "HorizontalDeltaCodec"
 _POINT = 2
 """GTRasterTypeGeoKey: the tiepoint is the middle of a pixel, not its corner."""
 
@@ -36,14 +37,33 @@ def parse_geotiff(url: str, store: AuthorizedStore) -> ParsedFile:
         with quietly():
             registry: Any = AuthorizedRegistry(store)
             found, attributes = arrays_of(VirtualTIFF(ifd=0)(url, registry))
-    except (OSError, KeyError, ValueError, TypeError, NotImplementedError) as error:
+    except IcefloeError:
+        raise
+    except Exception as error:
+        # The library for TIFF has errors of its own, and also panics, for files that are damaged.
         msg = f"{url} cannot be read as TIFF: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
     image = found["0"]
+    _check_differences(image.document, url)
     described = {**image.document, "attributes": _plain(image.document["attributes"])}
     image = msgspec.structs.replace(image, document=described)
     arrays = {BAND_DATA: image, **_coordinates(image)}
     return ParsedFile(url, "geotiff", store.status(url), arrays, attributes)
+
+
+def _check_differences(document: dict[str, Any], url: str) -> None:
+    """Refuse differences of neighbours whose high byte is first.
+
+    The codec adds them up as if the low byte were, which gives other values and no error.
+    """
+    codecs = document["codecs"]
+    orders = [(codec.get("configuration") or {}).get("endian") for codec in codecs]
+    if _DIFFERENCES in [codec["name"] for codec in codecs] and "big" in orders:
+        raise InvalidInputError(
+            f"{url} has differences of pixels (predictor 2) in big-endian byte order, which no "
+            "codec reads; write it again in little-endian order (gdal_translate -co ENDIANNESS="
+            "LITTLE), or copy it with rioxarray"
+        )
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from icefloe.virtual.parsed import (
     array_document,
     array_of_values,
 )
+from icefloe.virtual.parsers.grib2_sections import check_messages
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,6 +40,7 @@ def parse_grib(url: str, store: AuthorizedStore) -> ParsedFile:
         raise InvalidInputError(
             f"{url} is GRIB edition {found_edition}; editions 1 and 2 can be referenced"
         )
+    check_messages(data, url)
     try:
         found = parse_grib_dataset(data)
     # The library panics on what it does not know, and its panics are no Exceptions.

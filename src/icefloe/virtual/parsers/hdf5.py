@@ -1,8 +1,9 @@
-"""Parses HDF5 and NetCDF 4 by VirtualiZarr, and what it cannot describe by h5py."""
+"""Parses HDF5 and NetCDF 4: which datasets of which group, and never another file."""
 
 from __future__ import annotations
 
-from math import prod
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -11,88 +12,141 @@ import numpy as np
 from icefloe.config.locations import parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
-from icefloe.virtual.parsers.manifest_stores import arrays_of
+from icefloe.virtual.parsers.hdf5_datasets import (
+    IndescribableError,
+    attributes_of,
+    check_type,
+    dataset_attributes,
+    described,
+    is_text,
+    read_whole,
+)
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import h5py
 
     from icefloe.virtual.authorized import AuthorizedStore
 
-_NEVER_SKIPPED = {1, 2, 3}
-"""Filters that HDF5 applies to every chunk: deflate, shuffle, fletcher32."""
-_MAX_SPARSE_CHUNKS = 10_000_000
 _MAX_LINKS = 16
 """HDF5 itself follows so many in a row."""
+_NAMELESS = "phony_dim_"
+"""What dimensions without a name are called, and a number."""
+_UNREADABLE = (OSError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError)
+"""What h5py raises where a file is damaged, or says something that makes no sense."""
 
 
-def parse_hdf5(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
-    """Read the metadata of a group of a file."""
-    import h5py
-    from virtualizarr.parsers import HDFParser
+def parse_hdf5(
+    url: str,
+    store: AuthorizedStore,
+    group: str | None = None,
+    *,
+    drop: Collection[str] = (),
+    load: Collection[str] = (),
+) -> ParsedFile:
+    """Read the metadata of a group of a file.
 
-    from icefloe.virtual.authorized import AuthorizedRegistry
-
-    reader = _readable(url, store)
-    try:
-        with h5py.File(reader, mode="r") as file:
-            where = _group(file, group, url)
-            own = _described_here(where, url)
-            # The parser would describe all groups below, too, and follow their links.
-            below = [name for name in where if isinstance(where[name], h5py.Group)]
-        parser = HDFParser(
-            group=group, drop_variables=sorted({*own, *below}), reader_factory=lambda *_: reader
-        )
-        with quietly():
-            arrays, attributes = arrays_of(parser(url, cast("Any", AuthorizedRegistry(store))))
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        msg = f"{url} cannot be read as HDF5: {type(error).__name__}: {error}"
-        raise InvalidInputError(msg) from error
-    found = _as_long_as_their_dimensions({**arrays, **own})
+    Args:
+        url: The file.
+        store: Where it is read from.
+        group: Which of its groups; the root by default.
+        drop: Names of datasets that are not looked at.
+        load: Names or patterns of datasets whose values are wanted; they are read by h5py where
+            references cannot describe them.
+    """
+    with _readable_as_hdf5(url), _opened(url, store) as file, quietly():
+        where = _group(file, group, url)
+        arrays = {}
+        names = _DimensionNames(str(where.name))
+        for name, dataset in _datasets(where, url, drop):
+            dims = names.of(dataset)
+            is_wanted = dims == [name] or any(fnmatchcase(name, pattern) for pattern in load)
+            arrays[name] = _array(name, dataset, dims, url, is_wanted=is_wanted)
+        attributes = attributes_of(where)
+    found = _as_long_as_their_dimensions(arrays)
     return ParsedFile(url, "hdf5", store.status(url), found, attributes)
 
 
-def parse_hdf5_for_copies(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
+def _array(
+    name: str, dataset: h5py.Dataset, dims: list[str], url: str, *, is_wanted: bool
+) -> ParsedArray:
+    try:
+        return described(dataset, dims, url)
+    except IndescribableError as error:
+        reason = error
+    try:
+        check_type(dataset)
+    except IndescribableError:
+        advice = f"leave it out: drop_variables=[{name!r}]"
+    else:
+        if is_wanted:
+            return read_whole(dataset, dims)
+        advice = (
+            f"store its values in the repository: loadable_variables=[{name!r}], leave it out: "
+            f"drop_variables=[{name!r}], or copy the file"
+        )
+    raise InvalidInputError(f"{url}: {reason.message}; {advice}") from reason
+
+
+def parse_hdf5_for_copies(
+    url: str, store: AuthorizedStore, group: str | None = None, *, drop: Collection[str] = ()
+) -> ParsedFile:
     """Read the metadata of a group of a file whose values are then read by h5py.
 
     This also takes files that references cannot describe.
     """
     import h5py
-    from virtualizarr.parsers.hdf.hdf import _extract_attrs
 
-    try:
+    with _readable_as_hdf5(url):
         file = h5py.File(_readable(url, store), mode="r")
         where = _group(file, group, url)
+        names = _DimensionNames(str(where.name))
         arrays = {
-            name: _read_by_h5py(dataset, str(where.name))
-            for name, dataset in _datasets(where, url)
-            if not _is_bare_dimension(dataset)
+            name: _read_by_h5py(dataset, names.of(dataset), url)
+            for name, dataset in _datasets(where, url, drop)
         }
-        attributes = _extract_attrs(where)
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        msg = f"{url} cannot be read as HDF5: {type(error).__name__}: {error}"
-        raise InvalidInputError(msg) from error
+        attributes = attributes_of(where)
     found = _as_long_as_their_dimensions(arrays)
     return ParsedFile(url, "hdf5", store.status(url), found, attributes)
 
 
-def _read_by_h5py(dataset: h5py.Dataset, group: str) -> ParsedArray:
+@contextmanager
+def _readable_as_hdf5(url: str) -> Iterator[None]:
+    """Raise our error for those of h5py."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        msg = f"{url} cannot be read as HDF5: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+@contextmanager
+def _opened(url: str, store: AuthorizedStore) -> Iterator[h5py.File]:
     import h5py
 
-    if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.kind == "O":
-        return _strings(dataset, group)
+    with h5py.File(_readable(url, store), mode="r") as file:
+        yield file
+
+
+def _read_by_h5py(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArray:
+    if is_text(dataset):
+        return read_whole(dataset, dims)
+    try:
+        check_type(dataset)
+    except IndescribableError as error:
+        name = str(dataset.name).rpartition("/")[2]
+        advice = f"leave it out: drop_variables=[{name!r}]"
+        raise InvalidInputError(f"{url}: {error.message}; {advice}") from error
     document = array_document(
         shape=dataset.shape,
         dtype=dataset.dtype.newbyteorder("="),
         chunk_shape=[max(1, size) for size in dataset.chunks or dataset.shape],
-        dims=_dims(dataset, group),
-        attributes=_attributes(dataset),
+        dims=dims,
+        attributes=dataset_attributes(dataset),
         fill_value=dataset.fillvalue.item(),
     )
 
@@ -110,24 +164,6 @@ def _read_by_h5py(dataset: h5py.Dataset, group: str) -> ParsedArray:
         return values
 
     return ParsedArray(document, References.none(len(dataset.shape)), reader=read)
-
-
-def _described_here(where: h5py.Group, url: str) -> dict[str, ParsedArray]:
-    """Datasets that the parser cannot describe, or only at the cost of their whole size."""
-    import h5py
-
-    found = {}
-    for name, dataset in _datasets(where, url):
-        if _is_bare_dimension(dataset):
-            continue
-        if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.kind == "O":
-            found[name] = _strings(dataset, str(where.name))
-        elif dataset.chunks is not None and dataset.id.get_num_chunks() == 0:
-            found[name] = _unwritten(dataset, str(where.name))
-        else:
-            _check_not_too_sparse(dataset, url)
-            _check_no_skipped_filters(dataset, url)
-    return found
 
 
 def _readable(url: str, store: AuthorizedStore) -> Any:
@@ -179,14 +215,18 @@ def _leaves_the_file(start: h5py.Group, path: str, hops: int = 0) -> bool:
     return False
 
 
-def _datasets(group: h5py.Group, url: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """The datasets of a group, none of which may have its bytes in other files.
+def _datasets(
+    group: h5py.Group, url: str, drop: Collection[str]
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """The datasets of a group that are variables, none of which may be in other files.
 
     HDF5 would open whatever file is named there, and nobody has authorised that.
     """
     import h5py
 
     for name in group:
+        if name in drop:
+            continue
         is_elsewhere = _leaves_the_file(group, name)
         dataset = None if is_elsewhere else group[name]
         if isinstance(dataset, h5py.Dataset):
@@ -196,7 +236,7 @@ def _datasets(group: h5py.Group, url: str) -> Iterator[tuple[str, h5py.Dataset]]
                 f"{url}: {name!r} has its data in another file, which HDF5 would open by itself, "
                 "authorised or not; reference or ingest that file instead"
             )
-        if isinstance(dataset, h5py.Dataset):
+        if isinstance(dataset, h5py.Dataset) and not _is_bare_dimension(dataset):
             yield name, dataset
 
 
@@ -205,89 +245,36 @@ def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
     return bytes(dataset.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
-def _strings(dataset: h5py.Dataset, group: str) -> ParsedArray:
-    """Strings of any length: HDF5 keeps them in a heap, where no reference can point."""
-    values = np.asarray(dataset.asstr()[...], dtype=np.dtypes.StringDType())
-    document = array_document(
-        shape=dataset.shape,
-        dtype=values.dtype,
-        chunk_shape=[max(1, size) for size in dataset.shape],
-        dims=_dims(dataset, group),
-        attributes=_attributes(dataset),
-        fill_value="",
-        codecs=[{"name": "vlen-utf8"}],
-    )
-    return ParsedArray(document, References.none(len(dataset.shape)), values=values)
+class _DimensionNames:
+    """Names of the dimensions of the datasets of a group.
 
-
-def _unwritten(dataset: h5py.Dataset, group: str) -> ParsedArray:
-    """A dataset without any chunk."""
-    from virtualizarr.parsers.hdf.filters import codecs_from_dataset
-
-    document = array_document(
-        shape=dataset.shape,
-        dtype=dataset.dtype,
-        chunk_shape=dataset.chunks,
-        dims=_dims(dataset, group),
-        attributes=_attributes(dataset),
-        fill_value=dataset.fillvalue.item(),
-        codecs=[codec.get_config() for codec in codecs_from_dataset(dataset)],
-    )
-    return ParsedArray(document, References.none(len(dataset.shape)))
-
-
-def _attributes(dataset: h5py.Dataset) -> dict[str, Any]:
-    from virtualizarr.parsers.hdf.hdf import _extract_attrs
-    from virtualizarr.parsers.utils import encode_cf_fill_value
-
-    attributes: dict[str, Any] = _extract_attrs(dataset)
-    if "_FillValue" in attributes:
-        if dataset.dtype.kind in "OSU":
-            del attributes["_FillValue"]
-        else:
-            fill = encode_cf_fill_value(attributes["_FillValue"], dataset.dtype)
-            attributes["_FillValue"] = fill
-    return attributes
-
-
-def _dims(dataset: h5py.Dataset, group: str) -> list[str]:
-    from virtualizarr.parsers.hdf.hdf import _dataset_dims
-
-    return list(_dataset_dims(dataset, group=group))
-
-
-def _check_not_too_sparse(dataset: h5py.Dataset, url: str) -> None:
-    """Refuse grids that are nearly empty: the parser makes a row for each chunk that could be."""
-    if dataset.chunks is None:
-        return
-    grid = prod(
-        -(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
-    )
-    written = dataset.id.get_num_chunks()
-    if grid > max(_MAX_SPARSE_CHUNKS, 16 * written):
-        raise InvalidInputError(
-            f"{url}: {dataset.name} has {written} of {grid} possible chunks, which is too sparse "
-            "for references; copy this variable instead"
-        )
-
-
-def _check_no_skipped_filters(dataset: h5py.Dataset, url: str) -> None:
-    """Refuse chunks that were stored without some filter because it did not make them smaller.
-
-    Each chunk says so itself, and a Zarr array has the same codecs for all of its chunks.
+    Those without a name get one by their length, as NetCDF does it, so that a name has one length.
     """
-    properties = dataset.id.get_create_plist()
-    filters = {properties.get_filter(number)[0] for number in range(properties.get_nfilters())}
-    if dataset.chunks is None or filters <= _NEVER_SKIPPED:
-        return
-    masks: set[int] = set()
-    dataset.id.chunk_iter(lambda chunk: masks.add(chunk.filter_mask))
-    if masks - {0}:
-        msg = (
-            f"{url}: some chunks of {dataset.name} were stored without its filters {filters}, "
-            "which references cannot tell; copy this variable instead"
-        )
-        raise InvalidInputError(msg)
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._lengths: list[int] = []
+
+    def of(self, dataset: h5py.Dataset) -> list[str]:
+        from virtualizarr.parsers.hdf.hdf import _dataset_dims
+
+        if dataset.shape is None:
+            return []
+        names = list(_dataset_dims(dataset, group=self._group))
+        used: set[int] = set()
+        for axis, name in enumerate(names):
+            if name.startswith(_NAMELESS):
+                number = self._number(dataset.shape[axis], used)
+                used.add(number)
+                names[axis] = f"{_NAMELESS}{number}"
+        return names
+
+    def _number(self, length: int, used: set[int]) -> int:
+        for number, each in enumerate(self._lengths):
+            if each == length and number not in used:
+                return number
+        self._lengths.append(length)
+        return len(self._lengths) - 1
 
 
 def _as_long_as_their_dimensions(arrays: dict[str, ParsedArray]) -> dict[str, ParsedArray]:
@@ -301,11 +288,20 @@ def _as_long_as_their_dimensions(arrays: dict[str, ParsedArray]) -> dict[str, Pa
             sizes[dim] = max(size, sizes.get(dim, 0))
     found = {}
     for name, each in arrays.items():
-        shape = [
-            size if dim.startswith("phony_dim_") else sizes[dim]
-            for dim, size in zip(each.dims, each.shape, strict=True)
-        ]
-        is_short = shape != list(each.shape) and each.values is None
-        document = {**each.document, "shape": shape}
-        found[name] = msgspec.structs.replace(each, document=document) if is_short else each
+        shape = [sizes[dim] for dim in each.dims]
+        found[name] = each if shape == list(each.shape) else _longer(each, shape)
     return found
+
+
+def _longer(array: ParsedArray, shape: list[int]) -> ParsedArray:
+    from zarr.core.dtype import get_data_type_from_json
+
+    document = {**array.document, "shape": shape}
+    values = array.values
+    if values is not None:
+        kind = get_data_type_from_json(document["data_type"], zarr_format=3)
+        fill = kind.from_json_scalar(document["fill_value"], zarr_format=3)
+        there = tuple(map(slice, values.shape))
+        values = np.full(shape, fill, values.dtype)
+        values[there] = array.values
+    return msgspec.structs.replace(array, document=document, values=values)

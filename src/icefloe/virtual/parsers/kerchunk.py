@@ -23,6 +23,7 @@ from icefloe.virtual.parsed import (
     array_document,
     with_missing_value,
 )
+from icefloe.virtual.parsers.zarr2 import is_text, text_document
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -118,6 +119,8 @@ class _Tree:
         """The Zarr 3 document of a Zarr 2 array."""
         zarray, attributes = self.json(f"{name}/.zarray"), self.json(f"{name}/.zattrs")
         dims = attributes.pop("_ARRAY_DIMENSIONS", None)
+        if is_text(zarray):
+            return text_document(zarray, dims, attributes)
         dtype = np.dtype(zarray["dtype"])
         codecs = list(zarray.get("filters") or [])
         compressor = zarray.get("compressor")

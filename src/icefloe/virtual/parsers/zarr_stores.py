@@ -20,12 +20,14 @@ from icefloe.virtual.parsed import (
     plain_document,
     with_missing_value,
 )
+from icefloe.virtual.parsers.zarr2 import is_text, text_document, without_filters_of_bytes
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
     from icefloe.files.virtual.source import ListedSource
     from icefloe.virtual.authorized import AuthorizedStore
 
+_DIMENSIONS = "_ARRAY_DIMENSIONS"
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
@@ -126,12 +128,18 @@ def _as_version_3(zarray: dict[str, Any], attributes: dict[str, Any]) -> dict[st
     from virtualizarr.parsers.zarr import metadata_as_v3
     from zarr.core.metadata import ArrayV2Metadata
 
+    if is_text(zarray):
+        others = {name: each for name, each in attributes.items() if name != _DIMENSIONS}
+        document = text_document(zarray, attributes.get(_DIMENSIONS), others)
+        return {**document, "chunk_key_encoding": _OUR_KEYS}
+    zarray, codecs = without_filters_of_bytes(zarray)
     if isinstance(zarray.get("dtype"), str):
         dtype = np.dtype(zarray["dtype"])
         attributes = with_missing_value(attributes, zarray.get("fill_value"), dtype)
     with quietly():
         metadata = ArrayV2Metadata.from_dict({**zarray, "attributes": attributes})
         document = plain_document(metadata_as_v3(metadata))
+    document["codecs"] = [*document["codecs"], *codecs]
     return {**document, "chunk_key_encoding": _OUR_KEYS}
 
 

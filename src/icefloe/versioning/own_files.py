@@ -1,0 +1,90 @@
+"""Looks whether what a session wrote is there and stays, if a collection may have deleted it.
+
+Clocks are not asked: the machine of a writer may have been paused, and its clock with it. Whoever
+finds that its branch was moved by a collection (G7 of `maintenance/collection.py`), or that its
+lease lapsed, looks here. What the collections that run say is read first: one that is announced
+later moves the branch after that, and the commit finds out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import ObjectNotFoundError, SessionStateError
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import ChunkFileId
+from icefloe.versioning.doomed import running_collections
+from icefloe.versioning.manifest_writer import linked_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.model.chunk_refs import ChunkRefs
+    from icefloe.storage.port import ObjectInfo, Storage
+    from icefloe.versioning.context import Context
+
+
+def check_own_files(context: Context, changes: ChangeSet) -> None:
+    """Raise SessionStateError unless the files that uncommitted changes need are there and stay."""
+    cutoff = max(
+        (each.cutoff_seconds for each in running_collections(context.storage)), default=None
+    )
+    keys = _linked_manifests(context, changes)
+    _check(context, keys, cutoff)  # they are read next
+    _check(context, _chunk_files(context, changes), cutoff)
+
+
+def _check(context: Context, keys: list[str], cutoff: float | None) -> None:
+    found = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
+    lost = [key for key, info in zip(keys, found, strict=True) if info is None]
+    if lost:
+        raise SessionStateError(
+            f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+            "collected as garbage: the session was suspended or cut off for longer than its "
+            "lease held, or than garbage is kept; write them again in a new session"
+        )
+    if cutoff is None:
+        return
+    old = [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
+    if old:
+        raise SessionStateError(
+            f"{len(old)} files that this session wrote, such as {old[0]}, are so old that a "
+            "garbage collection that runs at this moment may delete them; commit again when it "
+            "is over, and take a lease for work that takes long"
+        )
+
+
+def _linked_manifests(context: Context, changes: ChangeSet) -> list[str]:
+    tiles = [tile for each in changes.linked.values() for tile in each]
+    return [context.format.layout.manifest(tile.info.id) for tile in tiles]
+
+
+def _chunk_files(context: Context, changes: ChangeSet) -> list[str]:
+    found: set[bytes] = set()
+    for refs in _own_refs(context, changes):
+        native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
+        used = refs.files[np.unique(refs.sources[native])]
+        found.update(row.tobytes() for row in used)
+    return [context.format.layout.chunk_file(ChunkFileId(each)) for each in sorted(found)]
+
+
+def _own_refs(context: Context, changes: ChangeSet) -> Iterator[ChunkRefs]:
+    for edits in changes.chunks.values():
+        own = edits.apply(None)
+        if own is not None:
+            yield own.refs
+    for node_id, tiles in changes.linked.items():
+        node = changes.by_id(node_id)
+        if node is not None:
+            for tile in tiles:
+                yield linked_chunks(context.files, node, tile).refs
+
+
+def _info(storage: Storage, key: str) -> ObjectInfo | None:
+    try:
+        return storage.head(key)
+    except ObjectNotFoundError:
+        return None
