@@ -29,6 +29,7 @@ def use_tables(spark: Any, url: str) -> tuple[dict[str, Any], Any]:
     found = {
         "sum": frame.agg({"v": "sum"}).collect()[0][0] == float(VALUES.sum()),
         "doubled": np.array_equal(session.read_region("/doubled/v"), VALUES[10:] * 2),
+        "little": table(spark, repo, variables="v", where="v > 590").count() == 9,
     }
     return found, doubled
 

@@ -47,7 +47,7 @@ def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(cluster):
 
 def test_tables_on_a_cluster(cluster):
     done, _ = cluster
-    assert done["tables"] == {"sum": True, "doubled": True}
+    assert done["tables"] == {"sum": True, "doubled": True, "little": True}
 
 
 def test_control_c_cancels_the_job_on_the_cluster(cluster):
@@ -129,6 +129,7 @@ def test_tables_on_spark_connect(connect):
     assert connect["tables"] == {
         "sum": True,
         "doubled": True,
+        "little": True,
         "told": "by the writer",
         "again": True,
     }

@@ -100,3 +100,19 @@ def test_an_xarray_dataset_from_files(spark, repo, tmp_path):
 def test_a_writable_session_is_no_source(spark, repo):
     with pytest.raises(InvalidInputError, match="read-only"):
         copy(spark, repo, repo.writable_session("main"))
+
+
+def test_selections_that_mean_nothing_are_refused(spark, repo, zarr_store):
+    before = repo.lookup_branch("main")
+    for source in (zarr_store, dataset()):
+        for wrong, reason in (
+            ({"isel": {"tme": slice(0, 3)}}, "isel names 'tme', but the dimensions are lat, lon"),
+            ({"sel": {"time": "2020-01-02"}}, "sel of 'time' is a slice"),
+            ({"variables": ["t3m"]}, "no variable 't3m'; it has lat, lon, mask, t2m"),
+            ({"variables": "mask", "isel": {"level": slice(3)}}, "isel names 'level'"),
+        ):
+            with pytest.raises(InvalidInputError, match=reason):
+                copy(spark, repo, source, **wrong)
+    with pytest.raises(InvalidInputError, match="no array 'lev/time'; it has lat"):
+        copy(spark, repo, zarr_store, variables=["lev/time"])
+    assert repo.lookup_branch("main") == before

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.spark import map_blocks
 from icefloe.xarray import to_icefloe
 
@@ -116,3 +116,10 @@ def test_arrays_that_do_not_fit_are_refused(spark, repo):
         map_blocks(spark, repo, np.add, ["t", "height"], "out", dims=("time",))
     with pytest.raises(InvalidInputError, match="boundary"):
         map_blocks(spark, repo, np.abs, "t", "out", boundary="odd")
+
+
+def test_mistakes_of_a_caller_are_told(spark, repo):
+    with pytest.raises(InvalidInputError, match="returned NoneType for the first block"):
+        map_blocks(spark, repo, lambda _: None, "t", "nothing")
+    with pytest.raises(NodeNotFoundError, match=r"tt does not exist; .* did you mean /t\?"):
+        map_blocks(spark, repo, np.abs, "tt", "nothing")

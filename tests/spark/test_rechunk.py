@@ -20,6 +20,8 @@ def repo(tmp_path):
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     root = zarr.open_group(session.store, mode="a")
+    hours = root.create_array("time", shape=24, dtype="i4", dimension_names=("time",))
+    hours[:] = np.arange(24)
     for name in ("t", "u"):
         array = root.create_array(
             name,
@@ -72,6 +74,7 @@ def test_shards_and_back_at_another_path(spark, repo):
     assert sharded.shards == (12, 10, 30)
     assert sharded.chunks == (4, 5, 5)
     assert np.array_equal(sharded[:], VALUES)
+    assert opened(repo, "series/time", branch="main")[:].tolist() == list(range(24))
     assert opened(repo, "t", branch="main").chunks == (1, 20, 30)
     rechunk(spark, repo, "series/t", (24, 20, 30))
     assert opened(repo, "series/t", branch="main").shards is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.model.nodes import Node
     from icefloe.versioning.session import Session
 
 DEFAULT_CHUNK_BYTES = 8 * 1024 * 1024
+_SHOWN = 8
 
 
 class NewArray(Record, frozen=True):
@@ -54,9 +57,27 @@ def open_array(session: Session, path: str) -> zarr.Array[Any]:
     """An array of a session; raises NodeNotFoundError."""
     node = session.get_node(paths.canonical(path))
     if node is None or not node.is_array:
-        raise NodeNotFoundError(f"node not found: {path} in {session!r}; expected an array", path)
+        raise NodeNotFoundError(_no_array(session, path, node), path)
     mode = "r" if session.read_only else "r+"
     return zarr.open_array(session.store, path=node.path.lstrip("/"), mode=mode)
+
+
+def _no_array(session: Session, path: str, node: Node | None) -> str:
+    """That there is no such array, and which may be meant."""
+    what = "does not exist" if node is None else "is a group"
+    there = [
+        other
+        for other in session.node_paths(paths.ROOT)
+        if (one := session.get_node(other)) is not None
+        and one.is_array
+        and not other.startswith("/.")
+    ]
+    near = difflib.get_close_matches(paths.canonical(path), there, n=3)
+    advice = f"; did you mean {', '.join(near)}?" if near else ""
+    if not near and there:
+        more = ", …" if len(there) > _SHOWN else ""
+        advice = f"; there are {', '.join(there[:_SHOWN])}{more}"
+    return f"node not found: {path} {what}; expected an array{advice}"
 
 
 def create(session: Session, path: str, new: NewArray, *, overwrite: bool = False) -> str:

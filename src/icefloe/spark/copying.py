@@ -30,7 +30,7 @@ from icefloe.versioning.repository import Repository
 from icefloe.versioning.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,7 +41,7 @@ def copy(
     source: Any,
     *,
     group: str = "/",
-    variables: Sequence[str] | None = None,
+    variables: Sequence[str] | str | None = None,
     isel: Mapping[str, slice] | None = None,
     sel: Mapping[str, slice] | None = None,
     chunks: Mapping[str, int] | None = None,
@@ -77,10 +77,13 @@ def copy(
     if region is not None and append_dim is not None:
         raise InvalidInputError("give a region or append_dim, not both")
     job = Job(spark, repository, "copy", JobOptions(**options))
+    names = [variables] if isinstance(variables, str) else variables
     if type(source).__module__.startswith("xarray."):
         from icefloe.spark.copying_xarray import copy_dataset
 
-        part = source if variables is None else source[list(variables)]
+        _check_names(names, map(str, source.variables))
+        _check_selection(isel, sel, set(map(str, source.dims)))
+        part = source if names is None else source[list(names)]
         part = part.isel(isel or {}).sel(sel or {})
         return copy_dataset(
             job,
@@ -93,13 +96,17 @@ def copy(
             statistics=statistics,
         )
     opened = _Source.of(source)
+    _check_names(names, opened.names)
+    chosen_names = opened.names if names is None else names
+    there = {dim for name in chosen_names for dim in arrays.dims_of(opened.array(name)) if dim}
+    _check_selection(isel, sel, there)
     chosen = _chosen(opened, isel, sel)
     into = _Into(paths.canonical(group), dict(chunks or {}), append_dim, region, overwrite)
     if append_dim is None and region is None:
         arrays.describe_group(job.session, into.group, dict(opened.group.attrs))
     targets = []
     functions: dict[str, Callable[[Region], Any]] = {}
-    for name in opened.names if variables is None else variables:
+    for name in chosen_names:
         array = opened.array(name)
         part = resolve_region(_of_dims(chosen, array), array.shape, arrays.dims_of(array))
         target = into.prepare(job, name, array, part)
@@ -110,6 +117,32 @@ def copy(
             functions[target.grid.path] = opened.reader(name, offset)
     wanted = job.with_statistics(statistics, targets, into.group)
     return fill(job, targets, Filling(functions, BLOCK_BYTES, statistics=wanted))
+
+
+def _check_names(wanted: Sequence[str] | None, names: Iterable[str]) -> None:
+    """Refuse variables that are not there; a path goes below the group, and is looked up later."""
+    there = sorted(names)
+    missing = [name for name in wanted or () if name not in there and "/" not in name]
+    if missing:
+        raise InvalidInputError(
+            f"the source has no variable {', '.join(map(repr, missing))}; it has {', '.join(there)}"
+        )
+
+
+def _check_selection(
+    isel: Mapping[str, Any] | None, sel: Mapping[str, Any] | None, dims: set[str]
+) -> None:
+    """Refuse selections that mean nothing here, as they would copy all of it."""
+    for kind, given in (("isel", isel or {}), ("sel", sel or {})):
+        for dim, part in given.items():
+            if dim not in dims:
+                raise InvalidInputError(
+                    f"{kind} names {dim!r}, but the dimensions are {', '.join(sorted(dims))}"
+                )
+            if not isinstance(part, slice):
+                raise InvalidInputError(
+                    f"{kind} of {dim!r} is a slice, as copies keep their dimensions; found {part!r}"
+                )
 
 
 def _of_dims(chosen: Mapping[str, slice], array: zarr.Array[Any]) -> dict[str, slice]:
@@ -161,7 +194,11 @@ class _Source:
     def array(self, name: str) -> zarr.Array[Any]:
         """One of them."""
         if name not in self._arrays:
-            found = self.group[name]
+            found = self.group.get(name)
+            if found is None:
+                raise InvalidInputError(
+                    f"the source has no array {name!r}; it has {', '.join(sorted(self._arrays))}"
+                )
             if not isinstance(found, zarr.Array):
                 raise InvalidInputError(f"{name} is a group; expected an array")
             self._arrays[name] = found

@@ -242,6 +242,11 @@ def _new_array(
         )
         result = calculation.raw(region)
         dtype = np.asarray(result).dtype
+        if dtype.kind == "O":
+            raise InvalidInputError(
+                f"the function returned {type(result).__name__} for the first block, of no type "
+                "that an array can have; return an array of numbers, or say which dtype it is"
+            )
         if found is None and calculation.blocks == "xarray":
             found = dict(getattr(result, "attrs", {})) or None
     if found is None:

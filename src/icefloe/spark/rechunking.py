@@ -9,7 +9,9 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark import arrays
+from icefloe.spark.coordinates import copy_coordinates
 from icefloe.spark.grid import Grid, Piece, Region, Target, blocks, whole
+from icefloe.spark.inputs import InputArray
 from icefloe.spark.job import Job, JobOptions, JobReport, grid_of
 from icefloe.spark.rechunk_plan import RechunkPlan, Stage, plan_rechunk, resolve_chunks
 from icefloe.spark.runner import parallelism
@@ -86,6 +88,9 @@ def rechunk(
         old = arrays.open_array(base, source)
         new = _rechunked(old, chunks, shards)
         created = arrays.create(job.session, target, new, overwrite=target == source)
+        if target != source:
+            given = InputArray.of(base, source, spec)
+            copy_coordinates(base, job.session, [given], given.dims, created)
         grid = job.grid(created)
         stored = grid_of(base, source)
         plan = plan_rechunk(
