@@ -266,6 +266,24 @@ def test_two_jobs_with_statistics_of_one_array_both_land(spark, repo, tmp_path):
     check(spark, repo, "/a")
 
 
+def test_branches_with_statistics_of_one_array_merge(spark, repo):
+    write(spark, repo, {"a": numbers_at}, create={"a": NEW}, statistics=True)
+    repo.create_branch("other", repo.lookup_branch("main"))
+    for branch, rows in (("main", slice(0, 3)), ("other", slice(3, 6))):
+        filled = {"a": lambda region: numbers_at(region) + 1000}
+        write(spark, repo, filled, region=(rows,), branch=branch, statistics=True)
+    repo.merge("other", "main")
+    values = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[...]
+    assert (values[:6] >= 1000).all()
+    assert (values[6:] < 1000).all()
+    numbers, current = known(repo, "/a")
+    assert current.tolist() == [[True] * 2, [False] * 2, [True] * 2, [True] * 2]
+    assert numbers[0, 0].tolist() == [1000, 1023, 0]
+    assert table(spark, repo, where="a >= 1000").count() == 42
+    compute_statistics(spark, repo, variables=["a"])
+    check(spark, repo, "/a")
+
+
 def compute_by_hand(repo):
     from icefloe.spark.tables.chunk_summaries import Summaries
     from icefloe.spark.written_statistics import WrittenStatistics

@@ -6,6 +6,8 @@ from icefloe.errors import InvalidInputError
 
 ROOT = "/"
 MAX_PATH_BYTES = 65_535
+DERIVED_GROUP = "/.statistics"
+"""What is below was computed from chunks, which it names: it may be left out, and it never lies."""
 
 
 def canonical(path: str) -> str:

@@ -18,6 +18,7 @@ from icefloe.changes.detection import detect, give_up_chunks
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver
 from icefloe.errors import RebaseFailedError
+from icefloe.model import paths
 from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.info import Diff
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.files.snapshot_chunks import SnapshotChunks
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -67,6 +68,7 @@ def rebase_changes(
     head = view.head.nodes
     before = ours.copy()
     share_new_groups(ours, theirs, head, view.context.files.document)
+    _give_up_derived(ours, theirs, head, base_chunks)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
     advice = ""
@@ -91,6 +93,18 @@ def rebase_changes(
         sides = _Sides(view, before, theirs)
         _resolve(ours, found, solver, sides, advice or _advice(found, sides))
     ours.rebase(head)
+
+
+def _give_up_derived(
+    ours: ChangeSet, theirs: TransactionLog, head: NodeTable, base_chunks: SnapshotChunks
+) -> None:
+    """Leave to the others what both sides derived from their data, so that nobody must decide."""
+    if ours.get(paths.DERIVED_GROUP) is None:
+        return
+    found = detect(ours, theirs, head, touched_chunks(ours, base_chunks))
+    for path in {item.conflict.path for item in found}:
+        if paths.is_within(path, paths.DERIVED_GROUP):
+            ours.discard(path)
 
 
 def back_off(settings: Settings, attempt: int) -> None:

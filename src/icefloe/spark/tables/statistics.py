@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+from icefloe.model import paths
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
 from icefloe.spark.tables.summarizing import NUMBERS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Words = npt.NDArray[np.uint64]
 
-GROUP = "/.statistics"
+GROUP = paths.DERIVED_GROUP
 """Where statistics are: a group for each array, by the id of its node."""
 _ARRAY = "entries"
 _WORDS = 4
