@@ -23,6 +23,9 @@ demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/
 	@.venv/bin/python examples/demo.py $(ARGS)
 
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
+ifeq ($(strip $(ARGS)),)
+	@.venv/bin/python -m tests.endpoints.azurite & # a minute at first, while other tests run
+endif
 	$(PYTEST) $(ARGS)
 ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory test-newest

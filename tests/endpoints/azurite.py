@@ -1,8 +1,12 @@
-"""Azurite, Microsoft's own double of Azure Blob Storage: installed on demand, with npm."""
+"""Azurite, Microsoft's own double of Azure Blob Storage: installed on demand, with npm.
+
+`python -m tests.endpoints.azurite` installs it before anybody has to wait for it.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -29,6 +33,7 @@ class NotInstallableError(Exception):
 def installed() -> Path:
     """Return the program, installed at first use; NotInstallableError says why it cannot be."""
     program = _FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    done = _FOLDER / f"installed-{VERSION}"
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise NotInstallableError("node and npm are not installed")
@@ -36,7 +41,7 @@ def installed() -> Path:
     (_FOLDER.parent / ".gitignore").write_text("*\n")
     with (_FOLDER / "lock").open("w") as lock:  # several test processes may come here at once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
+        if not done.exists():
             command = [npm, "install", "--prefix", str(_FOLDER), "--no-audit", "--no-fund"]
             try:
                 subprocess.run(
@@ -47,6 +52,7 @@ def installed() -> Path:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise NotInstallableError(f"npm could not install azurite: {error}") from error
+            done.touch()
     return program
 
 
@@ -89,3 +95,8 @@ def create_container(endpoint: str, container: str) -> None:
     connection.close()
     if response.status not in (201, 409):
         raise RuntimeError(f"azurite made no container: {response.status} {body[:500]!r}")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(NotInstallableError):  # the tests that need it say why
+        installed()
