@@ -43,9 +43,7 @@ class BranchedRepository(RepositoryHistory):
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
         """Let a branch point to another snapshot, as one more entry of its sequence (H-22)."""
-        tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
-            raise RefNotFoundError(f"ref not found `{branch}`", branch)
+        tip = self._live_tip(branch)
         if from_snapshot_id is not None and tip.snapshot_id != self._resolve(
             snapshot_id=from_snapshot_id
         ):
@@ -64,9 +62,7 @@ class BranchedRepository(RepositoryHistory):
         """Delete a branch; `main` stays. The snapshots stay until garbage is collected."""
         if branch == MAIN:
             raise InvalidInputError("main branch cannot be deleted")
-        tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
-            raise RefNotFoundError(f"ref not found `{branch}`", branch)
+        tip = self._live_tip(branch)
         self._context.refs.advance(tip, None)
         self._note("delete_branch", {"branch": branch, "snapshot_id": str(tip.snapshot_id)})
 

@@ -87,15 +87,7 @@ def read_whole(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
         return _texts(dataset, dims)
     check_type(dataset)
     values = np.asarray(dataset[...]).astype(packed(dataset.dtype.newbyteorder("=")), copy=False)
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=[max(1, size) for size in values.shape],
-        dims=dims,
-        attributes=dataset_attributes(dataset),
-        fill_value=dataset.fillvalue.item(),
-    )
-    return ParsedArray(document, References.none(values.ndim), values=values)
+    return _stored(dataset, dims, values, dataset.fillvalue.item())
 
 
 def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -110,14 +102,25 @@ def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _texts(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
     """Strings of any length: HDF5 keeps them in a heap, where no reference can point."""
     values = np.asarray(dataset.asstr()[()], dtype=np.dtypes.StringDType())
+    return _stored(dataset, dims, values, "", codecs=[{"name": "vlen-utf8"}])
+
+
+def _stored(
+    dataset: h5py.Dataset,
+    dims: list[str],
+    values: npt.NDArray[Any],
+    fill_value: Any,
+    codecs: list[dict[str, Any]] | None = None,
+) -> ParsedArray:
+    """Values that the repository keeps itself."""
     document = array_document(
         shape=values.shape,
         dtype=values.dtype,
         chunk_shape=[max(1, size) for size in values.shape],
         dims=dims,
         attributes=dataset_attributes(dataset),
-        fill_value="",
-        codecs=[{"name": "vlen-utf8"}],
+        fill_value=fill_value,
+        codecs=codecs,
     )
     return ParsedArray(document, References.none(values.ndim), values=values)
 
