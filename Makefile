@@ -31,7 +31,7 @@ ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory test-newest
 endif
 
-test-deep: .venv/.ready  ## the same tests with much larger property-test budgets (up to hours)
+test-deep: .venv/.ready  ## the same tests with much larger property-test budgets (an hour or more)
 	ICEFLOE_TEST_PROFILE=deep $(PYTEST) -o timeout=7200 -o faulthandler_timeout=7000 $(ARGS)
 
 test-newest:  ## run the zarr conformance suites on Python 3.13 with the newest zarr, if it is there
