@@ -15,7 +15,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.headers import load_values, named_by_others
-from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.virtual.parsed import ParsedArray, ParsedFile, References, array_of_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,8 +90,7 @@ def _coordinate(dim: str, value: Any) -> ParsedArray:
     attributes: dict[str, Any] = {}
     if isinstance(value, str):
         values: npt.NDArray[Any] = np.array([value], dtype=np.dtypes.StringDType())
-        codecs: list[dict[str, Any]] | None = [{"name": "vlen-utf8"}]
-        return _array_of(dim, values, attributes, "", codecs)
+        return array_of_values(values, [dim], attributes)
     if isinstance(value, datetime | date | np.datetime64):
         if isinstance(value, datetime) and value.tzinfo is not None:
             from datetime import UTC
@@ -99,32 +98,13 @@ def _coordinate(dim: str, value: Any) -> ParsedArray:
             value = value.astimezone(UTC).replace(tzinfo=None)
         values = np.array([value], dtype="datetime64[us]").astype(np.int64)
         attributes = {"units": _TIME_UNITS, "calendar": "proleptic_gregorian"}
-        return _array_of(dim, values, attributes, 0)
+        return array_of_values(values, [dim], attributes)
     values = np.array([value])
     if values.dtype.kind not in "iufb":
         raise InvalidInputError(
             f"a coordinate is a number, text or a time; found {value!r} along {dim!r}"
         )
-    return _array_of(dim, values, attributes, np.nan if values.dtype.kind == "f" else 0)
-
-
-def _array_of(
-    dim: str,
-    values: npt.NDArray[Any],
-    attributes: dict[str, Any],
-    fill_value: Any,
-    codecs: list[dict[str, Any]] | None = None,
-) -> ParsedArray:
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=values.shape,
-        dims=[dim],
-        attributes=attributes,
-        fill_value=fill_value,
-        codecs=codecs,
-    )
-    return ParsedArray(document, References.none(1), values=values)
+    return array_of_values(values, [dim], attributes)
 
 
 def _promoted(dim: str, scalar: ParsedArray, sources: VirtualChunkResolver) -> ParsedArray:

@@ -160,16 +160,26 @@ def with_missing_value(
 
 
 def array_of_values(
-    values: npt.NDArray[Any], dims: Sequence[str], attributes: dict[str, Any]
+    values: npt.NDArray[Any],
+    dims: Sequence[str],
+    attributes: dict[str, Any],
+    fill_value: Any = None,
 ) -> ParsedArray:
-    """An array whose values the parser has, such as a coordinate: one chunk, no references."""
+    """An array whose values the parser has, such as a coordinate: one chunk, no references.
+
+    If no fill value is given, it is the natural one of the type.
+    """
+    is_text = values.dtype.kind == "T"
+    if fill_value is None:
+        fill_value = "" if is_text else np.nan if values.dtype.kind == "f" else 0
     document = array_document(
         shape=values.shape,
         dtype=values.dtype,
         chunk_shape=[max(1, size) for size in values.shape],
         dims=dims,
         attributes=attributes,
-        fill_value=np.nan if values.dtype.kind == "f" else 0,
+        fill_value=fill_value,
+        codecs=[{"name": "vlen-utf8"}] if is_text else None,
     )
     return ParsedArray(document, References.none(values.ndim), values=values)
 

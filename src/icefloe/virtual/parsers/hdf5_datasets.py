@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.virtual.parsed import ParsedArray, References, array_document
+from icefloe.virtual.parsed import ParsedArray, References, array_document, array_of_values
 
 if TYPE_CHECKING:
     import h5py
@@ -87,7 +87,7 @@ def read_whole(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
         return _texts(dataset, dims)
     check_type(dataset)
     values = np.asarray(dataset[...]).astype(packed(dataset.dtype.newbyteorder("=")), copy=False)
-    return _stored(dataset, dims, values, dataset.fillvalue.item())
+    return array_of_values(values, dims, dataset_attributes(dataset), dataset.fillvalue.item())
 
 
 def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -102,27 +102,7 @@ def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _texts(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
     """Strings of any length: HDF5 keeps them in a heap, where no reference can point."""
     values = np.asarray(dataset.asstr()[()], dtype=np.dtypes.StringDType())
-    return _stored(dataset, dims, values, "", codecs=[{"name": "vlen-utf8"}])
-
-
-def _stored(
-    dataset: h5py.Dataset,
-    dims: list[str],
-    values: npt.NDArray[Any],
-    fill_value: Any,
-    codecs: list[dict[str, Any]] | None = None,
-) -> ParsedArray:
-    """Values that the repository keeps itself."""
-    document = array_document(
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=[max(1, size) for size in values.shape],
-        dims=dims,
-        attributes=dataset_attributes(dataset),
-        fill_value=fill_value,
-        codecs=codecs,
-    )
-    return ParsedArray(document, References.none(values.ndim), values=values)
+    return array_of_values(values, dims, dataset_attributes(dataset))
 
 
 def is_text(dataset: h5py.Dataset) -> bool:
