@@ -45,6 +45,11 @@ def no_pins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(doomed.SnapshotLease, "take", take)
 
 
+@guard("who created a branch or tag looks again if its lease was broken")
+def no_confirmation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(doomed.SnapshotLease, "confirm", nothing)
+
+
 @guard("the collection announces what it deletes")
 def no_announcement(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(collection, "announce", nothing)
@@ -63,6 +68,18 @@ def no_path(patch: pytest.MonkeyPatch) -> None:
 @guard("what young snapshots refer to stays")
 def no_young_roots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(collection._Collection, "_mark_young", nothing)
+
+
+@guard("what new snapshots refer to is looked for again before deleting")
+def no_new_roots(patch: pytest.MonkeyPatch) -> None:
+    mark = collection._Collection._mark_young
+
+    def once(self: collection._Collection, *args: Any) -> None:
+        if not hasattr(self, "_is_marked"):
+            self._is_marked = True  # type: ignore[attr-defined]
+            mark(self, *args)
+
+    patch.setattr(collection._Collection, "_mark_young", once)
 
 
 @guard("leases hold")

@@ -20,6 +20,7 @@ from icefloe.versioning import leases
 from icefloe.versioning.session import Session
 from tests.documents import group
 from tests.faults.guards import GUARDS
+from tests.formats import GENERATIONS, chosen
 from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
 if TYPE_CHECKING:
@@ -345,6 +346,35 @@ def paused_while_it_takes_a_lease(repo: Repository, clock: Clock) -> None:
     assert values(repo, tag="saved") == [1] * 4
 
 
+def named_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
+    """After it took a lease and saw that the snapshot is there, for longer than the lease holds."""
+    del clock
+    doomed = garbage(repo)
+
+    def pause() -> None:
+        wait(repo, DAY)
+        assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+
+    paused = Repository.open(Meanwhile(repo, "create", "refs/", pause))
+    with pytest.raises(SnapshotNotFoundError, match=doomed):
+        paused.create_tag("late", doomed)
+    assert repo.list_tags() == set()
+
+
+def flushed_before_the_announcement(repo: Repository, clock: Clock) -> None:
+    """Over chunk files that the collection has found to be garbage, by a machine that slept."""
+    del clock
+    session = written(repo.writable_session("main"), 1)
+    wait(repo, DAY)
+    flushed: list[str] = []
+
+    def flush() -> None:
+        flushed.append(session.flush("aside"))
+
+    Repository.open(Meanwhile(repo, "put", "maintenance/collections/", flush)).garbage_collect(HOUR)
+    assert values(repo, snapshot_id=flushed[0]) == [1] * 4
+
+
 def named_after_the_collector_slept(repo: Repository, clock: Clock) -> None:
     named_while_the_collector_sleeps(repo, clock)
 
@@ -381,7 +411,13 @@ INTERLEAVINGS = {
     named_before_the_announcement: "references and leases are read again before deleting",
     named_while_it_is_deleted: "who names a snapshot takes a lease and minds announcements",
     collected_while_it_is_named: "who names a snapshot takes a lease and minds announcements",
+    named_by_a_machine_that_was_paused: (
+        "who created a branch or tag looks again if its lease was broken"
+    ),
     leased_while_it_is_deleted: "the collection announces what it deletes",
+    flushed_before_the_announcement: (
+        "what new snapshots refer to is looked for again before deleting"
+    ),
     flushed_over_what_is_garbage: "what young snapshots refer to stays",
     expired_below_a_session: "what lies between the base of a session and its branch stays",
     named_while_the_collector_sleeps: "a collection that was suspended ends",
@@ -437,3 +473,33 @@ def test_the_guard_is_needed(
     GUARDS[INTERLEAVINGS[play]](monkeypatch)
     with pytest.raises((AssertionError, IcefloeError, ConflictError, pytest.fail.Exception)):
         play(repo, Clock(repo, monkeypatch))
+
+
+CREATION = {
+    "repository": ("create", "refs/"),
+    "store": ("create", "r/"),
+    "dataset": ("replace", "state.json"),
+}
+"""The request that creates a branch or tag."""
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("name", [Repository.create_branch, Repository.create_tag])
+def test_names_for_what_was_collected_meanwhile_are_taken_back(
+    generation: str, name: Callable[[Repository, str, str], None]
+) -> None:
+    with chosen(generation):
+        repo = make()
+    doomed = garbage(repo)
+
+    def pause() -> None:
+        wait(repo, DAY)
+        assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+
+    paused = Repository.open(Meanwhile(repo, *CREATION[generation], pause))
+    with pytest.raises(SnapshotNotFoundError, match=doomed):
+        name(paused, "late", doomed)
+    assert repo.list_branches() == {"main"}
+    assert repo.list_tags() == set()
+    assert repo.verify(deep=True).is_clean
+    name(repo, "late", repo.lookup_branch("main"))

@@ -249,6 +249,26 @@ class CollectionMachine(RuleBasedStateMachine):
         writer = self.open.pop(pick % len(self.open))
         writer.slept = True
 
+        self.pause_frozen(writer.storage, after, others, cutoff)
+        self.finish(writer)
+
+    @precondition(lambda self: self.open)
+    @rule(
+        pick=st.integers(0, 9),
+        after=st.integers(0, 25),
+        others=deeds("expire", "collect"),
+        cutoff=st.sampled_from(CUTOFFS),
+    )
+    def flush_frozen(self, pick: int, after: int, others: list[Deed], cutoff: timedelta) -> None:
+        """The same in a flush, which ends without moving a branch."""
+        writer = self.open.pop(pick % len(self.open))
+        writer.slept = True
+        self.pause_frozen(writer.storage, after, others, cutoff)
+        self.put_away(writer)
+
+    def pause_frozen(
+        self, storage: Pausable, after: int, others: list[Deed], cutoff: timedelta
+    ) -> None:
         def act() -> None:
             CollectionMachine.pauses += 1
             self.freeze()
@@ -256,8 +276,7 @@ class CollectionMachine(RuleBasedStateMachine):
                 self.do(deed)
             self.collect(cutoff)
 
-        writer.storage.pause(("", ""), after, act)
-        self.finish(writer)
+        storage.pause(("", ""), after, act)
 
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 9), cutoff=st.sampled_from(CUTOFFS))
@@ -285,14 +304,17 @@ class CollectionMachine(RuleBasedStateMachine):
         """A snapshot that nothing points to, yet."""
         if not self.open:
             return
-        writer = self.open.pop(pick % len(self.open))
-        before = self.values[writer.session.snapshot_id]
+        self.put_away(self.open.pop(pick % len(self.open)))
+
+    def put_away(self, writer: Writer) -> None:
+        before, started = self.values[writer.session.snapshot_id], self.really_passed
         try:
             new = writer.session.flush("f")
-        except SessionStateError:
+        except (SessionStateError, FormatError, SnapshotNotFoundError):
             assert writer.slept, "only who sleeps longer than its lease holds may lose something"
             return
         self.note(new, over(before, writer.edits))
+        self.written[new] = started
 
     @rule(
         branch=st.sampled_from(BRANCHES), chunk=st.integers(0, CHUNKS - 1), pick=st.integers(0, 99)
@@ -426,6 +448,26 @@ class CollectionMachine(RuleBasedStateMachine):
         storage, target = Pausable(self.clock), self.some_snapshot(pick)
         repo = Repository.open(storage)
         self.pause(storage, ("", ""), after, others)
+        self.give_name(what, repo, pick, target)
+
+    @rule(
+        what=st.sampled_from(["tag", "branch", "reset"]),
+        pick=st.integers(0, 1000),
+        after=st.integers(0, 25),
+        others=deeds("expire", "collect"),
+        cutoff=st.sampled_from(CUTOFFS),
+    )
+    def name_frozen(
+        self, what: str, pick: int, after: int, others: list[Deed], cutoff: timedelta
+    ) -> None:
+        """The machine of somebody who gives a snapshot a name is paused."""
+        self.make_garbage()
+        storage, target = Pausable(self.clock), self.some_snapshot(pick)
+        repo = Repository.open(storage)
+        self.pause_frozen(storage, after, others, cutoff)
+        self.give_name(what, repo, pick, target)
+
+    def give_name(self, what: str, repo: Repository, pick: int, target: str) -> None:
         if what == "tag":
             self.make_tag(repo, target)
         elif what == "branch":

@@ -10,7 +10,6 @@ import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -209,6 +208,4 @@ class Chunks(RuleBasedStateMachine):
 
 
 def test_chunks_agree_with_a_dictionary() -> None:  # R0-62, R2-01
-    run_state_machine_as_test(
-        Chunks, settings=settings(max_examples=60, stateful_step_count=20, deadline=None)
-    )
+    run_state_machine_as_test(Chunks)

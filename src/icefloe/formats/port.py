@@ -185,6 +185,9 @@ class Refs(Protocol):
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
         """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
 
+    def take_back_tag(self, name: str) -> None:
+        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
+
     def tags(self) -> set[str]:
         """Names of all tags."""
 

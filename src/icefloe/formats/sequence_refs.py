@@ -317,6 +317,10 @@ class SequenceRefs:
         except AlreadyExistsError:
             raise AlreadyExistsError(taken) from None
 
+    def take_back_tag(self, name: str) -> None:
+        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
+        self._storage.delete_many([self._names.tag_key(name)])
+
     def tags(self) -> set[str]:
         """Names of all tags."""
         self._require_listing()

@@ -245,10 +245,16 @@ class _Collection:
                 )
 
     def _spare(self, doomed: _Doomed, marks: Marks, own: Lease) -> _Doomed:
-        """Read leases and references once more, and spare what is reached by now."""
+        """Read leases and references once more, and spare what is reached by now.
+
+        So is what new snapshots refer to: they may have been flushed.
+        """
         snapshots, manifests = len(marks.snapshots), marks.manifest_ids()
         leases = [lease for lease in LeaseFiles(self._storage).find() if lease.id != own.id]
         self._mark(marks, leases)
+        layout = self._context.format.layout
+        _, young = list_objects(self._storage, layout, ObjectKind.SNAPSHOT).split(doomed.cutoff)
+        self._mark_young(marks, young)
         if len(marks.snapshots) == snapshots:
             return doomed
         reached = marks.manifest_ids()

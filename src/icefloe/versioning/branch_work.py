@@ -29,7 +29,7 @@ from icefloe.model.snapshot import MERGED_KEY
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
-from icefloe.versioning.doomed import pinned
+from icefloe.versioning.doomed import SnapshotLease, pinned
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
@@ -195,7 +195,7 @@ class BranchWork:
             back_off(context.settings, attempt)
             attempt += 1
 
-    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[None]:
+    def _pinned(self, snapshot_id: SnapshotId) -> AbstractContextManager[SnapshotLease]:
         return pinned(self._context.storage, self._context.format.layout, snapshot_id)
 
     def _lay_over(

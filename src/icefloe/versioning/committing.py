@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
+    from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -120,7 +121,11 @@ class CommittedTree(WorkingTree):
             self._confirm_tip()
             snapshot = self._write(self._said(message, metadata))
             self._confirm_lease()
-            self._confirm_tip()
+            if self._confirm_tip() and not self._stays(snapshot.id):
+                raise SessionStateError(
+                    f"snapshot {snapshot.id} was collected as garbage before this ended: the "
+                    "session was suspended for longer than garbage is kept; flush again"
+                )
             self._context.storage.sync()
             self._finish(snapshot)
             return str(snapshot.id)
@@ -256,27 +261,31 @@ class CommittedTree(WorkingTree):
         self._look()
         self._lease.looked()
 
-    def _confirm_tip(self) -> None:
-        """The same for who publishes nothing: a collection may have moved the branch."""
+    def _confirm_tip(self) -> bool:
+        """The same for who publishes nothing; True if a collection may have moved the branch."""
         assert self._tip is not None
         tip = self._context.refs.tip(self._tip.branch)
-        if tip != self._tip and (tip is None or tip.snapshot_id is None or self._is_passed(tip)):
+        if tip == self._tip:
+            return False
+        came_by = tip is None or tip.snapshot_id is None or self._is_passed(tip)
+        if came_by:
             self._look()
+        return came_by
 
     def _look(self) -> None:
         check_own_files(self._context, self._changes)
-        if self._snapshot.parent_id is not None and not self._base_stays():
+        if self._snapshot.parent_id is not None and not self._stays(self._snapshot.id):
             raise SessionStateError(
                 f"snapshot {self._snapshot.id} that this session is based on was collected as "
                 "garbage: no branch had it any more, and the session was suspended or cut off for "
                 "longer than its lease held; start a new session"
             )
 
-    def _base_stays(self) -> bool:
-        """Whether our base is there, and no collection that runs is about to delete it."""
+    def _stays(self, snapshot_id: SnapshotId) -> bool:
+        """Whether a snapshot is there, and no collection that runs is about to delete it."""
         context = self._context
         try:
-            with pinned(context.storage, context.format.layout, self._snapshot.id):
+            with pinned(context.storage, context.format.layout, snapshot_id):
                 return True
         except SnapshotNotFoundError:
             return False

@@ -115,12 +115,23 @@ class SnapshotLease(Lease):
         """Write the lease, and then look; raises SnapshotNotFoundError if that was too late."""
         super().take()
         try:
-            for snapshot_id in self._claimed:
-                _refuse_doomed(self._storage, self, snapshot_id)
-                self._check_exists(snapshot_id)
+            self._look()
         except BaseException:
             self.release()
             raise
+
+    def confirm(self) -> None:
+        """Look again if the lease lapsed before references to the snapshots were written.
+
+        Raises SnapshotNotFoundError if one of them is gone, or about to be.
+        """
+        if self.is_broken():
+            self.take()
+
+    def _look(self) -> None:
+        for snapshot_id in self._claimed:
+            _refuse_doomed(self._storage, self, snapshot_id)
+            self._check_exists(snapshot_id)
 
     def _check_exists(self, snapshot_id: SnapshotId) -> None:
         try:
@@ -133,17 +144,18 @@ class SnapshotLease(Lease):
 
 
 @contextlib.contextmanager
-def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[None]:
+def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[SnapshotLease]:
     """Keep a snapshot from being collected until something else does.
 
-    Raises SnapshotNotFoundError if it is gone, or about to be.
+    Raises SnapshotNotFoundError if it is gone, or about to be. It holds for ten minutes: who does
+    something that does not fail by itself if a collection came by asks the lease to `confirm`.
     """
     lease = SnapshotLease(
         storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
     )
     lease.take()
     try:
-        yield
+        yield lease
     finally:
         lease.release()
 

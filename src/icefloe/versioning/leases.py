@@ -240,6 +240,17 @@ class Lease:
             self._begins = (self.written_at - _EPOCH).total_seconds() - covers
         return True
 
+    def is_broken(self) -> bool:
+        """Whether a collection that began until now does not mind it.
+
+        If not, each that begins later reads the references after this moment.
+        """
+        try:
+            self._storage.head(self._key(self._number))
+        except ObjectNotFoundError:
+            return True
+        return False
+
     def release(self) -> None:
         """Give up the claim. What is left if that fails lapses by itself."""
         with self._lock:

@@ -79,12 +79,12 @@ class MaintainedRepository:
         )
 
     @contextlib.contextmanager
-    def _pinned(self, snapshot_id: str) -> Iterator[SnapshotId]:
-        """The id of a snapshot that is there, and stays while something is made to point to it."""
+    def _pinned(self, snapshot_id: str) -> Iterator[tuple[SnapshotId, SnapshotLease]]:
+        """A snapshot that is there, and what lets it stay while something is made to name it."""
         context = self._context
         found = context.history.resolve(Version(snapshot_id=snapshot_id))
-        with pinned(context.storage, context.format.layout, found):
-            yield found
+        with pinned(context.storage, context.format.layout, found) as pin:
+            yield found, pin
 
     # --- expiry and collection
 

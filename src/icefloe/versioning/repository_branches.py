@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icefloe.errors import ConflictError, InvalidInputError, RefNotFoundError
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+)
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
@@ -27,8 +32,13 @@ class BranchedRepository(RepositoryHistory):
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot."""
         ensure_conditional_writes(self._context.storage)
-        with self._pinned(snapshot_id) as target:
-            self._context.refs.create_branch(branch, target)
+        with self._pinned(snapshot_id) as (target, pin):
+            tip = self._context.refs.create_branch(branch, target)
+            try:
+                pin.confirm()
+            except SnapshotNotFoundError:
+                self._context.refs.advance(tip, None)
+                raise
         self._note("create_branch", {"branch": branch, "snapshot_id": str(target)})
 
     def list_branches(self) -> set[str]:
@@ -53,7 +63,7 @@ class BranchedRepository(RepositoryHistory):
                 from_snapshot_id,
                 str(tip.snapshot_id),
             )
-        with self._pinned(snapshot_id) as target:
+        with self._pinned(snapshot_id) as (target, _):
             self._context.refs.advance(tip, target)
         moved = {"branch": branch, "from": str(tip.snapshot_id), "to": str(target)}
         self._note("reset_branch", moved)
@@ -69,8 +79,13 @@ class BranchedRepository(RepositoryHistory):
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Give a snapshot a name for ever."""
         ensure_conditional_writes(self._context.storage)
-        with self._pinned(snapshot_id) as target:
+        with self._pinned(snapshot_id) as (target, pin):
             self._context.refs.create_tag(tag, target)
+            try:
+                pin.confirm()
+            except SnapshotNotFoundError:
+                self._context.refs.take_back_tag(tag)
+                raise
         self._note("create_tag", {"tag": tag, "snapshot_id": str(target)})
 
     def list_tags(self) -> set[str]:

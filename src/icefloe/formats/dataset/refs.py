@@ -184,6 +184,10 @@ class StateRefs:
 
         self._swap(change)
 
+    def take_back_tag(self, name: str) -> None:
+        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
+        self._swap(lambda state: self._moved(state, name, "tag", None))
+
     def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
         """Raise InvalidInputError unless all of these names could be given, side by side."""
         for name in (*branches, *tags):
