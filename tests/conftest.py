@@ -87,6 +87,7 @@ COUNTED = {
     "crash points",
     "failed operations",
     "pauses of the collection machine",
+    "states of a disk without power",
     "steps of the collection machine",
 }
 
