@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import threading
 import time
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from tests.endpoints.processes import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class Trouble(Enum):
@@ -58,7 +59,7 @@ _CLIENT_GIVES_UP_WITHIN_SECONDS = 3
 
 
 class FaultProxy:
-    """Forwards to a store; `plan` says what happens to the next requests of a method."""
+    """Forwards to a store; `plan` and `storm` say what happens to requests."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target).netloc
@@ -67,6 +68,7 @@ class FaultProxy:
         self.requests: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.struck = 0
+        self._storm: Callable[[], Trouble | None] = lambda: None
         proxy = self
 
         class Handler(_Handler):
@@ -80,6 +82,21 @@ class FaultProxy:
         with self._lock:
             self._plans.append((method, path, trouble, times))
 
+    def storm(self, troubles: Sequence[Trouble], share: float, seed: int) -> None:
+        """From now on, let a share of all requests come to grief, one way or another."""
+        chance = random.Random(seed)
+
+        def next_one() -> Trouble | None:
+            return chance.choice(troubles) if chance.random() < share else None
+
+        with self._lock:
+            self._storm = next_one
+
+    def calm(self) -> None:
+        """End a storm."""
+        with self._lock:
+            self._storm = lambda: None
+
     def next_trouble(self, method: str, path: str) -> Trouble | None:
         with self._lock:
             self.requests.append((method, path))
@@ -91,7 +108,9 @@ class FaultProxy:
                         del self._plans[index]
                     self.struck += 1
                     return trouble
-        return None
+            struck = self._storm()
+            self.struck += struck is not None
+            return struck
 
     def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
         connection = http.client.HTTPConnection(self._target, timeout=30)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import zarr
 
 import icefloe
-from icefloe import ConflictError, Repository
+from icefloe import ConflictDetector, ConflictError, Repository
 from icefloe.errors import AlreadyExistsError, CommitStateUnknownError
 from icefloe.storage.forwarding import ForwardingStorage
-from icefloe.storage.settings import StorageSettings, StorageTimeoutSettings
+from icefloe.storage.settings import (
+    StorageRetriesSettings,
+    StorageSettings,
+    StorageTimeoutSettings,
+)
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.endpoints.fault_proxy import FaultProxy, Trouble, fault_proxy
 from tests.formats import GENERATIONS, PUBLISHING, chosen, folder, how, keeps_logs
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from tests.endpoints.fixtures import S3Endpoint
 
 T = TypeVar("T")
+COMMITS = 15
 
 FIRST, SECOND, THIRD = "ZZZZZZZZ.json", "ZZZZZZZY.json", "ZZZZZZZX.json"
 # Each stands for a way in which the client can be misled; the storage suite has them all.
@@ -92,6 +98,52 @@ def test_a_rival_who_was_first_is_not_overlooked(
         sessions[1].commit("ours")
     assert caught.value.actual_parent == theirs
     assert messages(storage) == ["theirs", "Repository initialized"]
+
+
+STORMY = [
+    Trouble.DROP_BEFORE,
+    Trouble.DROP_AFTER,
+    Trouble.ERROR_500_BEFORE,
+    Trouble.ERROR_500_AFTER,
+    Trouble.ERROR_503_BEFORE,
+    Trouble.ERROR_503_AFTER,
+    Trouble.THROTTLED,
+    Trouble.TWICE,
+]
+"""What can happen to requests of any kind and does not take long."""
+PERSISTENT = StorageSettings(retries=StorageRetriesSettings(max_tries=15, initial_backoff_ms=20))
+
+
+@pytest.mark.endpoint
+def test_writers_get_through_a_storm(storage: Storage, proxy: FaultProxy) -> None:
+    """Three in ten requests fail, are lost, throttled or doubled: all commits land, and once."""
+    storage = storage.with_settings(PERSISTENT)
+    repo = Repository.create(storage)
+    session = repo.writable_session("main")
+    zarr.create_group(session.store)
+    session.commit("start")
+
+    def write(writer: int) -> None:
+        own = Repository.open(storage)
+        for number in range(COMMITS):
+            session = own.writable_session("main")
+            zarr.create_group(session.store, path=f"{writer}-{number}")
+            session.commit(f"{writer}-{number}", rebase_with=ConflictDetector())
+
+    before = len(proxy.requests)
+    write(0)
+    in_calm = (len(proxy.requests) - before) / COMMITS
+    proxy.storm(STORMY, share=0.3, seed=1)
+    before = len(proxy.requests)
+    write(1)
+    assert len(proxy.requests) - before < 2 * in_calm * COMMITS
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, (2, 3)))
+    proxy.calm()
+    made = sorted(f"{writer}-{number}" for writer in range(4) for number in range(COMMITS))
+    assert sorted(messages(storage)[:-2]) == made
+    assert sorted(zarr.open_group(repo.readonly_session("main").store, mode="r")) == made
+    assert repo.verify(deep=True).is_clean
 
 
 @pytest.fixture(params=GENERATIONS)
