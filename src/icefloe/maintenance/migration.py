@@ -14,9 +14,8 @@ M5  Nothing of the source is collected meanwhile: history that expires after it 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -30,18 +29,18 @@ from icefloe.errors import (
 )
 from icefloe.files.metadata import MetadataFiles
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind, numbered_id
+from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind
 from icefloe.formats.registry import detect, format_for
 from icefloe.maintenance.marking import Limits, References, read_references
+from icefloe.maintenance.migration_ids import NewIds, narrow
 from icefloe.maintenance.migration_proof import CopyProof
 from icefloe.maintenance.verification import verify_repository
-from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.model.ids import ChunkFileId, Identifier, ManifestId, NodeId, SnapshotId
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import MERGED_KEY, AttributesFileInfo, FileSum, Snapshot, SnapshotStub
-from icefloe.model.transaction_log import Move, TransactionLog
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
 from icefloe.storage.probe import ensure_conditional_writes
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HISTORY = 16
-_Id = TypeVar("_Id", bound=Identifier)
 
 
 class MigrationReport(Record, frozen=True):
@@ -164,10 +162,8 @@ class _Migration:
         """Attribute files, and what the target's snapshots remember of them."""
         self._sums: dict[SnapshotId, FileSum] = {}
         """Snapshot files of the target."""
-        self._numbers: dict[NodeId, NodeId] = {}
+        self._ids = NewIds(fmt.generation.node_numbering)
         self._chunk_files: set[ChunkFileId] = set()
-        self._originals: dict[ChunkFileId, ChunkFileId] = {}
-        """Chunk files that have another id in the source than in the target."""
         self._copied = dict.fromkeys(CopyMethod, 0)
         self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
         self._new_refs: dict[tuple[ManifestId, NodeId], ManifestRef | None] = {}
@@ -243,27 +239,12 @@ class _Migration:
         for info in snapshot.attribute_files:
             self._attributes.setdefault(info.id, FileSum())
         for node in snapshot.nodes:
-            self._number(node.id)
+            self._ids.node(node.id)  # by the order in which they are met (M3)
             if node.attributes is not None:
                 self._attributes.setdefault(node.attributes.file, FileSum())
             for ref in node.manifests:
                 assert node.array is not None
                 self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
-
-    def _number(self, node_id: NodeId) -> NodeId:
-        """The id of a node in the target (M3)."""
-        numbering = self._format.generation.node_numbering
-        if numbering is None:
-            return node_id
-        found = self._numbers.get(node_id)
-        if found is None:
-            number = len(self._numbers)
-            if numbering is NodeNumbering.SEQUENTIAL:
-                found = numbered_id(number, hashlib.blake2b(node_id, digest_size=4).digest())
-            else:
-                found = NodeId(number.to_bytes(NodeId.SIZE, "big"))
-            self._numbers[node_id] = found
-        return found
 
     def _present(self, kind: ObjectKind) -> dict[str, int]:
         """Objects of a kind that are in the target already, with their sizes."""
@@ -276,8 +257,8 @@ class _Migration:
         for number, (manifest_id, nodes) in enumerate(self._parts.items()):
             tables = self._tables(manifest_id, nodes)
             self._copy_chunk_files(tables.values(), present[ObjectKind.CHUNK_FILE])
-            new_id = _narrow(manifest_id)
-            parts = [(self._number(node_id), table) for node_id, table in tables.items()]
+            new_id = narrow(manifest_id)
+            parts = [(self._ids.node(node_id), table) for node_id, table in tables.items()]
             for node_id in nodes:
                 table = tables.get(node_id)
                 self._new_refs[manifest_id, node_id] = (
@@ -308,26 +289,8 @@ class _Migration:
         for node_id, rank in nodes.items():
             table = manifest.array(node_id, rank)
             if table is not None and len(table):
-                tables[node_id] = ArrayChunks(table.index, self._narrow_files(table.refs))
+                tables[node_id] = ArrayChunks(table.index, self._ids.chunk_files(table.refs))
         return tables
-
-    def _narrow_files(self, refs: ChunkRefs) -> ChunkRefs:
-        """References whose chunk files have ids of 12 bytes."""
-        if refs.files.shape[1] == ChunkFileId.SIZE:
-            return refs
-        originals = [ChunkFileId(row.tobytes()) for row in refs.files]
-        narrow = [_narrow(each) for each in originals]
-        self._originals.update(zip(narrow, originals, strict=True))
-        return ChunkRefs(
-            refs.kinds,
-            refs.sources,
-            refs.offsets,
-            refs.lengths,
-            refs.checksums,
-            ChunkRefs.file_column(narrow),
-            refs.locations,
-            refs.inline,
-        )
 
     def _copy_chunk_files(self, tables: Iterable[ArrayChunks], present: Mapping[str, int]) -> None:
         wanted: set[ChunkFileId] = set()
@@ -343,7 +306,7 @@ class _Migration:
         self._progress("chunk files", len(self._chunk_files), len(self._chunk_files))
 
     def _copy_chunk_file(self, file_id: ChunkFileId) -> CopyMethod:
-        original = self._originals.get(file_id, file_id)
+        original = self._ids.original(file_id)
         return copy_object(
             self._source.storage,
             self._source.format.layout.chunk_file(original),
@@ -353,7 +316,7 @@ class _Migration:
 
     def _copy_attributes(self, present: Mapping[str, int]) -> None:
         for number, file_id in enumerate(self._attributes):
-            key = self._format.layout.attributes(_narrow(file_id))
+            key = self._format.layout.attributes(narrow(file_id))
             if key in present:
                 self._attributes[file_id] = self._sum_of(key)
                 continue
@@ -368,7 +331,7 @@ class _Migration:
     def _copy_snapshots(self, present: Mapping[ObjectKind, Mapping[str, int]]) -> None:
         layout, codec = self._format.layout, self._format.codec
         for number, snapshot_id in enumerate(self._parents):
-            new_id = _narrow(snapshot_id)
+            new_id = narrow(snapshot_id)
             key = layout.snapshot(new_id)
             if key in present[ObjectKind.SNAPSHOT]:
                 self._sums[new_id] = self._sum_of(key)
@@ -379,7 +342,7 @@ class _Migration:
                 if log_key in present[ObjectKind.TRANSACTION_LOG]:
                     log_file = self._sum_of(log_key)
                 else:
-                    log = self._renamed_log(self._history.log(snapshot_id))
+                    log = self._ids.log(self._history.log(snapshot_id))
                     file = codec.encode_transaction_log(log)
                     log_file = self._put(log_key, file.data, file.attributes)
             renamed = self._renamed(self._read(snapshot_id), log_file)
@@ -390,7 +353,7 @@ class _Migration:
     def _renamed(self, snapshot: Snapshot, log_file: FileSum | None) -> Snapshot:
         """A snapshot as the target has it."""
         history = tuple(
-            SnapshotStub(_narrow(stub.id), stub.written_at, stub.message)
+            SnapshotStub(narrow(stub.id), stub.written_at, stub.message)
             for stub in self._parents[snapshot.id]
         )
         nodes = [self._renamed_node(node) for node in snapshot.nodes]
@@ -402,12 +365,12 @@ class _Migration:
             if name not in {NEXT_NODE, NODE_NUMBERS}
         }
         if isinstance(merged := metadata.get(MERGED_KEY), str):
-            metadata[MERGED_KEY] = str(_narrow(SnapshotId.parse(merged)))
+            metadata[MERGED_KEY] = str(narrow(SnapshotId.parse(merged)))
         if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
-            metadata[NEXT_NODE] = len(self._numbers)
+            metadata[NEXT_NODE] = self._ids.num_nodes
         return msgspec.structs.replace(
             snapshot,
-            id=_narrow(snapshot.id),
+            id=narrow(snapshot.id),
             parent_id=history[0].id if history else None,
             metadata=metadata,
             total_parents=self._depths[snapshot.id],
@@ -421,34 +384,17 @@ class _Migration:
 
     def _attributes_info(self, file_id: AttributesId) -> AttributesFileInfo:
         held = self._attributes[file_id]
-        return AttributesFileInfo(_narrow(file_id), held.size_bytes, held.checksum)
+        return AttributesFileInfo(narrow(file_id), held.size_bytes, held.checksum)
 
     def _renamed_node(self, node: Node) -> Node:
         refs = [self._new_refs[ref.manifest_id, node.id] for ref in node.manifests]
         attributes = node.attributes
         if attributes is not None:
-            attributes = AttributesRef(
-                _narrow(attributes.file), attributes.row, attributes.position
-            )
+            attributes = AttributesRef(narrow(attributes.file), attributes.row, attributes.position)
         return node.evolve(
-            id=self._number(node.id),
+            id=self._ids.node(node.id),
             manifests=tuple(ref for ref in refs if ref is not None),
             attributes=attributes,
-        )
-
-    def _renamed_log(self, log: TransactionLog) -> TransactionLog:
-        def ids(found: frozenset[NodeId]) -> frozenset[NodeId]:
-            return frozenset(map(self._number, found))
-
-        return TransactionLog(
-            ids(log.new_groups),
-            ids(log.new_arrays),
-            ids(log.deleted_groups),
-            ids(log.deleted_arrays),
-            ids(log.updated_groups),
-            ids(log.updated_arrays),
-            {self._number(node_id): index for node_id, index in log.updated_chunks.items()},
-            tuple(Move(self._number(m.node_id), m.source, m.target) for m in log.moves),
         )
 
     def _copy_config(self) -> None:
@@ -480,24 +426,16 @@ class _Migration:
     def _publish(self, refs: References) -> None:
         """Make the references, `main` last (M2); those of an earlier try are there already."""
         self._format.make_refs(self._target).create_all(
-            {name: _narrow(target) for name, target in refs.branches.items()},
-            {name: _narrow(target) for name, target in refs.tags.items()},
+            {name: narrow(target) for name, target in refs.branches.items()},
+            {name: narrow(target) for name, target in refs.tags.items()},
         )
 
     # --- proof
 
     def _compare_all(self, copy: Context) -> None:
         """Compare every snapshot with its original (M4), before anyone can take it for one."""
-        proof = CopyProof(self._source.files, copy.files, self._narrow_files)
+        proof = CopyProof(self._source.files, copy.files, self._ids.chunk_files)
         for number, snapshot_id in enumerate(self._parents):
-            twin = copy.files.read_snapshot(_narrow(snapshot_id))
+            twin = copy.files.read_snapshot(narrow(snapshot_id))
             proof.compare(self._read(snapshot_id), twin)
             self._progress("compare", number + 1, len(self._parents))
-
-
-def _narrow(identifier: _Id) -> _Id:
-    """An id of 12 bytes, for one that another implementation gave of 16 (spec 003)."""
-    if len(identifier) == identifier.SIZE:
-        return identifier
-    digest = hashlib.blake2b(identifier, digest_size=identifier.SIZE).digest()
-    return type(identifier)(digest)
