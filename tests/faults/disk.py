@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+LAST_CALLS = 4
 State = dict[str, bytes]
 """Objects by key."""
 
@@ -113,7 +114,9 @@ class Disk:
         """What the disk may hold if the power fails after some calls."""
         calls = self.calls[:count]
         loose = [at for at in range(count) if not self._is_kept(calls, at)]
-        choices = [set(loose), set(), *({at} for at in loose), *(set(loose) - {at} for at in loose)]
+        # One more or less than all; what was done before the last few calls was tried before them.
+        last = loose[-LAST_CALLS:]
+        choices = [set(loose), set(), *({at} for at in last), *(set(loose) - {at} for at in last)]
         for lost in choices:
             kept = [call for at, call in enumerate(calls) if at not in lost]
             for spoil in (lambda data: data, lambda _: b"", lambda data: bytes(len(data))):
