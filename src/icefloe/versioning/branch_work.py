@@ -9,12 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.compare import same_refs
 from icefloe.changes.patches import patch
-from icefloe.changes.solvers import MergeSolver
+from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
@@ -23,26 +20,30 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.model.chunk_index import ChunkIndex
-from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import MERGED_KEY
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
+from icefloe.versioning.done_alike import Meeting
 from icefloe.versioning.doomed import SnapshotLease, pinned
+from icefloe.versioning.merge_base import merge_base
+from icefloe.versioning.net_difference import net_difference
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
-    from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
+
+_TAKEN = (
+    "\nthe appends could not be put behind each other: a part of them is on both branches already, "
+    "as after a cherry_pick; pick the other commits, too"
+)
 
 
 class BranchWork:
@@ -69,7 +70,7 @@ class BranchWork:
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
         assert target.snapshot_id is not None
-        base_id = self._merge_base(source.id, target.snapshot_id)
+        base_id = merge_base(self._context, source.id, target.snapshot_id)
         if base_id == source.id:
             return str(target.snapshot_id)
         is_contained = base_id == target.snapshot_id
@@ -173,7 +174,7 @@ class BranchWork:
         patched = patch(
             base.nodes,
             after.nodes,
-            context.history.net_difference(base, after),
+            net_difference(context.history, base, after),
             context.files.document,
             SnapshotChunks(context.files, after).table,
         )
@@ -211,71 +212,29 @@ class BranchWork:
         """Commit changes over a base on top of a branch; raises ConflictError if that moved."""
         context = self._context
         head = self._snapshot(tip)
-        self._drop_what_is_there(ours, head)
+        solver = solver or MergeSolver()
+        shown = ours.copy()
+        meeting = Meeting(context, base, head, ours)
+        grown = meeting.grown(solver)
+        advice = ""
+        if isinstance(solver, AppendSolver) and meeting.has_taken(grown):
+            advice = _TAKEN
+            grown, solver = {}, solver.others
+        meeting.drop_what_is_there(grown)
+        theirs = net_difference(context.history, base, head)
+        theirs = meeting.without_moved(theirs, grown)
         view = MeetingView(context, base, head, looking_at)
-        theirs = context.history.net_difference(base, head)
-        rebase_changes(
-            view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
-        )
+        chunks = SnapshotChunks(context.files, base)
+        rebase_changes(view, ours, theirs, chunks, solver, shown=shown, advice=advice)
         if ours.is_empty and not keep_empty:
             return str(head.id)
         snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
 
-    def _drop_what_is_there(self, ours: ChangeSet, head: Snapshot) -> None:
-        """Forget changes that the branch has already, as after an earlier pick of a part."""
-        document = self._context.files.document
-        nodes = {
-            node_id: head.nodes.by_id(node_id)
-            for node_id in {*ours.new, *ours.documents, *ours.places, *ours.deleted, *ours.chunks}
-        }
-        for node_id, known in nodes.items():
-            if known is None:
-                ours.deleted.pop(node_id, None)
-                continue
-            created = ours.new.get(node_id)
-            if created is not None and _is_same(known, document(known), created):
-                del ours.new[node_id]
-            if node_id in ours.documents and document(known) == ours.documents[node_id]:
-                del ours.documents[node_id]
-            if ours.places.get(node_id) == known.path:
-                del ours.places[node_id]
-        chunks = SnapshotChunks(self._context.files, head)
-        for node_id, edits in ours.chunks.items():
-            known = nodes[node_id]
-            if known is not None:
-                _drop_same_chunks(edits, chunks.table(known) if known.manifests else None)
-        ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
-        ours.rebase(ours.base)
-
     def _descends(self, snapshot_id: SnapshotId, ancestor: SnapshotId) -> bool:
         """Whether one snapshot follows another, commit by commit; merges do not count."""
         return self._context.history.between(ancestor, snapshot_id) is not None
-
-    def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
-        """The newest snapshot that both branches contain, by descent or by earlier merges."""
-        history = self._context.history
-        common = history.common_ancestor(source, target)
-        if common is None:
-            raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
-        oldest = self._context.files.read_snapshot(common)
-        mine, theirs = self._contained(source, oldest), self._contained(target, oldest)
-        return max(mine.keys() & theirs.keys(), key=lambda snapshot_id: mine[snapshot_id])
-
-    def _contained(self, start: SnapshotId, oldest: Snapshot) -> dict[SnapshotId, datetime]:
-        """The snapshots that one contains, with their times, back to the first common one."""
-        found = {oldest.id: oldest.written_at}
-        waiting = [start]
-        while waiting:
-            for snapshot in self._context.history.ancestry(waiting.pop()):
-                if snapshot.id in found or snapshot.written_at < oldest.written_at:
-                    break
-                found[snapshot.id] = snapshot.written_at
-                merged = snapshot.metadata.get(MERGED_KEY)
-                if isinstance(merged, str):
-                    waiting.append(SnapshotId.parse(merged))
-        return found
 
     def _parent(self, snapshot: Snapshot) -> Snapshot:
         if snapshot.parent_id is None:
@@ -298,24 +257,3 @@ class BranchWork:
         given = {} if metadata is None else plain_metadata(metadata)
         properties = {**self._default_metadata, **given}
         return CommitMessage(check_message(message), properties, datetime.now(UTC))
-
-
-def _is_same(known: Node, document: bytes, created: Node) -> bool:
-    return known.path == created.path and document == created.document
-
-
-def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None) -> None:
-    """Forget edits that set a chunk to what it is already, or delete what is not there."""
-    mine, gone = edits.own()
-    same = []
-    if mine is not None and theirs is not None:
-        coords = mine.index.coords()
-        rows = theirs.index.find_many(coords)
-        both = np.flatnonzero(rows >= 0)
-        alike = same_refs(mine.refs.take(both), theirs.refs.take(rows[both]))
-        same.append(coords[both[alike]])
-    if gone is not None:
-        coords = gone.coords()
-        same.append(coords if theirs is None else coords[theirs.index.find_many(coords) < 0])
-    if any(map(len, same)):
-        edits.discard(ChunkIndex.from_coords(np.concatenate(same))[0])
