@@ -62,7 +62,7 @@ def no_second_look(patch: pytest.MonkeyPatch) -> None:
 
 @guard("what lies between the base of a session and its branch stays")
 def no_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(marking.Marks, "add_path", nothing)
+    patch.setattr(marking.Marks, "add_paths", nothing)
 
 
 @guard("what young snapshots refer to stays")
