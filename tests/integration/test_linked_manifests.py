@@ -114,6 +114,18 @@ def test_a_branch_that_moved_keeps_their_chunks(repo, row):
     assert contents(repo) == {(4, 0): b"ours", (6, 1): b"ours", (row, 1): b"theirs"}
 
 
+def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(repo):
+    with repo.transaction("main", message="first") as store:
+        store.session.set_chunk("/a", (5, 0), b"old")
+    session = repo.writable_session("main")
+    session.link_tiles("/a", wrote(session, {(6, 0): b"ours"}, deleted=[(5, 0)]))
+    theirs = repo.writable_session("main")
+    theirs.set_chunk("/a", (4, 0), b"theirs")
+    theirs.commit("beside what the tile has, and in the manifest that it replaces")
+    session.commit("ours", rebase_with=icefloe.ConflictDetector())
+    assert contents(repo) == {(4, 0): b"theirs", (6, 0): b"ours"}
+
+
 def test_a_conflict_within_a_linked_tile_is_found(repo):
     # Without logs, writing what is there already is no change: each of them writes another value.
     for solver, fails, value in (

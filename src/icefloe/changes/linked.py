@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.model.chunk_index import Box, ChunkIndex
+from icefloe.model.chunk_index import Box, ChunkIndex, box_around
 from icefloe.model.ids import ManifestId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.record import Record
@@ -25,6 +25,11 @@ class LinkedTile(Record, frozen=True, eq=False):
     """The chunks that differ from the base; a box, where all of one were written."""
     replaced: tuple[ManifestId, ...] = ()
     """Manifests of the base that had the references of the tile."""
+
+    @property
+    def reach(self) -> Box:
+        """A box around all that the tile has or touches; what it replaced lies within."""
+        return box_around(self.extents, self.touched.box)
 
 
 def touched_in(tiles: Sequence[LinkedTile]) -> ChunkIndex | None:

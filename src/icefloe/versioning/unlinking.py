@@ -32,7 +32,7 @@ def unlink(
         assert node is not None
         kept = []
         for tile in tiles:
-            if not all_tiles and _same_within(tile.extents, before, after):
+            if not all_tiles and _same_within(tile.reach, before, after):
                 kept.append(tile)
                 continue
             edits = _as_edits(files, node, tile)
