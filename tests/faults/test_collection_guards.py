@@ -194,6 +194,26 @@ def rebased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None
         session.rebase(BasicConflictSolver())
 
 
+def merged_into_a_session_that_came_later(repo: Repository, clock: Clock) -> None:
+    """Files of a fork are collected, and who merges it stands where the branch stands now."""
+    del clock
+    driver = repo.writable_session("main")
+    fork = written(driver.fork(), 1)
+    again = written(driver.fork(), 2)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).chunks_deleted == 8
+    driver.rebase(BasicConflictSolver())
+    later = repo.writable_session("main")
+    for session in (driver, later, later.fork()):
+        with pytest.raises(SessionStateError, match="4 chunk files"):
+            session.merge(fork)
+        assert not session.has_uncommitted_changes
+    written(again, 3)
+    driver.merge(again)
+    driver.commit("written again")
+    assert values(repo, branch="main") == [3] * 4
+
+
 def rebased_over_a_branch_that_was_published(repo: Repository, clock: Clock) -> None:
     """Two commits and a collection in two moves."""
     del clock
@@ -428,6 +448,9 @@ INTERLEAVINGS = {
     rebased_by_a_machine_that_was_paused: (
         "sessions look for what they need when a collection moved their branch"
     ),
+    merged_into_a_session_that_came_later: (
+        "sessions look for what they need when a collection moved their branch"
+    ),
     rebased_over_a_branch_that_was_published: "branches move before anything is deleted",
     rebased_over_a_branch_that_was_deleted: (
         "sessions look for what they need when a collection moved their branch"
@@ -503,3 +526,13 @@ def test_names_for_what_was_collected_meanwhile_are_taken_back(
     assert repo.list_tags() == set()
     assert repo.verify(deep=True).is_clean
     name(repo, "late", repo.lookup_branch("main"))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_forks_whose_files_were_collected_are_not_merged(
+    generation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with chosen(generation):
+        repo = make()
+    merged_into_a_session_that_came_later(repo, Clock(repo, monkeypatch))
+    assert repo.verify(deep=True).is_clean

@@ -18,6 +18,7 @@ from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.committing import CommittedTree
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
+from icefloe.versioning.own_files import check_own_files
 from icefloe.versioning.unlinking import unlink_common
 
 if TYPE_CHECKING:
@@ -257,6 +258,9 @@ class Session(CommittedTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                if other._tip != self._tip:  # noqa: SLF001
+                    # A collection may lie between the two places, which our commit does not see.
+                    check_own_files(self._context, changes)
                 unlink_common(self._context.files, merged, changes)
                 _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
