@@ -20,7 +20,7 @@ from icefloe.versioning import leases
 from icefloe.versioning.session import Session
 from tests.documents import group
 from tests.faults.guards import GUARDS
-from tests.formats import GENERATIONS, chosen
+from tests.formats import GENERATIONS, chosen, folder
 from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
 if TYPE_CHECKING:
@@ -535,4 +535,34 @@ def test_forks_whose_files_were_collected_are_not_merged(
     with chosen(generation):
         repo = make()
     merged_into_a_session_that_came_later(repo, Clock(repo, monkeypatch))
+    assert repo.verify(deep=True).is_clean
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_old_files_of_the_base_are_in_no_danger(generation: str) -> None:
+    """Chunks that a session only moves, in part next to what it wrote when it was young."""
+    with chosen(generation):
+        repo = make()
+    fill(repo, 1)
+    garbage(repo)
+    wait(repo, DAY)
+    session = repo.writable_session("main")
+    session.shift_array("/a", (1,))
+    written(session, 2, slice(0, 1))
+    is_slow = repo.writable_session("main")
+    is_slow.shift_array("/a", (1,))
+    written(is_slow, 3, slice(0, 1))
+    wait(repo, DAY)
+    written(session, 4, slice(0, 1))
+
+    def commit() -> None:
+        session.commit("moved")
+        with pytest.raises(SessionStateError, match="1 files that this session wrote"):
+            is_slow.rebase(BasicConflictSolver())
+
+    with chosen(generation):
+        place = folder("snapshots")
+    collector = Repository.open(Meanwhile(repo, "delete_many", place, commit))
+    assert collector.garbage_collect(HOUR).snapshots_deleted == 1
+    assert values(repo, branch="main") == [4, 1, 1, 1]
     assert repo.verify(deep=True).is_clean
