@@ -81,7 +81,6 @@ def rebase_changes(
                 ours,
                 head,
                 solver.dimension,
-                touched,
                 lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
