@@ -50,6 +50,21 @@ def _lost_above(path: str, ours: ChangeSet, head: NodeTable) -> Iterator[str]:
         parent = paths.parent(parent)
 
 
+def fill_groups(merged: ChangeSet) -> None:
+    """The same for sessions that work together: groups that one of them filled stay."""
+    for node in list(merged.new.values()):
+        parent = paths.parent(node.path)
+        while parent is not None and merged.get(parent) is None:
+            group = merged.base.get(parent)
+            if group is None or group.is_array:
+                break
+            if merged.deleted.pop(group.id, None) is None:
+                merged.set_document(parent, _BARE)  # it was moved
+            else:
+                merged.rebase(merged.base)
+            parent = paths.parent(parent)
+
+
 def make_groups(ours: ChangeSet, lost: list[str]) -> None:
     """Make such groups anew, without attributes, over the nodes of others."""
     for path in lost:

@@ -6,8 +6,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.compare import disputed
+from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
 from icefloe.changes.linked import any_overlap
+from icefloe.changes.needed_groups import fill_groups
 from icefloe.errors import (
     InvalidInputError,
 )
@@ -22,7 +23,7 @@ from icefloe.versioning.own_files import check_own_files
 from icefloe.versioning.unlinking import unlink_common
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
     from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.ids import NodeId
     from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
 
 
 class OverlapWarning(UserWarning):
-    """Two forks of a session wrote the same chunk."""
+    """Two forks of a session wrote the same chunk, or changed the same of a node."""
 
 
 class Session(CommittedTree):
@@ -238,7 +239,8 @@ class Session(CommittedTree):
         """Take over the changes of forks.
 
         Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
-        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        most often tasks were not cut along chunks, and one overwrote what the other wrote. The
+        metadata of a node that two changed is merged key by key; contradictions are told, too.
         """
         for other in others:
             if not isinstance(other, ForkSession):
@@ -262,11 +264,15 @@ class Session(CommittedTree):
                     # A collection may lie between the two places, which our commit does not see.
                     check_own_files(self._context, changes)
                 unlink_common(self._context.files, merged, changes)
-                _warn_of_overlap(merged, changes)
+                _warn_of_overlap(merged, changes, self._base_document)
                 merged.absorb(changes)
+                fill_groups(merged)
             if parts:
                 self._show(self._snapshot, merged)
             self._unmerged_forks = False
+
+    def _base_document(self, node: Node) -> bytes:
+        return self._context.files.document(node, self._snapshot)
 
     merge_async = async_twin(merge)
 
@@ -364,28 +370,24 @@ class ForkSession(Session):
         raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
 
 
-def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
-    found = [
-        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
-        for node_id, edits in later.chunks.items()
-        if (mine := ours.chunks.get(_known_as(ours, later, node_id))) is not None
-        and (node := later.by_id(node_id)) is not None
-        and len(common := disputed(mine, edits))
-    ]
-    if found:
+def _warn_of_overlap(
+    ours: ChangeSet, later: ChangeSet, document_of: Callable[[Node], bytes]
+) -> None:
+    chunks, metadata = same_chunks(ours, later), merge_metadata(ours, later, document_of)
+    if chunks:
         warnings.warn(
-            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(chunks)}. "
             "Cut the work along chunks so that no two tasks write one",
             OverlapWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
-
-
-def _known_as(ours: ChangeSet, later: ChangeSet, node_id: NodeId) -> NodeId:
-    """The id that a node gets here if another session created it, too."""
-    created = later.new.get(node_id)
-    known = None if created is None else ours.get(created.path)
-    return node_id if known is None else known.id
+    if metadata:
+        warnings.warn(
+            f"forks changed the same nodes, and the later one wins: {'; '.join(metadata)}. Resize, "
+            "move and delete before you fork, or after the forks are merged",
+            OverlapWarning,
+            stacklevel=3,
+        )
 
 
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
