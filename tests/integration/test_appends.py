@@ -133,14 +133,16 @@ def test_a_change_of_another_dimension_is_refused(repository: Repository) -> Non
         session.commit("ours", rebase_with=AppendSolver("time"))
 
 
-def test_an_array_that_is_new_along_the_dimension_is_refused(repository: Repository) -> None:
-    session = repository.writable_session("main")
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_array_that_is_new_along_the_dimension_is_refused(
+    repository: Repository, *, is_ours: bool
+) -> None:
+    session, other = (repository.writable_session("main") for _ in range(2))
     append(session, 7)
-    zarr.open_group(session.store).create_array(
+    append(other, 8)
+    zarr.open_group((session if is_ours else other).store).create_array(
         "more", shape=(6,), chunks=(2,), dtype="i4", dimension_names=("time",)
     )
-    other = repository.writable_session("main")
-    append(other, 8)
     other.commit("theirs")
     with pytest.raises(RebaseFailedError, match="/more is new"):
         session.commit("ours", rebase_with=AppendSolver("time"))

@@ -170,6 +170,22 @@ CASES = [
     Case(
         "new group, new node below it", document("/n", group()), document("/n/m", group()), [], True
     ),
+    # The official package accepts these: what was written is hidden, or read as something else.
+    Case(
+        "chunks outside of our smaller shape",
+        write("/b", 0, 5, 6),
+        document("/b", array((5,))),
+        [("ChunksUpdatedInUpdatedArray", "/b", [[5], [6]])],
+        False,
+    ),
+    Case(
+        "chunks of another shape than ours",
+        write("/b", 0),
+        document("/b", array(chunk=2)),
+        [("ChunksUpdatedInUpdatedArray", "/b", [[0]])],
+        False,
+    ),
+    Case("chunks within our smaller shape", write("/b", 0), document("/b", array((5,))), [], True),
     Case("delete group, new node in it", delete("/g"), document("/g/n", group()), [], True),
     Case("new node in group, delete it", document("/g/n", group()), delete("/g"), [], True),
     Case(
