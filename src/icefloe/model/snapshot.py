@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.model.ids import AttributesId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 FIRST_MESSAGE = "Repository initialized"
 INTERNAL_PREFIX = "__icefloe."
 """Metadata keys that start so are ours and not shown to users."""
 MERGED_KEY = f"{INTERNAL_PREFIX}merged"
-"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
+"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there.
+
+A list of them if it took the place of several merges."""
 MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
 """Commits with this property moved chunks without changing a byte of them."""
 
@@ -73,6 +78,20 @@ class Snapshot(Record, frozen=True, eq=False):
         """This snapshot as its descendants remember it."""
         return SnapshotStub(self.id, self.written_at, self.message)
 
+    def merged_ids(self) -> tuple[SnapshotId, ...]:
+        """The tips of other branches that it merged, the newest merge first."""
+        merged = self.metadata.get(MERGED_KEY)
+        texts = merged if isinstance(merged, list) else [merged]
+        return tuple(SnapshotId.parse(text) for text in texts if isinstance(text, str))
+
     def public_metadata(self) -> dict[str, Any]:
         """The properties that users see."""
         return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}
+
+
+def merged_mark(merged: Iterable[SnapshotId]) -> dict[str, Any]:
+    """Metadata that says which tips a snapshot merged, the newest merge first."""
+    texts = list(dict.fromkeys(map(str, merged)))
+    if not texts:
+        return {}
+    return {MERGED_KEY: texts[0] if len(texts) == 1 else texts}

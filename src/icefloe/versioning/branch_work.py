@@ -6,7 +6,9 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,16 +20,17 @@ from icefloe.changes.solvers import MergeSolver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
+    ObjectNotFoundError,
     RebaseFailedError,
     RefNotFoundError,
     SessionStateError,
+    SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
-from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import MERGED_KEY
+from icefloe.model.snapshot import merged_mark
 from icefloe.storage.probe import ensure_conditional_writes
-from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
+    from icefloe.model.ids import SnapshotId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
@@ -76,7 +80,7 @@ class BranchWork:
         if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
-        said.metadata[MERGED_KEY] = str(source.id)
+        said.metadata.update(merged_mark([source.id]))
         base = self._context.files.read_snapshot(base_id)
         # That the other branch took over all of this one, and no more, needs no commit.
         keep_empty = not is_contained or not fast_forward
@@ -124,9 +128,10 @@ class BranchWork:
             raise InvalidInputError(
                 f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
             )
+        gone = takewhile(lambda each: each.id != since, context.history.ancestry(newest.id))
         snapshot = write_commit(
             context.files,
-            newest,
+            as_one(gone),
             ChangeSet(newest.nodes),
             self._said(message, metadata),
             context.settings,
@@ -261,21 +266,42 @@ class BranchWork:
             raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
         oldest = self._context.files.read_snapshot(common)
         mine, theirs = self._contained(source, oldest), self._contained(target, oldest)
-        return max(mine.keys() & theirs.keys(), key=lambda snapshot_id: mine[snapshot_id])
+        both = sorted(mine.keys() & theirs.keys(), key=lambda each: mine[each], reverse=True)
+        staying = {source, target, common}
+        return next(each for each in both if each in staying or self._exists(each))
 
     def _contained(self, start: SnapshotId, oldest: Snapshot) -> dict[SnapshotId, datetime]:
         """The snapshots that one contains, with their times, back to the first common one."""
         found = {oldest.id: oldest.written_at}
-        waiting = [start]
-        while waiting:
-            for snapshot in self._context.history.ancestry(waiting.pop()):
-                if snapshot.id in found or snapshot.written_at < oldest.written_at:
-                    break
-                found[snapshot.id] = snapshot.written_at
-                merged = snapshot.metadata.get(MERGED_KEY)
-                if isinstance(merged, str):
-                    waiting.append(SnapshotId.parse(merged))
+        merged: list[SnapshotId] = []
+        self._walk(start, oldest, found, merged)
+        while merged:
+            # A branch that was merged may have been deleted and collected since.
+            with contextlib.suppress(SnapshotNotFoundError):
+                self._walk(merged.pop(), oldest, found, merged)
         return found
+
+    def _walk(
+        self,
+        start: SnapshotId,
+        oldest: Snapshot,
+        found: dict[SnapshotId, datetime],
+        merged: list[SnapshotId],
+    ) -> None:
+        """Note a snapshot and its ancestors, and what they merged."""
+        for snapshot in self._context.history.ancestry(start):
+            if snapshot.id in found or snapshot.written_at < oldest.written_at:
+                break
+            found[snapshot.id] = snapshot.written_at
+            merged += snapshot.merged_ids()
+
+    def _exists(self, snapshot_id: SnapshotId) -> bool:
+        """Whether a snapshot is there, whatever we remember of it."""
+        try:
+            self._context.storage.head(self._context.format.layout.snapshot(snapshot_id))
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _parent(self, snapshot: Snapshot) -> Snapshot:
         if snapshot.parent_id is None:
