@@ -6,17 +6,19 @@ Each is played twice: as it is, nothing is lost; with the guard turned off, some
 from __future__ import annotations
 
 import contextlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import zarr
 
-from icefloe import BasicConflictSolver, Repository
+from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError, SnapshotNotFoundError
 from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.versioning import leases
+from icefloe.versioning.doomed import COLLECTIONS_FOLDER, announce, announcements
+from icefloe.versioning.leases import LEASES_FOLDER, Lease
 from icefloe.versioning.session import Session
 from tests.documents import group
 from tests.faults.guards import GUARDS
@@ -45,17 +47,27 @@ class Clock:
 
 
 class Meanwhile(ForwardingStorage):
-    """Lets somebody else act before the first request of a kind."""
+    """Lets somebody else act before the first request of a kind, or the nth."""
 
-    def __init__(self, repo: Repository, verb: str, prefix: str, act: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        repo: Repository,
+        verb: str,
+        prefix: str,
+        act: Callable[[], object],
+        *,
+        nth: int = 1,
+    ) -> None:
         super().__init__(repo.storage)
         self._when = (verb, prefix)
-        self._act: Callable[[], object] | None = act
+        self._act = act
+        self._left = nth
 
     def _run(self, verb, key, act):
-        if self._act is not None and verb == self._when[0] and key.startswith(self._when[1]):
-            now, self._act = self._act, None
-            now()
+        if verb == self._when[0] and key.startswith(self._when[1]):
+            self._left -= 1
+            if self._left == 0:
+                self._act()
         return super()._run(verb, key, act)
 
 
@@ -407,6 +419,91 @@ def flushed_over_what_is_gone(repo: Repository, clock: Clock) -> None:
     assert repo.garbage_collect(HOUR).snapshots_deleted == 0, "nothing is in its way"
 
 
+def renewed_while_it_is_read(repo: Repository, clock: Clock) -> None:
+    """The lease of a session, between the listing of leases and the reading of this one."""
+    session = written(repo.writable_session("main"), 1)
+    clock.sleep(6 * MINUTE)
+    for _ in range(8):
+        session._lease._keep()
+        clock.sleep(10 * MINUTE)
+    # Leases are read twice: to break those that have lapsed, and to find the others.
+    renews = Meanwhile(repo, "get", LEASES_FOLDER, session._lease._keep, nth=2)
+    assert Repository.open(renews).garbage_collect(HOUR).chunks_deleted == 0
+    session.commit("all there")
+    assert values(repo, branch="main") == [1] * 4
+
+
+def named_while_the_collection_renews_its_lease(repo: Repository, clock: Clock) -> None:
+    doomed = garbage(repo)
+    clock.sleep(DAY)
+
+    def renew() -> None:
+        storage = repo.storage
+        held = {info.key: storage.get(info.key) for info in storage.list(LEASES_FOLDER)}
+        (key,) = (key for key, data in held.items() if b"garbage collection" in data)
+        lease, _, name = key.rpartition("/")
+        storage.put(f"{lease}/{int(name[:8]) + 1:08d}.json", held[key])
+        storage.delete_many([key])
+
+    def name() -> None:
+        client = Repository.open(Meanwhile(repo, "get", LEASES_FOLDER, renew))
+        with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+            client.create_tag("late", doomed)
+
+    collector = Repository.open(Meanwhile(repo, "delete_many", "snapshots/", name))
+    with contextlib.suppress(SessionStateError):  # somebody else renewed its lease
+        collector.garbage_collect(HOUR)
+    assert repo.list_tags() == set()
+
+
+def announced_beside_another_collection(repo: Repository, clock: Clock) -> None:
+    """Each takes a lease before it announces: one that has none is dead, and no other."""
+    del clock
+    other = Lease(repo.storage, holder="another collection", protects_new=False)
+
+    def begin() -> None:
+        other.take()
+        announce(repo.storage, other.id, [], datetime.now(UTC))
+
+    Repository.open(Meanwhile(repo, "list", COLLECTIONS_FOLDER, begin)).garbage_collect(HOUR)
+    assert other.id in announcements(repo.storage)
+    other.release()
+    repo.garbage_collect(HOUR)
+    assert not announcements(repo.storage)
+
+
+def amended_while_the_history_expires(repo: Repository, clock: Clock) -> None:
+    for value in (1, 2, 3):
+        fill(repo, value)
+    clock.sleep(DAY)
+
+    def expire() -> None:
+        repo.expire_snapshots(keep_last=1)
+        assert repo.garbage_collect(HOUR).snapshots_deleted == 3
+
+    session = Repository.open(Meanwhile(repo, "put", "snapshots/", expire)).writable_session("main")
+    written(session, 7, slice(0, 1)).amend("amended")
+    assert values(repo, branch="main") == [7, 3, 3, 3]
+    messages = [info.message for info in repo.ancestry(branch="main")]
+    assert messages == ["amended", "Repository initialized"]
+
+
+def flushed_by_a_machine_that_was_paused_before_the_snapshot(
+    repo: Repository, clock: Clock
+) -> None:
+    """The manifest of inline chunks is collected before the snapshot that names it is written."""
+    del clock
+
+    def pause() -> None:
+        wait(repo, DAY)
+        assert repo.garbage_collect(HOUR).manifests_deleted == 1
+
+    inline = RepositoryConfig(inline_chunk_threshold_bytes=512)
+    paused = Repository.open(Meanwhile(repo, "put", "snapshots/", pause), inline)
+    flushed = written(paused.writable_session("main"), 5).flush("aside")
+    assert values(repo, snapshot_id=flushed) == [5] * 4
+
+
 INTERLEAVINGS = {
     named_before_the_announcement: "references and leases are read again before deleting",
     named_while_it_is_deleted: "who names a snapshot takes a lease and minds announcements",
@@ -453,6 +550,11 @@ def repo() -> Repository:
 UNHARMED = [
     committed_after_a_sleep,
     committed_beside_a_collection,
+    renewed_while_it_is_read,
+    named_while_the_collection_renews_its_lease,
+    announced_beside_another_collection,
+    amended_while_the_history_expires,
+    flushed_by_a_machine_that_was_paused_before_the_snapshot,
     paused_while_it_takes_a_lease,
 ]
 """More that no single guard decides: several do, or there is nothing to guard against."""

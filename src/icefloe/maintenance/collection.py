@@ -128,6 +128,13 @@ class _Doomed(NamedTuple):
     cutoff: datetime
     leases: list[FoundLease]
 
+    def older_than(self, cutoff: datetime) -> _Doomed:
+        """What is left to be deleted of what is older."""
+        if cutoff == self.cutoff:
+            return self
+        left = {kind: objects.split(cutoff)[0] for kind, objects in self.objects.items()}
+        return self._replace(objects=left, cutoff=cutoff)
+
     def without(self, marks: Marks, manifests: npt.NDArray[np.bytes_] | None = None) -> _Doomed:
         """What is left to be deleted when more is reached.
 
@@ -163,8 +170,7 @@ class _Collection:
         layout = self._context.format.layout
         listed = {kind: list_objects(self._storage, layout, kind) for kind in _ORDER}  # G1
         leases = self._leases()
-        begins = [lease.begins for lease in leases if lease.begins is not None]
-        cutoff = min([self._cutoff, *begins])  # G2
+        cutoff = _cutoff(self._cutoff, leases)  # G2
         parts = {kind: objects.split(cutoff) for kind, objects in listed.items()}
         young = parts[ObjectKind.SNAPSHOT][1]
         old = {kind: old for kind, (old, _) in parts.items()}
@@ -251,6 +257,7 @@ class _Collection:
         """
         snapshots, manifests = len(marks.snapshots), marks.manifest_ids()
         leases = [lease for lease in LeaseFiles(self._storage).find() if lease.id != own.id]
+        doomed = doomed.older_than(_cutoff(doomed.cutoff, leases))  # G2
         self._mark(marks, leases)
         layout = self._context.format.layout
         _, young = list_objects(self._storage, layout, ObjectKind.SNAPSHOT).split(doomed.cutoff)
@@ -272,16 +279,15 @@ class _Collection:
     def _notes(self, doomed: _Doomed) -> dict[str, int]:
         """Small objects that nothing needs any more, with their sizes."""
         gone = {cut_key(SnapshotId(i)) for i in doomed.objects[ObjectKind.SNAPSHOT].each_id()}
-        held = {doomed_key(lease.id) for lease in LeaseFiles(self._storage).find()}
+        announced = announcements(self._storage)
+        held = {lease.id for lease in LeaseFiles(self._storage).find()}
         last = self._now - _DEBRIS_AFTER
         notes: dict[str, int] = {}
         if gone:
             notes.update(
                 {i.key: i.size for i in self._storage.list(f"{CUTS_FOLDER}/") if i.key in gone}
             )
-        for key in announcements(self._storage).values():
-            if key not in held:
-                notes[key] = self._storage.head(key).size
+        notes.update({i.key: i.size for lease_id, i in announced.items() if lease_id not in held})
         for folder in (CLOCK_FOLDER, PROBE_FOLDER):
             for info in self._storage.list(f"{folder}/"):
                 if info.last_modified < last:
@@ -330,6 +336,11 @@ class _Fence:
                 "the garbage collection was suspended for longer than its lease held, and was "
                 "ended before it could do harm; run it again"
             )
+
+
+def _cutoff(moment: datetime, leases: list[FoundLease]) -> datetime:
+    """Nothing younger is deleted: a moment, or the beginning of the first lease if that is."""
+    return min([moment, *(lease.begins for lease in leases if lease.begins is not None)])
 
 
 def _batched(ids: Iterator[bytes], size: int) -> Iterator[list[bytes]]:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
-    from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
-    from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
     from icefloe.versioning.session import Session
+
+_MAX_MOVES_READ = 100
+"""If a branch moved more often, looking for our files is quicker than reading all moves."""
 
 
 class CommittedTree(WorkingTree):
@@ -118,14 +119,14 @@ class CommittedTree(WorkingTree):
         """Write the changes as a snapshot that no branch points to; returns its id."""
         with self._lock:
             self._check_commit(allow_empty=False)
-            self._confirm_tip()
-            snapshot = self._write(self._said(message, metadata))
-            self._confirm_lease()
-            if self._confirm_tip() and not self._stays(snapshot.id):
-                raise SessionStateError(
-                    f"snapshot {snapshot.id} was collected as garbage before this ended: the "
-                    "session was suspended for longer than garbage is kept; flush again"
-                )
+            said = self._said(message, metadata)
+            snapshot, seen = None, self._confirm_tip(self._tip)
+            while snapshot is None:
+                snapshot = self._write(said)
+                self._confirm_lease()
+                newest = self._confirm_tip(seen)
+                if newest != seen:  # what was just written may be gone
+                    snapshot, seen = None, newest
             self._context.storage.sync()
             self._finish(snapshot)
             return str(snapshot.id)
@@ -141,8 +142,7 @@ class CommittedTree(WorkingTree):
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
             self._refuse_twice()
-            parent, replaced = self._context.history.replaceable(self._snapshot)
-            return self._write_and_publish(self._said(message, metadata), parent, replaced)
+            return self._write_and_publish(self._said(message, metadata), is_amended=True)
 
     def rebase(self, solver: ConflictSolver) -> None:
         """Lay the changes over the newest snapshot of the branch.
@@ -176,15 +176,13 @@ class CommittedTree(WorkingTree):
         properties = {**self._default_metadata, **given}
         return CommitMessage(check_message(message), properties, self._started_at)
 
-    def _write(
-        self,
-        said: CommitMessage,
-        parent: Snapshot | None = None,
-        replaced: TransactionLog | None = None,
-    ) -> Snapshot:
+    def _write(self, said: CommitMessage, *, is_amended: bool = False) -> Snapshot:
         self._packs.write_all()
         # A snapshot over what is gone would be of no use, and a burden to who collects.
         self._confirm_lease()
+        parent, replaced = None, None
+        if is_amended:
+            parent, replaced = self._context.history.replaceable(self._snapshot)
         return write_commit(
             self._context.files,
             self._snapshot,
@@ -195,14 +193,9 @@ class CommittedTree(WorkingTree):
             replaced=replaced,
         )
 
-    def _write_and_publish(
-        self,
-        said: CommitMessage,
-        parent: Snapshot | None = None,
-        replaced: TransactionLog | None = None,
-    ) -> str:
+    def _write_and_publish(self, said: CommitMessage, *, is_amended: bool = False) -> str:
         while True:
-            snapshot = self._write(said, parent, replaced)
+            snapshot = self._write(said, is_amended=is_amended)
             try:
                 self._publish(snapshot)
             except ConflictError as error:
@@ -261,31 +254,32 @@ class CommittedTree(WorkingTree):
         self._look()
         self._lease.looked()
 
-    def _confirm_tip(self) -> bool:
-        """The same for who publishes nothing; True if a collection may have moved the branch."""
+    def _confirm_tip(self, seen: BranchTip | None) -> BranchTip | None:
+        """The same for who publishes nothing, if a collection moved the branch since it was seen.
+
+        Returns where the branch is then; what was written before that may be gone.
+        """
         assert self._tip is not None
         tip = self._context.refs.tip(self._tip.branch)
-        if tip == self._tip:
-            return False
-        came_by = tip is None or tip.snapshot_id is None or self._is_passed(tip)
-        if came_by:
-            self._look()
-        return came_by
+        if tip == seen or not self._is_passed(tip, seen):
+            return seen
+        self._look()
+        return tip
 
     def _look(self) -> None:
         check_own_files(self._context, self._changes)
-        if self._snapshot.parent_id is not None and not self._stays(self._snapshot.id):
+        if self._snapshot.parent_id is not None and not self._base_stays():
             raise SessionStateError(
                 f"snapshot {self._snapshot.id} that this session is based on was collected as "
                 "garbage: no branch had it any more, and the session was suspended or cut off for "
                 "longer than its lease held; start a new session"
             )
 
-    def _stays(self, snapshot_id: SnapshotId) -> bool:
-        """Whether a snapshot is there, and no collection that runs is about to delete it."""
+    def _base_stays(self) -> bool:
+        """Whether our base is there, and no collection that runs is about to delete it."""
         context = self._context
         try:
-            with pinned(context.storage, context.format.layout, snapshot_id):
+            with pinned(context.storage, context.format.layout, self._snapshot.id):
                 return True
         except SnapshotNotFoundError:
             return False
@@ -317,7 +311,7 @@ class CommittedTree(WorkingTree):
                 str(self._snapshot.id),
                 str(tip.snapshot_id),
             )
-        if self._is_passed(tip):
+        if self._is_passed(tip, self._tip):
             check_own_files(self._context, self._changes)
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
@@ -329,19 +323,22 @@ class CommittedTree(WorkingTree):
         self._tip = tip
         self._show(head, ours)
 
-    def _is_passed(self, tip: BranchTip) -> bool:
-        """Whether a collection may have come by since we took our place.
+    def _is_passed(self, tip: BranchTip | None, seen: BranchTip | None) -> bool:
+        """Whether a collection may have come by between two states of the branch.
 
         It leaves a move that went nowhere, but on a branch that was deleted at that time.
         """
-        assert self._tip is not None
-        if tip.sequence <= self._tip.sequence + 1:
-            return tip.snapshot_id == self._tip.snapshot_id
+        if tip is None or seen is None or tip.snapshot_id is None:
+            return True
+        if tip.sequence <= seen.sequence + 1:
+            return tip.snapshot_id == seen.snapshot_id
+        if tip.sequence > seen.sequence + _MAX_MOVES_READ:
+            return True
         later = None
         for entry in self._context.refs.reflog(tip.branch):
             if entry.snapshot_id is None or (later and entry.snapshot_id == later.snapshot_id):
                 return True
-            if entry.sequence <= self._tip.sequence:
+            if entry.sequence <= seen.sequence:
                 return False
             later = entry
         return True

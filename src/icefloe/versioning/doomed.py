@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from icefloe.formats.port import Layout
     from icefloe.model.ids import SnapshotId
-    from icefloe.storage.port import Storage
+    from icefloe.storage.port import ObjectInfo, Storage
 
 COLLECTIONS_FOLDER = "maintenance/collections"
 _PIN_LIFETIME = timedelta(minutes=10)
@@ -63,10 +63,13 @@ def announce(
     storage.put(doomed_key(lease_id), msgspec.json.encode(said))
 
 
-def announcements(storage: Storage) -> dict[str, str]:
-    """Keys of all such lists by the id of the collection's lease."""
+def announcements(storage: Storage) -> dict[str, ObjectInfo]:
+    """All such lists by the id of the collection's lease.
+
+    A collection announces after it took its lease, so leases are read after this.
+    """
     prefix = f"{COLLECTIONS_FOLDER}/"
-    return {info.key[len(prefix) :]: info.key for info in storage.list(prefix)}
+    return {info.key[len(prefix) :]: info for info in storage.list(prefix)}
 
 
 def running_collections(storage: Storage, now: datetime | None = None) -> list[Announcement]:
@@ -77,10 +80,10 @@ def running_collections(storage: Storage, now: datetime | None = None) -> list[A
     moment = storage_now(storage) if now is None else now
     active = {lease.id for lease in LeaseFiles(storage).active(moment)}
     running = []
-    for collection, key in found.items():
+    for collection, info in found.items():
         if collection in active:
             with contextlib.suppress(ObjectNotFoundError):  # it is over
-                running.append(_decode(storage.get(key), key))
+                running.append(_decode(storage.get(info.key), info.key))
     return running
 
 

@@ -101,19 +101,28 @@ class LeaseFiles:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self._storage.list(prefix):
             found.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
-        leases = [self._read(lease_id, infos) for lease_id, infos in found.items()]
+        leases = [self._find(lease_id, infos) for lease_id, infos in found.items()]
         return [lease for lease in leases if lease is not None]
 
-    def _read(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease | None:
+    def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease | None:
+        """The lease of some files; None if it was released meanwhile."""
+        while infos:
+            try:
+                return self._read(lease_id, infos)
+            except ObjectNotFoundError:
+                # Renewed meanwhile, or released: then nothing is left.
+                infos = list(self._storage.list(f"{LEASES_FOLDER}/{lease_id}/"))
+        return None
+
+    def _read(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease:
         newest = infos[-1]  # names are numbers of equal length, listed in order
         written = newest.last_modified.astimezone(UTC)
+        data = self._storage.get(newest.key)
         try:
-            body = _decoder.decode(self._storage.get(newest.key))
+            body = _decoder.decode(data)
             snapshots = tuple(SnapshotId.parse(text) for text in body.snapshots)
             begins = _beginning(body, written)
             ends = written + timedelta(seconds=body.lifetime_seconds)
-        except ObjectNotFoundError:
-            return None  # released meanwhile
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError, OverflowError):
             # Nobody knows what it protects: all that there is, for as long as leases hold.
             logger.warning("lease %s is damaged", newest.key)

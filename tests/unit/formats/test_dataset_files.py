@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe import Repository, RepositoryConfig
+from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.errors import AlreadyExistsError, ConflictError, FormatError, InvalidInputError
 from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
@@ -32,12 +32,15 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import FaultyStorage
 from icefloe.testing.generations import array_document, split_every, virtual_refs
 from tests.documents import array, group, make_tree
 
 if TYPE_CHECKING:
-    from icefloe.storage.port import Storage
+    from collections.abc import Callable
+
+    from icefloe.storage.port import BytesLike, Storage, Version
 
 FORMAT = format_for("dataset")
 CODEC = FORMAT.codec
@@ -305,6 +308,33 @@ def test_a_stale_tip_is_a_conflict_also_after_a_reset(repo: Repository, storage:
     assert fresh is not None
     assert fresh.snapshot_id == stale.snapshot_id
     assert fresh.sequence == stale.sequence + 2
+
+
+class Doubled(ForwardingStorage):
+    """A network that delivers a swap twice, and lets somebody else swap in between."""
+
+    between: Callable[[], object] | None = None
+
+    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+        replaced = super().replace(key, data, expected)
+        if self.between is None:
+            return replaced
+        act, self.between = self.between, None
+        act()
+        return super().replace(key, data, expected)
+
+
+def test_a_swap_that_arrives_twice_is_one(repo: Repository, storage: Storage) -> None:
+    """Also if it cannot be told from the state, because others swapped it since."""
+    repo.create_branch("work", "main")
+    network = Doubled(storage)
+    session = Repository.open(network).writable_session("main")
+    zarr.create_group(session.store, path="ours")
+    before = len(list(repo.ancestry(branch="main")))
+    network.between = lambda: repo.delete_branch("work")
+    landed = session.commit("once", rebase_with=BasicConflictSolver())
+    assert repo.lookup_branch("main") == landed
+    assert len(list(repo.ancestry(branch="main"))) == before + 1
 
 
 def test_others_may_change_the_state_meanwhile(repo: Repository, storage: Storage) -> None:

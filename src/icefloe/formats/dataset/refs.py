@@ -140,6 +140,8 @@ class StateRefs:
         def change(state: State) -> State:
             found = state.tip(tip.branch) or (state.latest() if tip.branch == MAIN else None)
             if found != tip:
+                if moved in state.log(tip.branch):
+                    return state  # by us: a request arrived twice, and others swapped since
                 actual = None if found is None else found.snapshot_id
                 raise ConflictError(
                     f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (move "
@@ -260,7 +262,8 @@ class StateRefs:
     def _swap(self, change: Callable[[State], State], *, may_create: bool = False) -> None:
         """Replace the state file by its successor, again and again until nobody comes between.
 
-        `change` raises if it must not be done; it is asked anew for each state.
+        `change` raises if it must not be done, and returns the same state if it is done already;
+        it is asked anew for each state.
         """
         ensure_conditional_replace(self._storage)
         for attempt in range(_MAX_TRIES):
@@ -269,9 +272,11 @@ class StateRefs:
                 if not may_create:
                     raise FormatError(f"{STATE_KEY} is missing", STATE_KEY)
                 state = State.first(self._data_root() or "")
-            successor = change(state).encode()
+            successor = change(state)
+            if successor is state:
+                return
             try:
-                self._storage.replace(STATE_KEY, successor, version)
+                self._storage.replace(STATE_KEY, successor.encode(), version)
             except ConflictError:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
             else:
