@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.snapshot import merged_mark
 from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
@@ -119,21 +121,26 @@ class BranchWork:
         """See Repository.squash."""
         context = self._context
         ensure_conditional_writes(context.storage)
-        tip = self._live_tip(branch)
+        said = self._said(message, metadata)
+        squashed = partial(self._squash, since=since, said=said)
+        return moved_from(context.refs, self._live_tip(branch), squashed)
+
+    def _squash(self, tip: BranchTip, since: SnapshotId, said: CommitMessage) -> str:
+        context = self._context
         newest = self._snapshot(tip)
         changes = None
         if since != newest.id and context.history.shows(since, newest.id):
             changes = context.history.changes_between(since, newest.id)
         if changes is None:
             raise InvalidInputError(
-                f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
+                f"cannot squash {tip.branch!r}: {since} is not an earlier snapshot of it"
             )
         gone = takewhile(lambda each: each.id != since, context.history.ancestry(newest.id))
         snapshot = write_commit(
             context.files,
             as_one(gone),
             ChangeSet(newest.nodes),
-            self._said(message, metadata),
+            said,
             context.settings,
             parent=context.files.read_snapshot(since),
             replaced=changes,
@@ -156,9 +163,12 @@ class BranchWork:
                 str(source.snapshot_id),
                 str(target.snapshot_id),
             )
-        with self._pinned(source.snapshot_id):
-            self._context.refs.advance(target, source.snapshot_id)
+        moved_from(self._context.refs, target, partial(self._forward, to=source.snapshot_id))
         return str(source.snapshot_id)
+
+    def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
+        with self._pinned(to):
+            self._context.refs.advance(tip, to)
 
     # --- parts of them
 
