@@ -259,6 +259,46 @@ def test_branches_that_were_merged_may_be_collected() -> None:
     assert repo.verify(deep=True).is_clean
 
 
+@pytest.mark.usefixtures("each_generation")
+@pytest.mark.parametrize("is_squashed", [False, True])
+def test_a_branch_that_parted_from_one_that_is_gone(is_squashed: bool) -> None:
+    """The merge remembers which commits came along with the tip that was collected."""
+    repo = make()
+    since = repo.lookup_branch("main")
+    repo.create_branch("one", "main")
+    fill(repo, 1, "one", slice(0, 1))
+    repo.create_branch("two", "one")
+    fill(repo, 2, "one", slice(1, 2))
+    fill(repo, 5, chunks=slice(3, 4))
+    repo.merge("one", "main")
+    fill(repo, 0, chunks=slice(0, 1))
+    fill(repo, 3, "two", slice(2, 3))
+    if is_squashed:
+        repo.squash("main", since, message="one")
+    repo.delete_branch("one")
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 1 + 3 * is_squashed
+    repo.merge("two", "main")
+    assert values(repo, branch="main") == [0, 2, 3, 5], "what was put right stays so"
+    storage = in_memory_storage()
+    repo.migrate(storage, generation="store")
+    copied = Repository.open(storage)
+    fill(copied, 4, "two", slice(2, 3))
+    copied.merge("two", "main")
+    assert values(copied, branch="main") == [0, 2, 4, 5]
+
+
+def test_a_merge_tells_of_the_newest_commits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icefloe.model.snapshot.MAX_MERGED_LINE", 2)
+    repository = parted("repository")
+    line = [put(repository, "work", "/work/a", place, 1) for place in range(4)]
+    tip = repository.merge("work", "main")
+    found = repository._context.files.read_snapshot(SnapshotId.parse(tip))
+    assert [str(each) for each in found.merged_ids()] == line[-1:]
+    assert [str(each) for each in found.merged_line()] == line[2:0:-1]
+    assert not found.public_metadata()
+
+
 def test_a_commit_that_created_arrays_is_picked_and_merged_later(repository: Repository) -> None:
     created = create(repository, "work", "/late")
     put(repository, "work", "/late/a", 1, 9)

@@ -370,7 +370,9 @@ class _Migration:
             for name, value in snapshot.metadata.items()
             if name not in {NEXT_NODE, NODE_NUMBERS}
         }
-        metadata |= merged_mark(map(narrow, snapshot.merged_ids()))
+        metadata |= merged_mark(
+            map(narrow, snapshot.merged_ids()), map(narrow, snapshot.merged_line())
+        )
         if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
             metadata[NEXT_NODE] = self._ids.num_nodes
         return msgspec.structs.replace(

@@ -20,6 +20,10 @@ MERGED_KEY = f"{INTERNAL_PREFIX}merged"
 """In the metadata of a snapshot: the tip that it merged, so that the next merge starts there.
 
 A list of them if it took the place of several merges."""
+MERGED_LINE = f"{INTERNAL_PREFIX}merged-line"
+"""The commits that came along with them. Some may be on other branches when those tips are gone."""
+MAX_MERGED_LINE = 1000
+"""The newest ones are enough: where branches part is seldom long ago."""
 MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
 """Commits with this property moved chunks without changing a byte of them."""
 
@@ -80,8 +84,15 @@ class Snapshot(Record, frozen=True, eq=False):
 
     def merged_ids(self) -> tuple[SnapshotId, ...]:
         """The tips of other branches that it merged, the newest merge first."""
-        merged = self.metadata.get(MERGED_KEY)
-        texts = merged if isinstance(merged, list) else [merged]
+        return self._ids(MERGED_KEY)
+
+    def merged_line(self) -> tuple[SnapshotId, ...]:
+        """The commits that these tips brought along, newest first."""
+        return self._ids(MERGED_LINE)
+
+    def _ids(self, key: str) -> tuple[SnapshotId, ...]:
+        found = self.metadata.get(key)
+        texts = found if isinstance(found, list) else [found]
         return tuple(SnapshotId.parse(text) for text in texts if isinstance(text, str))
 
     def public_metadata(self) -> dict[str, Any]:
@@ -89,9 +100,13 @@ class Snapshot(Record, frozen=True, eq=False):
         return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}
 
 
-def merged_mark(merged: Iterable[SnapshotId]) -> dict[str, Any]:
-    """Metadata that says which tips a snapshot merged, the newest merge first."""
-    texts = list(dict.fromkeys(map(str, merged)))
-    if not texts:
-        return {}
-    return {MERGED_KEY: texts[0] if len(texts) == 1 else texts}
+def merged_mark(merged: Iterable[SnapshotId], line: Iterable[SnapshotId]) -> dict[str, Any]:
+    """Metadata that says which tips a snapshot merged, with which commits, newest first."""
+    tips = list(dict.fromkeys(map(str, merged)))
+    commits = list(dict.fromkeys(map(str, line)))[:MAX_MERGED_LINE]
+    mark: dict[str, Any] = {}
+    if tips:
+        mark[MERGED_KEY] = tips[0] if len(tips) == 1 else tips
+    if commits:
+        mark[MERGED_LINE] = commits
+    return mark

@@ -10,7 +10,7 @@ import contextlib
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,25 @@ if TYPE_CHECKING:
     from icefloe.versioning.context import Context
 
 
+class _Contained(NamedTuple):
+    """What a snapshot contains, by descent or by merges, back to some common ancestor."""
+
+    tip: SnapshotId
+    oldest: SnapshotId
+    times: dict[SnapshotId, datetime]
+    """When those were written that are there."""
+    told: set[SnapshotId]
+    """What merges tell of in addition, whether it is there or not."""
+
+    def all(self) -> set[SnapshotId]:
+        return self.times.keys() | self.told
+
+    def line_beyond(self, other: _Contained) -> list[SnapshotId]:
+        """The commits before the tip that another one does not contain, newest first."""
+        new = self.times.keys() - other.all() - {self.tip}
+        return sorted(new, key=lambda each: self.times[each], reverse=True)
+
+
 class BranchWork:
     """The operations on branches of an open repository."""
 
@@ -75,14 +94,17 @@ class BranchWork:
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
         assert target.snapshot_id is not None
-        base_id = self._merge_base(source.id, target.snapshot_id)
+        oldest = self._common_ancestor(source.id, target.snapshot_id)
+        mine = self._contained(source.id, oldest)
+        theirs = self._contained(target.snapshot_id, oldest)
+        base_id = self._merge_base(mine, theirs)
         if base_id == source.id:
             return str(target.snapshot_id)
         is_contained = base_id == target.snapshot_id
         if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
-        said.metadata.update(merged_mark([source.id]))
+        said.metadata.update(merged_mark([source.id], mine.line_beyond(theirs)))
         base = self._context.files.read_snapshot(base_id)
         # That the other branch took over all of this one, and no more, needs no commit.
         keep_empty = not is_contained or not fast_forward
@@ -268,21 +290,27 @@ class BranchWork:
         """Whether one snapshot follows another, commit by commit; merges do not count."""
         return self._context.history.between(ancestor, snapshot_id) is not None
 
-    def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
-        """The newest snapshot that both branches contain, by descent or by earlier merges."""
-        history = self._context.history
-        common = history.common_ancestor(source, target)
+    def _common_ancestor(self, source: SnapshotId, target: SnapshotId) -> Snapshot:
+        common = self._context.history.common_ancestor(source, target)
         if common is None:
             raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
-        oldest = self._context.files.read_snapshot(common)
-        mine, theirs = self._contained(source, oldest), self._contained(target, oldest)
-        both = sorted(mine.keys() & theirs.keys(), key=lambda each: mine[each], reverse=True)
-        staying = {source, target, common}
-        return next(each for each in both if each in staying or self._exists(each))
+        return self._context.files.read_snapshot(common)
 
-    def _contained(self, start: SnapshotId, oldest: Snapshot) -> dict[SnapshotId, datetime]:
-        """The snapshots that one contains, with their times, back to the first common one."""
-        found = {oldest.id: oldest.written_at}
+    def _merge_base(self, source: _Contained, target: _Contained) -> SnapshotId:
+        """The newest snapshot that both branches contain, by descent or by earlier merges."""
+        times = {**source.times, **target.times}
+        both = source.all() & target.all()
+        unknown = [each for each in both if each not in times]
+        for snapshot in self._context.files.in_parallel(self._context.history.find, unknown):
+            if snapshot is not None:
+                times[snapshot.id] = snapshot.written_at
+        known = sorted(both & times.keys(), key=lambda each: times[each], reverse=True)
+        staying = {source.tip, target.tip, source.oldest}
+        return next(each for each in known if each in staying or self._exists(each))
+
+    def _contained(self, start: SnapshotId, oldest: Snapshot) -> _Contained:
+        """The snapshots that one contains, back to the first common one."""
+        found = _Contained(start, oldest.id, {oldest.id: oldest.written_at}, set())
         merged: list[SnapshotId] = []
         self._walk(start, oldest, found, merged)
         while merged:
@@ -292,17 +320,14 @@ class BranchWork:
         return found
 
     def _walk(
-        self,
-        start: SnapshotId,
-        oldest: Snapshot,
-        found: dict[SnapshotId, datetime],
-        merged: list[SnapshotId],
+        self, start: SnapshotId, oldest: Snapshot, found: _Contained, merged: list[SnapshotId]
     ) -> None:
         """Note a snapshot and its ancestors, and what they merged."""
         for snapshot in self._context.history.ancestry(start):
-            if snapshot.id in found or snapshot.written_at < oldest.written_at:
+            if snapshot.id in found.times or snapshot.written_at < oldest.written_at:
                 break
-            found[snapshot.id] = snapshot.written_at
+            found.times[snapshot.id] = snapshot.written_at
+            found.told.update(snapshot.merged_line())
             merged += snapshot.merged_ids()
 
     def _exists(self, snapshot_id: SnapshotId) -> bool:

@@ -111,12 +111,13 @@ def as_one(commits: Iterator[Snapshot]) -> Snapshot:
     As the base of a commit that takes the place of all of them.
     """
     newest = next(commits)
-    merged = list(newest.merged_ids())
+    merged, line = list(newest.merged_ids()), list(newest.merged_line())
     moved = bool(newest.metadata.get(MOVED_CHUNKS))
     for commit in commits:
         merged += commit.merged_ids()
+        line += commit.merged_line()
         moved |= bool(commit.metadata.get(MOVED_CHUNKS))
-    marks = merged_mark(merged) | ({MOVED_CHUNKS: True} if moved else {})
+    marks = merged_mark(merged, line) | ({MOVED_CHUNKS: True} if moved else {})
     return msgspec.structs.replace(newest, metadata={**newest.metadata, **marks})
 
 
@@ -127,7 +128,7 @@ def _in_place_of(
 
     Without it, later merges would take for new what was merged before.
     """
-    marks = merged_mark(base.merged_ids())
+    marks = merged_mark(base.merged_ids(), base.merged_line())
     if base.metadata.get(MOVED_CHUNKS):
         if not log.updated_chunks:
             marks[MOVED_CHUNKS] = True
