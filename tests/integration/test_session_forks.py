@@ -182,6 +182,16 @@ def test_the_later_merge_wins(session: Session) -> None:
     assert session.document("/b") == array(label=0)
 
 
+def test_chunks_of_an_array_that_both_created_are_reported(session: Session) -> None:
+    forks = session.fork(), session.fork()
+    for place, fork in enumerate(forks):
+        fork.set_document("/n", array())
+        set_chunks(fork, "/n", [0, 1 + place], b"%d" % place)
+    with pytest.warns(OverlapWarning, match=r"the later one wins: /n \[\[0\]\]\."):
+        session.merge(*forks)
+    assert chunks_of(session, "/n") == {0: b"1", 1: b"0", 2: b"1"}
+
+
 def test_forks_may_create_the_same_group(repository: Repository) -> None:
     """Workers that open a group in mode `a` all create it; the official package merges them."""
     session = repository.writable_session("main")

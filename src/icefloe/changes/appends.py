@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.zarr_document import ArrayMetadata
 
@@ -37,16 +36,15 @@ def move_behind(
     ours: ChangeSet,
     head: NodeTable,
     dimension: str,
-    touched: dict[NodeId, ChunkIndex],
     document_of: Callable[[Node], bytes],
 ) -> set[NodeId]:
     """Move our appended chunks behind theirs, in every array that both sides made longer.
 
     Args:
-        ours: Our changes over the common base; changed in place, if all can be moved.
+        ours: Our changes over the common base, without linked tiles: what is in a manifest
+            cannot be moved. Changed in place, if all can be moved.
         head: The nodes of what others committed.
         dimension: Name of the dimension.
-        touched: The chunks that we set or deleted, by array.
         document_of: Gives the whole document of a node.
 
     Returns:
@@ -77,8 +75,9 @@ def move_behind(
         documents[each.node_id] = _merged_document(ours, head, each, document_of)
     for each in found:
         ours.documents[each.node_id] = documents[each.node_id]
-        if each.node_id in touched:
-            edits = ours.chunks[each.node_id]
+        assert each.node_id not in ours.linked, "tiles are unlinked before they are moved"
+        edits = ours.chunks.get(each.node_id)
+        if edits is not None:
             ours.chunks[each.node_id] = edits.shifted(
                 each.axis, each.base // each.chunk, shift // each.chunk
             )

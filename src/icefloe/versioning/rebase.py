@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.changes.appends import NotAppendable, move_behind
+from icefloe.changes.change_set import with_document
 from icefloe.changes.conflicts import (
     ConflictType,
     Documents,
@@ -15,6 +16,7 @@ from icefloe.changes.conflicts import (
     VersionSelection,
 )
 from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver
 from icefloe.errors import RebaseFailedError
@@ -69,6 +71,7 @@ def rebase_changes(
     before = ours.copy()
     share_new_groups(ours, theirs, head, view.context.files.document)
     _give_up_derived(ours, theirs, head, base_chunks)
+    spare_groups(ours, head)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
     advice = ""
@@ -78,7 +81,6 @@ def rebase_changes(
                 ours,
                 head,
                 solver.dimension,
-                touched,
                 lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
@@ -92,7 +94,9 @@ def rebase_changes(
     if found:
         sides = _Sides(view, before, theirs)
         _resolve(ours, found, solver, sides, advice or _advice(found, sides))
+    lost = lost_groups(ours, head)
     ours.rebase(head)
+    make_groups(ours, lost)
 
 
 def _give_up_derived(
@@ -196,6 +200,9 @@ def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> b
             return _share_group(ours, item, choice.document, sides)
         if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
             return False
+        node = sides.head.nodes.by_id(item.node_id)
+        assert node is not None
+        with_document(node, choice.document)  # raises for what is none of its kind
         ours.documents[item.node_id] = choice.document
         return True
     if choice is VersionSelection.UseTheirs:

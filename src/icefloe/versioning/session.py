@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.compare import disputed
+from icefloe.changes.linked import any_overlap
 from icefloe.errors import (
     InvalidInputError,
 )
@@ -18,6 +18,8 @@ from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.committing import CommittedTree
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
+from icefloe.versioning.own_files import check_own_files
+from icefloe.versioning.unlinking import unlink_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from icefloe.changes.linked import LinkedTile
     from icefloe.config.repository import RepositoryConfig
     from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.ids import NodeId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
@@ -227,9 +230,8 @@ class Session(CommittedTree):
                 )
             known = self._changes.linked.setdefault(node.id, [])
             together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
-            for one, other in pairwise(together):
-                if one.extents.intersects(other.extents):
-                    raise InvalidInputError(f"two manifests were written for one tile of {path}")
+            if together and any_overlap([tile.reach for tile in together]):
+                raise InvalidInputError(f"two manifests were written for one tile of {path}")
             self._changes.linked[node.id] = together
 
     def merge(self, *others: ForkSession) -> None:
@@ -256,6 +258,10 @@ class Session(CommittedTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
+                if other._tip != self._tip:  # noqa: SLF001
+                    # A collection may lie between the two places, which our commit does not see.
+                    check_own_files(self._context, changes)
+                unlink_common(self._context.files, merged, changes)
                 _warn_of_overlap(merged, changes)
                 merged.absorb(changes)
             if parts:
@@ -362,7 +368,7 @@ def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
     found = [
         f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
         for node_id, edits in later.chunks.items()
-        if (mine := ours.chunks.get(node_id)) is not None
+        if (mine := ours.chunks.get(_known_as(ours, later, node_id))) is not None
         and (node := later.by_id(node_id)) is not None
         and len(common := disputed(mine, edits))
     ]
@@ -373,6 +379,13 @@ def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
             OverlapWarning,
             stacklevel=4,
         )
+
+
+def _known_as(ours: ChangeSet, later: ChangeSet, node_id: NodeId) -> NodeId:
+    """The id that a node gets here if another session created it, too."""
+    created = later.new.get(node_id)
+    known = None if created is None else ours.get(created.path)
+    return node_id if known is None else known.id
 
 
 def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
