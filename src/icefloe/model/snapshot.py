@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from icefloe.errors import InvalidInputError
 from icefloe.model.ids import AttributesId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import NodeTable
@@ -93,11 +94,19 @@ class Snapshot(Record, frozen=True, eq=False):
     def _ids(self, key: str) -> tuple[SnapshotId, ...]:
         found = self.metadata.get(key)
         texts = found if isinstance(found, list) else [found]
-        return tuple(SnapshotId.parse(text) for text in texts if isinstance(text, str))
+        return tuple(filter(None, map(_parsed, texts)))
 
     def public_metadata(self) -> dict[str, Any]:
         """The properties that users see."""
         return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}
+
+
+def _parsed(text: object) -> SnapshotId | None:
+    """An id that somebody wrote into metadata; None if it is none."""
+    try:
+        return SnapshotId.parse(text) if isinstance(text, str) else None
+    except InvalidInputError:
+        return None
 
 
 def merged_mark(merged: Iterable[SnapshotId], line: Iterable[SnapshotId]) -> dict[str, Any]:
