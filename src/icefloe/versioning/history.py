@@ -390,10 +390,10 @@ class History:
 
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
         """Differences between two snapshots that have a common ancestor."""
-        if older == newer or self.common_ancestor(older, newer) is None:
+        if older != newer and self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
                 f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
-                "from: a diff is between two different snapshots of one history"
+                "from: a diff is between two snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
         return Diff(self.difference(before, after), before.nodes, after.nodes)
