@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
+from icefloe.errors import InvalidTypeError
 from icefloe.model.record import Record
 
 
@@ -127,6 +128,19 @@ class ConflictSolver:
         return self.solve(conflict)
 
 
+def check_solver(solver: object) -> None:
+    """Raise InvalidTypeError unless it can decide conflicts; without one nobody would notice."""
+    if isinstance(solver, ConflictSolver):
+        return
+    found = repr(solver)
+    if isinstance(solver, type) and issubclass(solver, ConflictSolver):
+        found = f"the class itself: {solver.__name__} instead of {solver.__name__}()"
+    raise InvalidTypeError(
+        "a solver is a ConflictSolver, such as BasicConflictSolver(), MergeSolver() or one of a "
+        f"class derived from ConflictSolver; found {found}"
+    )
+
+
 class ConflictDetector(ConflictSolver):
     """Reports every conflict and resolves none: only disjoint changes are rebased."""
 
@@ -146,6 +160,11 @@ class BasicConflictSolver(ConflictSolver):
         fail_on_delete_of_updated_group: bool = False,
     ) -> None:
         """Choose whose chunks win, and whether deleting what others changed is an error."""
+        if not isinstance(on_chunk_conflict, VersionSelection):
+            raise InvalidTypeError(
+                "on_chunk_conflict is VersionSelection.UseOurs, UseTheirs or Fail, found "
+                f"{on_chunk_conflict!r}"
+            )
         self.on_chunk_conflict = on_chunk_conflict
         self.fail_on_delete_of_updated_array = fail_on_delete_of_updated_array
         self.fail_on_delete_of_updated_group = fail_on_delete_of_updated_group

@@ -30,6 +30,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
+from icefloe.versioning.operations import OperationLog
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
@@ -134,6 +135,7 @@ class BranchWork:
             replaced=changes,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("squash", branch, newest.id, snapshot.id)
         return str(snapshot.id)
 
     def publish(self, from_branch: str, to_branch: str) -> str:
@@ -153,7 +155,13 @@ class BranchWork:
             )
         with self._pinned(source.snapshot_id):
             self._context.refs.advance(target, source.snapshot_id)
+        self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
+
+    def _note(self, kind: str, branch: str, before: SnapshotId, after: SnapshotId) -> None:
+        """Write down what no commit tells: that a branch moved, and from where."""
+        details = {"branch": branch, "from": str(before), "to": str(after)}
+        OperationLog(self._context.storage).add(kind, details)
 
     # --- parts of them
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.compare import disputed
-from icefloe.errors import (
-    InvalidInputError,
-)
+from icefloe.errors import ForkSessionError, InvalidInputError, InvalidTypeError
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
@@ -240,7 +238,7 @@ class Session(CommittedTree):
         """
         for other in others:
             if not isinstance(other, ForkSession):
-                raise TypeError(
+                raise InvalidTypeError(
                     f"only forks can be merged; Received {type(other).__name__!r}. "
                     "Use fork() to make one"
                 )
@@ -347,15 +345,21 @@ class ForkSession(Session):
 
     def commit(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked commits."""
-        raise TypeError("Cannot commit a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot commit a fork of a Session. Merge it into the session it came from"
+        )
 
     def flush(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked flushes."""
-        raise TypeError("Cannot flush a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot flush a fork of a Session. Merge it into the session it came from"
+        )
 
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
-        raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot amend a fork of a Session. Merge it into the session it came from"
+        )
 
 
 def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
