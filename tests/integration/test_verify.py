@@ -160,7 +160,7 @@ def test_a_problem_of_a_chunk_names_array_chunk_and_snapshot() -> None:
 
 
 @pytest.mark.parametrize("generation", ["repository", "store"])
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_gap_in_a_sequence_is_found_and_filled(
     tmp_path: Path, generation: str, number: int
 ) -> None:

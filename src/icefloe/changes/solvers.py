@@ -55,7 +55,8 @@ class MergeSolver(BasicConflictSolver):
             return VersionSelection.Fail
         if conflict.conflict_type is ConflictType.ChunksUpdatedInUpdatedArray:
             documents = sides.documents(conflict)
-            if documents.base and documents.theirs:
+            # With chunks, it is our metadata that hides those of theirs.
+            if conflict.conflicted_chunks is None and documents.base and documents.theirs:
                 changed = differing_keys(documents.base, documents.theirs)
                 if changed <= _HARMLESS_KEYS:
                     return VersionSelection.UseOurs

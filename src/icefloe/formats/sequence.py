@@ -98,6 +98,12 @@ class SequenceFolder:
                 return None
         return None
 
+    def _after_a_gap(self) -> tuple[int, bytes] | None:
+        """The newest file of a folder that has lost its first one, if it can be listed."""
+        highest = self.highest() if self._storage.capabilities.can_list else None
+        data = None if highest is None else self.read(highest)
+        return None if highest is None or data is None else (highest, data)
+
     def _probe(self) -> tuple[int, bytes] | None:
         """Find the last number by doubling steps and then halving them (H-26)."""
         low, data = self._seen, self.read(self._seen)
@@ -105,7 +111,7 @@ class SequenceFolder:
             # What was seen is gone: another repository stands here now.
             low, data = 0, self.read(0)
         if data is None:
-            return None
+            return self._after_a_gap()
         step, high = 1, None
         while high is None and low < MAX_SEQUENCE:
             candidate = min(low + step, MAX_SEQUENCE)

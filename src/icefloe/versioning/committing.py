@@ -318,7 +318,8 @@ class CommittedTree(WorkingTree):
             check_own_files(self._context, self._changes)
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        every = not isinstance(solver, ConflictDetector)
+        # Solvers of that kind may do more, such as to move what was appended.
+        every = type(solver) is not ConflictDetector
         unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
         view = MeetingView(self._context, self._snapshot, head, self._looking_at)
         rebase_changes(view, ours, theirs, self._view.chunks, solver)
