@@ -119,7 +119,8 @@ class ConflictSolver:
         """Whether our change is kept, dropped in favour of theirs, or the rebase fails.
 
         What cannot be done fails too: to keep our change of a node that they deleted, to have two
-        nodes at one path, or to drop anything but chunks and metadata.
+        nodes at one path, or to drop a node that we created or moved. To drop our delete of a
+        group means that all that was in it stays, too.
         """
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
