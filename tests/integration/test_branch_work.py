@@ -441,6 +441,56 @@ def test_blame_names_who_wrote_each_chunk(repository: Repository) -> None:
         repository.blame("/g", branch="main")
 
 
+@pytest.mark.parametrize("coords", [(), (0, 0), (-1,), (0.0,), (None,), (2**70,), (True,)])
+def test_blame_says_what_a_chunk_is(repository: Repository, coords: tuple[Any, ...]) -> None:
+    found = repository.blame("/g/a", branch="main")
+    with pytest.raises(InvalidInputError, match=r"/g/a has 1 coordinates, integers from 0 on"):
+        found.snapshot_id(*coords)
+    assert found.snapshot_id(np.int64(0)) == repository.lookup_branch("main")
+    assert found.snapshot_id(2**62) is None
+
+
+class _Duck:
+    def solve(self, conflict: Conflict) -> VersionSelection:
+        raise AssertionError(conflict)
+
+
+@pytest.mark.parametrize(
+    "solver", ["ours", icefloe.MergeSolver, _Duck(), lambda *_: VersionSelection.UseOurs, 0]
+)
+def test_what_is_no_solver_is_refused_before_anything_is_done(
+    repository: Repository, solver: Any
+) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    tip = repository.lookup_branch("main")
+    session = repository.writable_session("main")
+    put("/g/a", 2, value=b"\x03")(session)
+    attempts: list[Callable[[], object]] = [
+        lambda: session.commit("x", rebase_with=solver),
+        lambda: session.rebase(solver),
+        lambda: repository.transaction("main", message="x", rebase_with=solver).__enter__(),
+        lambda: repository.materialize("main", rebase_with=solver),
+        lambda: repository.merge("work", "main", solver=solver),
+        lambda: repository.cherry_pick("work", branch="main", solver=solver),
+        lambda: repository.revert("main", branch="main", solver=solver),
+        lambda: icefloe.AppendSolver("time", solver),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidInputError, match="a solver is a ConflictSolver") as error:
+            attempt()
+        assert isinstance(error.value, TypeError)
+    assert repository.lookup_branch("main") == tip
+    assert session.has_uncommitted_changes
+
+
+def test_a_class_is_no_solver_and_a_text_no_choice(repository: Repository) -> None:
+    with pytest.raises(InvalidInputError, match=r"MergeSolver instead of MergeSolver\(\)"):
+        repository.merge("work", "main", solver=icefloe.MergeSolver)  # type: ignore[arg-type]
+    for solver in (icefloe.BasicConflictSolver, icefloe.MergeSolver):
+        with pytest.raises(InvalidInputError, match=r"VersionSelection\.UseOurs.*found 'x'"):
+            solver(on_chunk_conflict="x")
+
+
 def test_the_graph_is_a_picture(repository: Repository) -> None:
     commit(repository, "work", put("/g/a", 1, value=b"\x02"), "<two> & three")
     commit(repository, "main", put("/g/a", 2, value=b"\x02"))

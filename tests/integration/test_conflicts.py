@@ -725,7 +725,15 @@ OURS_CAN_WIN = {
 }
 
 
-THEIRS_CAN_WIN = {"ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"}
+THEIRS_CAN_WIN = {
+    "ChunkDoubleUpdate",
+    "ZarrMetadataDoubleUpdate",
+    "ZarrMetadataUpdateOfDeletedArray",
+    "ZarrMetadataUpdateOfDeletedGroup",
+    "ChunksUpdatedInDeletedArray",
+    "DeleteOfUpdatedArray",
+    "DeleteOfUpdatedGroup",
+}
 
 
 @pytest.mark.parametrize("choice", [VersionSelection.UseOurs, VersionSelection.UseTheirs])
@@ -748,6 +756,60 @@ def test_a_solver_of_ones_own_cannot_do_the_impossible(
             assert (f": {kind}" in str(caught.value)) == (kind not in possible)
         assert repository.lookup_branch("main") == theirs
     assert [c.conflict_type for c in solver.asked] == [ConflictType[k] for k, _, _ in case.detected]
+
+
+def test_our_changes_of_what_they_deleted_can_be_dropped(repository: Repository) -> None:
+    ours = both(write("/b", 0, 1), document("/b", array(y=1)), document("/g", group(y=1)))
+    session, _ = collide(repository, delete("/b"), ours)
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    reader = repository.readonly_session("main")
+    assert node_paths(reader) == ["/", "/g", "/g/a"]
+    assert reader.document("/g") == group(y=1), "what is no conflict is kept"
+    check_sound(repository)
+
+
+@pytest.mark.parametrize("theirs", [write("/g/a", 3), document("/g/a", array(x=1))])
+def test_our_delete_of_what_they_changed_can_be_dropped(
+    repository: Repository, theirs: Edit
+) -> None:
+    """The group that we deleted with it stays, too, as it was."""
+    before = repository.readonly_session("main").document("/g")
+    session, tip = collide(repository, theirs, both(delete("/g"), delete("/b")))
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    reader = repository.readonly_session("main")
+    assert node_paths(reader) == ["/", "/g", "/g/a"]
+    assert reader.document("/g") == before
+    diff = repository.diff(from_snapshot_id=tip, to_branch="main")
+    assert (diff.deleted_arrays, diff.updated_chunks) == ({"/b"}, {})
+    check_sound(repository)
+
+
+def test_a_group_that_they_changed_stays_with_all_that_is_in_it(repository: Repository) -> None:
+    session, tip = collide(repository, document("/g", group(x=1)), delete("/g"))
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    assert repository.diff(from_snapshot_id=tip, to_branch="main").is_empty()
+    check_sound(repository)
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        replace("/g/a", array(y=1)),
+        replace("/g", array()),
+        both(delete("/g/a"), move("/b", "/g/a")),
+        both(delete("/g/a"), move("/g", "/h")),
+    ],
+    ids=["created anew", "another node above", "moved there", "moved above"],
+)
+def test_a_delete_with_something_in_its_place_is_not_dropped(
+    repository: Repository, ours: Edit
+) -> None:
+    session, theirs = collide(repository, write("/g/a", 3), ours)
+    with pytest.raises(RebaseFailedError, match="/g/a: DeleteOfUpdatedArray"):
+        session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    assert repository.lookup_branch("main") == theirs
+    session.commit("ours", rebase_with=Always(VersionSelection.UseOurs))
+    check_sound(repository)
 
 
 def test_our_document_can_win(repository: Repository) -> None:

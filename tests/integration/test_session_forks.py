@@ -324,8 +324,10 @@ def test_a_fork_is_not_committed(repository: Repository, session: Session) -> No
     set_chunks(fork, "/b", [5])
     tip = repository.lookup_branch("main")
     for how in ("commit", "flush", "amend"):
-        with pytest.raises(TypeError, match=f"Cannot {how} a fork"):
+        with pytest.raises(TypeError, match=f"Cannot {how} a fork") as error:
             getattr(fork, how)("x", {"k": 1})
+        assert isinstance(error.value, icefloe.SessionStateError)
+        assert error.value.kind == icefloe.ErrorKind.FORK_SESSION
     assert repository.lookup_branch("main") == tip
     assert fork.has_uncommitted_changes
 
@@ -354,8 +356,10 @@ def test_only_forks_of_the_same_snapshot_are_merged(
     set_chunks(other, "/b", [5])
     with pytest.raises(TypeError, match="Received 'Session'"):
         session.merge(other)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Received 'str'"):
+    with pytest.raises(TypeError, match="Received 'str'") as error:
         session.merge("x")  # type: ignore[arg-type]
+    assert isinstance(error.value, InvalidInputError)
+    assert error.value.kind == icefloe.ErrorKind.INVALID_TYPE
     stale = session.fork()
     session.merge()
     other.commit("moved on")

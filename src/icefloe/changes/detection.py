@@ -238,8 +238,59 @@ def _stays_group(path: str, ours: ChangeSet, head: NodeTable) -> bool:
     return node is not None and not node.is_array and not _leaves(ours, node)
 
 
-def give_up_chunks(ours: ChangeSet, found: Found) -> None:
-    """Drop our writes of the chunks that both sides wrote, in favour of theirs."""
-    assert found.node_id is not None
-    index, _ = ChunkIndex.from_coords(found.common_chunks)
-    ours.chunks[found.node_id].discard(index)
+def give_up(ours: ChangeSet, found: Found, head: NodeTable) -> bool:
+    """Drop our side of a conflict in favour of theirs; False if that would leave half of a change.
+
+    Nodes that we created or moved cannot be dropped: what else we did may build on them.
+    """
+    kind, node_id = found.conflict.conflict_type, found.node_id
+    if node_id is None:
+        return False
+    if found.common_chunks is not None:
+        index, _ = ChunkIndex.from_coords(found.common_chunks)
+        ours.chunks[node_id].discard(index)
+    elif kind in _OUR_DOCUMENTS:
+        del ours.documents[node_id]
+    elif kind is ConflictType.ChunksUpdatedInDeletedArray:
+        ours.chunks.pop(node_id, None)
+        ours.linked.pop(node_id, None)
+    elif kind in _OUR_DELETES:
+        return _give_up_delete(ours, node_id, head)
+    else:
+        return False
+    return True
+
+
+_OUR_DOCUMENTS = {
+    ConflictType.ZarrMetadataDoubleUpdate,
+    ConflictType.ZarrMetadataUpdateOfDeletedArray,
+    ConflictType.ZarrMetadataUpdateOfDeletedGroup,
+}
+_OUR_DELETES = {ConflictType.DeleteOfUpdatedArray, ConflictType.DeleteOfUpdatedGroup}
+
+
+def _give_up_delete(ours: ChangeSet, node_id: NodeId, head: NodeTable) -> bool:
+    """Let a node that we deleted stay as they have it, with all that is in it and that it is in."""
+    node = head.by_id(node_id)
+    if node is None:
+        return False
+    above = []
+    parent = paths.parent(node.path)
+    while parent is not None:
+        above.append(parent)
+        parent = paths.parent(parent)
+    stay = [
+        each
+        for deleted in ours.deleted
+        if (each := head.by_id(deleted)) is not None
+        and (each.path in above or paths.is_within(each.path, node.path))
+    ]
+    taken = {each.path for each in ours.new.values()} | set(ours.places.values())
+    parents = [head.get(path) for path in above]
+    if any(each.path in taken for each in stay) or any(
+        each is not None and each.id in ours.places for each in parents
+    ):
+        return False
+    for each in stay:
+        del ours.deleted[each.id]
+    return True

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
+    InvalidTypeError,
+    RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
@@ -27,7 +29,7 @@ from icefloe.versioning.cuts import Cuts, SeenCuts
 from icefloe.versioning.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from icefloe.model.snapshot import SnapshotStub
     from icefloe.versioning.context import Context
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAIN = "main"
+_PATTERN_CHARACTERS = set("*?[")
 
 
 class ExpirationPolicy(Record, frozen=True):
@@ -48,6 +51,8 @@ class ExpirationPolicy(Record, frozen=True):
 
     def check(self) -> None:
         """Raise InvalidInputError unless it says something that can be done."""
+        if self.keep_last is not None and not isinstance(self.keep_last, int):
+            raise InvalidTypeError(f"keep_last is an integer, found {self.keep_last!r}")
         if self.keep_last is not None and self.keep_last < 1:
             raise InvalidInputError(f"keep_last is 1 or more, found {self.keep_last}")
 
@@ -95,11 +100,36 @@ def expire(
     """Cut histories as policies say; returns what was done."""
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so nothing expires")
-    for policy in (default, *branches.values(), *tags.values()):
-        if policy is not None:
-            policy.check()
+    default.check()
+    _check_policies(branches, "branches", context.refs.branches)
+    _check_policies(tags, "tags", context.refs.tags)
     plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
     return plan if dry_run else _carry_out(context, plan)
+
+
+def _check_policies(
+    policies: Mapping[Any, object], what: str, names: Callable[[], set[str]]
+) -> None:
+    """Refuse what is no policy, and names that nothing has: they protect nothing."""
+    if not isinstance(policies, Mapping):
+        raise InvalidTypeError(f"{what} gives policies by name, found {policies!r}")
+    for name, policy in policies.items():
+        if not isinstance(name, str) or not isinstance(policy, ExpirationPolicy | None):
+            raise InvalidTypeError(
+                f"{what} gives by name or pattern an ExpirationPolicy, or None to keep all; found "
+                f"{name!r}: {policy!r}"
+            )
+        if policy is not None:
+            policy.check()
+    exact = [name for name in policies if not _PATTERN_CHARACTERS & set(name)]
+    there = names() if exact else set()
+    for name in exact:
+        if name not in there:
+            raise RefNotFoundError(
+                f"ref not found `{name}`: a policy is for one of the {what} that there are "
+                f"({', '.join(sorted(there)) or 'none'}), or for a pattern such as `{name}*`",
+                name,
+            )
 
 
 def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:

@@ -35,6 +35,7 @@ from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
+from icefloe.versioning.operations import OperationLog
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
@@ -168,6 +169,7 @@ class BranchWork:
             replaced=changes,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("squash", tip.branch, newest.id, snapshot.id)
         return str(snapshot.id)
 
     def publish(self, from_branch: str, to_branch: str) -> str:
@@ -186,11 +188,17 @@ class BranchWork:
                 str(target.snapshot_id),
             )
         moved_from(self._context.refs, target, partial(self._forward, to=source.snapshot_id))
+        self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
 
     def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
         with self._pinned(to):
             self._context.refs.advance(tip, to)
+
+    def _note(self, kind: str, branch: str, before: SnapshotId, after: SnapshotId) -> None:
+        """Write down what no commit tells: that a branch moved, and from where."""
+        details = {"branch": branch, "from": str(before), "to": str(after)}
+        OperationLog(self._context.storage).add(kind, details)
 
     # --- parts of them
 

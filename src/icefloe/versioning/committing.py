@@ -6,7 +6,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import ConflictDetector
+from icefloe.changes.conflicts import ConflictDetector, check_solver
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -99,6 +99,8 @@ class CommittedTree(WorkingTree):
         After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
         be called again: if it has landed, that raises ConflictError whatever the solver.
         """
+        if rebase_with is not None:
+            check_solver(rebase_with)
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
             self._refuse_twice()
@@ -150,6 +152,7 @@ class CommittedTree(WorkingTree):
         Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
         the session is as it was.
         """
+        check_solver(solver)
         with self._lock:
             self._check_writable()
             self._rebase(solver)

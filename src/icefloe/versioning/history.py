@@ -14,6 +14,7 @@ from icefloe.changes.logs import brings_back, combine
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
+    InvalidTypeError,
     RefNotFoundError,
     SessionStateError,
     SnapshotNotFoundError,
@@ -54,8 +55,25 @@ class Version(Record, frozen=True):
     def check(self, what: str = "branch, tag, or snapshot_id") -> None:
         """Raise InvalidInputError unless exactly one field is set."""
         given = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
+        for name in given:
+            if not isinstance(name, str):
+                raise InvalidTypeError(f"{what} is given as a string, found {name!r}")
         if len(given) != 1:
             raise InvalidInputError(f"Must provide one of {what}; found {len(given)} of them")
+
+
+def check_new_name(name: object, what: str) -> None:
+    """Raise InvalidInputError if a new branch or tag of a name could not be told from a version.
+
+    Names that others gave already are read: a reference that is really called so comes first.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the name of a {what} is a string, found {name!r}")
+    if _STEPS.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a {what}: it means a version, as `main~3`, `main^` "
+            "and `main@{2026-01-31}` do; choose a name that does not end like these"
+        )
 
 
 class History:
@@ -391,10 +409,10 @@ class History:
 
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
         """Differences between two snapshots that have a common ancestor."""
-        if older == newer or self.common_ancestor(older, newer) is None:
+        if older != newer and self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
                 f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
-                "from: a diff is between two different snapshots of one history"
+                "from: a diff is between two snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
         return Diff(self.difference(before, after), before.nodes, after.nodes)
@@ -419,7 +437,7 @@ def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:
 def _check_moment(moment: object) -> None:
     # Python calls a zone that gives no offset naive, too.
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise TypeError(f"as_of is a datetime with a timezone, found {moment!r}")
+        raise InvalidTypeError(f"as_of is a datetime with a timezone, found {moment!r}")
 
 
 def _is_only_remembered(first: SnapshotStub, missing: SnapshotId) -> bool:

@@ -15,7 +15,7 @@ from icefloe.changes.conflicts import (
     MergedDocument,
     VersionSelection,
 )
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.detection import detect, give_up
 from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver
@@ -225,13 +225,7 @@ def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> b
         ours.documents[item.node_id] = choice.document
         return True
     if choice is VersionSelection.UseTheirs:
-        if item.common_chunks is not None:
-            give_up_chunks(ours, item)
-            return True
-        if kind is ConflictType.ZarrMetadataDoubleUpdate and item.node_id is not None:
-            del ours.documents[item.node_id]
-            return True
-        return False
+        return give_up(ours, item, sides.head.nodes)
     return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.conflicts import check_solver
 from icefloe.config.files import to_json
 from icefloe.config.repository import RepositoryConfig
 from icefloe.errors import (
@@ -289,6 +290,8 @@ class Repository(BranchedRepository):
         rebase_tries: int = 1_000,
     ) -> Iterator[IcefloeStore]:
         """A store whose changes are committed when the block ends well, and forgotten if not."""
+        if rebase_with is not None:
+            check_solver(rebase_with)
         session = self.writable_session(branch)
         yield session.store
         session.commit(message, metadata, rebase_with, rebase_tries)
@@ -379,6 +382,8 @@ class Repository(BranchedRepository):
         """
         from icefloe.maintenance.materialize import materialize
 
+        if rebase_with is not None:
+            check_solver(rebase_with)
         return materialize(
             self,
             branch,

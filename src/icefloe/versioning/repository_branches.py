@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icefloe.changes.conflicts import check_solver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
@@ -15,7 +16,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.branch_moves import moved_from, take_back
 from icefloe.versioning.branch_work import BranchWork
-from icefloe.versioning.history import Version
+from icefloe.versioning.history import Version, check_new_name
 from icefloe.versioning.repository_history import RepositoryHistory
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class BranchedRepository(RepositoryHistory):
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot."""
+        check_new_name(branch, "branch")
         ensure_conditional_writes(self._context.storage)
         with self._pinned(snapshot_id) as (target, pin):
             tip = self._context.refs.create_branch(branch, target)
@@ -85,6 +87,7 @@ class BranchedRepository(RepositoryHistory):
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Give a snapshot a name for ever."""
+        check_new_name(tag, "tag")
         ensure_conditional_writes(self._context.storage)
         with self._pinned(snapshot_id) as (target, pin):
             self._context.refs.create_tag(tag, target)
@@ -113,6 +116,7 @@ class BranchedRepository(RepositoryHistory):
 
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""
+        Version(branch=branch).check("branch")
         tip = self._context.refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(
@@ -164,7 +168,7 @@ class BranchedRepository(RepositoryHistory):
         Raises:
             RebaseFailedError: If conflicts are left; nothing was changed then.
         """
-        work = self._branch_work()
+        work = self._branch_work(solver)
         return work.merge(
             from_branch, into_branch, message, metadata, solver, fast_forward=fast_forward
         )
@@ -180,7 +184,7 @@ class BranchedRepository(RepositoryHistory):
     ) -> str:
         """Commit on a branch what one commit elsewhere changed; returns the tip's id."""
         picked = self._existing(snapshot_id)
-        return self._branch_work().cherry_pick(picked, branch, message, metadata, solver)
+        return self._branch_work(solver).cherry_pick(picked, branch, message, metadata, solver)
 
     def revert(
         self,
@@ -196,7 +200,7 @@ class BranchedRepository(RepositoryHistory):
         The chunks that it replaced come back as they were; later changes of other chunks stay.
         """
         undone = self._existing(snapshot_id)
-        return self._branch_work().revert(undone, branch, message, metadata, solver)
+        return self._branch_work(solver).revert(undone, branch, message, metadata, solver)
 
     def squash(
         self,
@@ -221,5 +225,7 @@ class BranchedRepository(RepositoryHistory):
         """
         return self._branch_work().publish(from_branch, to_branch)
 
-    def _branch_work(self) -> BranchWork:
+    def _branch_work(self, solver: ConflictSolver | None = None) -> BranchWork:
+        if solver is not None:
+            check_solver(solver)
         return BranchWork(self._context, self._default_metadata)

@@ -9,9 +9,7 @@ from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
 from icefloe.changes.linked import any_overlap
 from icefloe.changes.needed_groups import fill_groups
-from icefloe.errors import (
-    InvalidInputError,
-)
+from icefloe.errors import ForkSessionError, InvalidInputError, InvalidTypeError
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
@@ -244,7 +242,7 @@ class Session(CommittedTree):
         """
         for other in others:
             if not isinstance(other, ForkSession):
-                raise TypeError(
+                raise InvalidTypeError(
                     f"only forks can be merged; Received {type(other).__name__!r}. "
                     "Use fork() to make one"
                 )
@@ -359,15 +357,21 @@ class ForkSession(Session):
 
     def commit(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked commits."""
-        raise TypeError("Cannot commit a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot commit a fork of a Session. Merge it into the session it came from"
+        )
 
     def flush(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked flushes."""
-        raise TypeError("Cannot flush a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot flush a fork of a Session. Merge it into the session it came from"
+        )
 
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
-        raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot amend a fork of a Session. Merge it into the session it came from"
+        )
 
 
 def _warn_of_overlap(
