@@ -50,10 +50,12 @@ if TYPE_CHECKING:
     from icefloe.errors import DamagedChunkError as DamagedChunkError
     from icefloe.errors import ErrorKind as ErrorKind
     from icefloe.errors import ForkedProcessError as ForkedProcessError
+    from icefloe.errors import ForkSessionError as ForkSessionError
     from icefloe.errors import FormatError as FormatError
     from icefloe.errors import IcefloeError as IcefloeError
     from icefloe.errors import InconsistentFilesError as InconsistentFilesError
     from icefloe.errors import InvalidInputError as InvalidInputError
+    from icefloe.errors import InvalidTypeError as InvalidTypeError
     from icefloe.errors import NodeNotFoundError as NodeNotFoundError
     from icefloe.errors import NotFoundError as NotFoundError
     from icefloe.errors import ObjectNotFoundError as ObjectNotFoundError
@@ -209,11 +211,13 @@ _HOMES = {
         "ConflictError",
         "DamagedChunkError",
         "ErrorKind",
+        "ForkSessionError",
         "ForkedProcessError",
         "FormatError",
         "IcefloeError",
         "InconsistentFilesError",
         "InvalidInputError",
+        "InvalidTypeError",
         "NodeNotFoundError",
         "NotFoundError",
         "ObjectNotFoundError",

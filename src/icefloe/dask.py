@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.distributed import extract_session, merge_sessions
+from icefloe.errors import InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def store_dask(
 
     for name in _DECIDED_HERE:
         if name in store_kwargs:
-            raise TypeError(f"store_dask() does not take {name!r}: it always writes at once")
+            raise InvalidTypeError(f"store_dask() does not take {name!r}: it always writes at once")
     lock = store_kwargs.pop("lock", False)
     written: list[Any] = list(targets)
     filled: Any = None if regions is None else list(regions)

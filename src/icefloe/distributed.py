@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.versioning.session import ForkSession
 from icefloe.zarr_store.store import IcefloeStore
 
@@ -25,7 +26,7 @@ def extract_session(
     """The session that a Zarr array writes to; `axis` and `keepdims` are ignored."""
     store = zarray.store
     if not isinstance(store, IcefloeStore):
-        raise TypeError(
+        raise InvalidTypeError(
             f"expected an array in an IcefloeStore, found one in a {type(store).__name__}"
         )
     return store.session
@@ -39,14 +40,14 @@ def merge_sessions(*sessions: ForkSession | list[Any]) -> ForkSession:
     forks: list[ForkSession] = []
     for fork in _flattened(sessions):
         if not isinstance(fork, ForkSession):
-            raise TypeError(
+            raise InvalidTypeError(
                 "merge_sessions only merges objects of type ForkSession. "
                 f"Received {type(fork).__name__!r} instead. To bring forks into the session "
                 "that they come from, call Session.merge(*forks)."
             )
         forks.append(fork)
     if not forks:
-        raise ValueError("merge_sessions needs at least one ForkSession")
+        raise InvalidInputError("merge_sessions needs at least one ForkSession")
     first, *others = forks
     if others:
         first.merge(*others)

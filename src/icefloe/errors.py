@@ -14,9 +14,11 @@ IcefloeError                     .kind: a stable, append-only code; .message
 ├── ReadOnlyError                open a writable session
 │   └── ReadOnlyStoreError (ValueError)  the same, as Zarr expects it of a store
 ├── InvalidInputError (ValueError)  correct the argument
+│   ├── InvalidTypeError (TypeError)  the same: it is of a kind that is not taken
 │   ├── InconsistentFilesError   .differences: files do not fit together
 │   └── BrokenFilesError         .files: files cannot be read
 ├── SessionStateError            the session cannot do that now
+│   └── ForkSessionError (TypeError)  nor ever: it is a fork, to be merged back
 ├── FormatError                  bytes in storage are not what they should be: .key
 │   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
 ├── StorageError                 the world is wrong: network, permissions, disk
@@ -66,6 +68,8 @@ class ErrorKind(StrEnum):
     INCONSISTENT_FILES = "inconsistent-files"
     TASK_FAILED = "task-failed"
     BROKEN_FILES = "broken-files"
+    INVALID_TYPE = "invalid-type"
+    FORK_SESSION = "fork-session"
 
 
 class IcefloeError(Exception):
@@ -204,6 +208,12 @@ class InvalidInputError(IcefloeError, ValueError):
     kind = ErrorKind.INVALID_INPUT
 
 
+class InvalidTypeError(InvalidInputError, TypeError):
+    """An argument is of another type than those that are taken; also the built-in error for it."""
+
+    kind = ErrorKind.INVALID_TYPE
+
+
 class InconsistentFilesError(InvalidInputError):
     """Files that were to become one group do not fit together; nothing was written."""
 
@@ -228,6 +238,12 @@ class SessionStateError(IcefloeError):
     """The session cannot do that in its present state."""
 
     kind = ErrorKind.SESSION_STATE
+
+
+class ForkSessionError(SessionStateError, TypeError):
+    """A fork was to do what only the session that it came from can; also a TypeError, as ever."""
+
+    kind = ErrorKind.FORK_SESSION
 
 
 class FormatError(IcefloeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.dask import store_dask
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, MutableMapping
@@ -167,7 +167,7 @@ def _as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     if isinstance(obj, xr.Dataset):
         return obj
     if not isinstance(obj, xr.DataArray):
-        raise TypeError(f"expected a DataArray or Dataset, found {type(obj).__name__}")
+        raise InvalidTypeError(f"expected a DataArray or Dataset, found {type(obj).__name__}")
     if obj.name is None:
         return obj.to_dataset(name=_UNNAMED_VARIABLE)
     if obj.name in obj.coords or obj.name in obj.dims:

@@ -12,7 +12,7 @@ import msgspec
 
 from icefloe.maintenance import collection, marking
 from icefloe.maintenance.candidates import Objects
-from icefloe.versioning import committing, doomed, leases, own_files
+from icefloe.versioning import committing, doomed, leases, own_files, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def no_second_look(patch: pytest.MonkeyPatch) -> None:
 
 @guard("what lies between the base of a session and its branch stays")
 def no_path(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(marking.Marks, "add_path", nothing)
+    patch.setattr(marking.Marks, "add_paths", nothing)
 
 
 @guard("what young snapshots refer to stays")
@@ -137,6 +137,7 @@ def no_move(patch: pytest.MonkeyPatch) -> None:
 @guard("sessions look for what they need when a collection moved their branch")
 def no_look_after_a_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(committing, "check_own_files", nothing)
+    patch.setattr(session, "check_own_files", nothing)
 
 
 @guard("sessions mind what collections that run may delete")

@@ -22,7 +22,7 @@ from icefloe.versioning.leases import LEASES_FOLDER, Lease
 from icefloe.versioning.session import Session
 from tests.documents import group
 from tests.faults.guards import GUARDS
-from tests.formats import GENERATIONS, chosen
+from tests.formats import GENERATIONS, chosen, folder
 from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
 if TYPE_CHECKING:
@@ -204,6 +204,26 @@ def rebased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None
         session.commit("holes", rebase_with=BasicConflictSolver())
     with pytest.raises(SessionStateError, match="2 chunk files"):
         session.rebase(BasicConflictSolver())
+
+
+def merged_into_a_session_that_came_later(repo: Repository, clock: Clock) -> None:
+    """Files of a fork are collected, and who merges it stands where the branch stands now."""
+    del clock
+    driver = repo.writable_session("main")
+    fork = written(driver.fork(), 1)
+    again = written(driver.fork(), 2)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).chunks_deleted == 8
+    driver.rebase(BasicConflictSolver())
+    later = repo.writable_session("main")
+    for session in (driver, later, later.fork()):
+        with pytest.raises(SessionStateError, match="4 chunk files"):
+            session.merge(fork)
+        assert not session.has_uncommitted_changes
+    written(again, 3)
+    driver.merge(again)
+    driver.commit("written again")
+    assert values(repo, branch="main") == [3] * 4
 
 
 def rebased_over_a_branch_that_was_published(repo: Repository, clock: Clock) -> None:
@@ -525,6 +545,9 @@ INTERLEAVINGS = {
     rebased_by_a_machine_that_was_paused: (
         "sessions look for what they need when a collection moved their branch"
     ),
+    merged_into_a_session_that_came_later: (
+        "sessions look for what they need when a collection moved their branch"
+    ),
     rebased_over_a_branch_that_was_published: "branches move before anything is deleted",
     rebased_over_a_branch_that_was_deleted: (
         "sessions look for what they need when a collection moved their branch"
@@ -605,3 +628,43 @@ def test_names_for_what_was_collected_meanwhile_are_taken_back(
     assert repo.list_tags() == set()
     assert repo.verify(deep=True).is_clean
     name(repo, "late", repo.lookup_branch("main"))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_forks_whose_files_were_collected_are_not_merged(
+    generation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with chosen(generation):
+        repo = make()
+    merged_into_a_session_that_came_later(repo, Clock(repo, monkeypatch))
+    assert repo.verify(deep=True).is_clean
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_old_files_of_the_base_are_in_no_danger(generation: str) -> None:
+    """Chunks that a session only moves, in part next to what it wrote when it was young."""
+    with chosen(generation):
+        repo = make()
+    fill(repo, 1)
+    garbage(repo)
+    wait(repo, DAY)
+    session = repo.writable_session("main")
+    session.shift_array("/a", (1,))
+    written(session, 2, slice(0, 1))
+    is_slow = repo.writable_session("main")
+    is_slow.shift_array("/a", (1,))
+    written(is_slow, 3, slice(0, 1))
+    wait(repo, DAY)
+    written(session, 4, slice(0, 1))
+
+    def commit() -> None:
+        session.commit("moved")
+        with pytest.raises(SessionStateError, match="1 files that this session wrote"):
+            is_slow.rebase(BasicConflictSolver())
+
+    with chosen(generation):
+        place = folder("snapshots")
+    collector = Repository.open(Meanwhile(repo, "delete_many", place, commit))
+    assert collector.garbage_collect(HOUR).snapshots_deleted == 1
+    assert values(repo, branch="main") == [4, 1, 1, 1]
+    assert repo.verify(deep=True).is_clean

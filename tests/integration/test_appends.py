@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,16 +11,26 @@ import zarr
 
 from icefloe import (
     AppendSolver,
+    BasicConflictSolver,
     ConflictDetector,
     MergeSolver,
     Repository,
     RepositoryConfig,
+    VersionSelection,
     in_memory_storage,
+)
+from icefloe.config import (
+    ManifestConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
 )
 from icefloe.errors import RebaseFailedError
 from tests.formats import how
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icefloe.versioning.session import Session
 
 
@@ -122,14 +133,16 @@ def test_a_change_of_another_dimension_is_refused(repository: Repository) -> Non
         session.commit("ours", rebase_with=AppendSolver("time"))
 
 
-def test_an_array_that_is_new_along_the_dimension_is_refused(repository: Repository) -> None:
-    session = repository.writable_session("main")
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_array_that_is_new_along_the_dimension_is_refused(
+    repository: Repository, *, is_ours: bool
+) -> None:
+    session, other = (repository.writable_session("main") for _ in range(2))
     append(session, 7)
-    zarr.open_group(session.store).create_array(
+    append(other, 8)
+    zarr.open_group((session if is_ours else other).store).create_array(
         "more", shape=(6,), chunks=(2,), dtype="i4", dimension_names=("time",)
     )
-    other = repository.writable_session("main")
-    append(other, 8)
     other.commit("theirs")
     with pytest.raises(RebaseFailedError, match="/more is new"):
         session.commit("ours", rebase_with=AppendSolver("time"))
@@ -174,6 +187,62 @@ def test_without_a_race_nothing_moves(repository: Repository) -> None:
     other.commit("theirs")
     session.commit("ours", rebase_with=AppendSolver("time"))
     assert values(repository)[0] == [0, 1, 2, 3, 7, 7, 7]
+
+
+IN_FOURS = RepositoryConfig(
+    manifest=ManifestConfig(
+        splitting=ManifestSplittingConfig.from_dict(
+            {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Axis(0): 4}}
+        )
+    )
+)
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Repository:
+    """An array whose manifests have four chunks each."""
+    made = Repository.create(tmp_path / "r", IN_FOURS, **how())
+    with made.transaction("main", message="two steps") as store:
+        zarr.create_group(store).create_array(
+            "a", shape=(2,), chunks=(1,), dtype="u1", dimension_names=("time",)
+        )[:] = 1
+    return made
+
+
+def link(session: Session, start: int, values: list[int]) -> None:
+    """Write as the tasks of a job do, which write manifests too."""
+    part = pickle.loads(pickle.dumps(session.part()))
+    zarr.open_array(part.store, path="a")[start : start + len(values)] = values
+    session.link_tiles("/a", part.written_tiles("/a"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_linked_tiles_are_moved_along(cut: Repository, count: int, *, is_mixed: bool) -> None:
+    ours, theirs = (cut.writable_session("main") for _ in range(2))
+    mine = list(range(100, 100 + count))
+    zarr.open_array(ours.store, path="a").resize((2 + count,))
+    link(ours, 2, mine)
+    if is_mixed:
+        mine[-1] = 99
+        zarr.open_array(ours.store, path="a")[-1] = 99
+    zarr.open_array(theirs.store, path="a").append([50])
+    theirs.commit("theirs")
+    ours.commit("ours", rebase_with=AppendSolver("time"))
+    found = zarr.open_array(cut.readonly_session("main").store, path="a", mode="r")
+    assert found[:].tolist() == [1, 1, 50, *mine]
+    assert cut.verify(deep=True).is_clean
+
+
+def test_linked_tiles_are_left_to_the_other_solver_chunk_by_chunk(cut: Repository) -> None:
+    ours, theirs = (cut.writable_session("main") for _ in range(2))
+    link(ours, 0, [7, 7])
+    zarr.open_array(theirs.store, path="a")[0] = 9
+    theirs.commit("theirs")
+    others = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
+    ours.commit("ours", rebase_with=AppendSolver("time", others))
+    found = zarr.open_array(cut.readonly_session("main").store, path="a", mode="r")
+    assert found[:].tolist() == [9, 7]
 
 
 # --- branches

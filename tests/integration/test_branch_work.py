@@ -494,6 +494,56 @@ def test_blame_names_who_wrote_each_chunk(repository: Repository) -> None:
         repository.blame("/g", branch="main")
 
 
+@pytest.mark.parametrize("coords", [(), (0, 0), (-1,), (0.0,), (None,), (2**70,), (True,)])
+def test_blame_says_what_a_chunk_is(repository: Repository, coords: tuple[Any, ...]) -> None:
+    found = repository.blame("/g/a", branch="main")
+    with pytest.raises(InvalidInputError, match=r"/g/a has 1 coordinates, integers from 0 on"):
+        found.snapshot_id(*coords)
+    assert found.snapshot_id(np.int64(0)) == repository.lookup_branch("main")
+    assert found.snapshot_id(2**62) is None
+
+
+class _Duck:
+    def solve(self, conflict: Conflict) -> VersionSelection:
+        raise AssertionError(conflict)
+
+
+@pytest.mark.parametrize(
+    "solver", ["ours", icefloe.MergeSolver, _Duck(), lambda *_: VersionSelection.UseOurs, 0]
+)
+def test_what_is_no_solver_is_refused_before_anything_is_done(
+    repository: Repository, solver: Any
+) -> None:
+    commit(repository, "work", put("/g/a", 1, value=b"\x02"))
+    tip = repository.lookup_branch("main")
+    session = repository.writable_session("main")
+    put("/g/a", 2, value=b"\x03")(session)
+    attempts: list[Callable[[], object]] = [
+        lambda: session.commit("x", rebase_with=solver),
+        lambda: session.rebase(solver),
+        lambda: repository.transaction("main", message="x", rebase_with=solver).__enter__(),
+        lambda: repository.materialize("main", rebase_with=solver),
+        lambda: repository.merge("work", "main", solver=solver),
+        lambda: repository.cherry_pick("work", branch="main", solver=solver),
+        lambda: repository.revert("main", branch="main", solver=solver),
+        lambda: icefloe.AppendSolver("time", solver),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidInputError, match="a solver is a ConflictSolver") as error:
+            attempt()
+        assert isinstance(error.value, TypeError)
+    assert repository.lookup_branch("main") == tip
+    assert session.has_uncommitted_changes
+
+
+def test_a_class_is_no_solver_and_a_text_no_choice(repository: Repository) -> None:
+    with pytest.raises(InvalidInputError, match=r"MergeSolver instead of MergeSolver\(\)"):
+        repository.merge("work", "main", solver=icefloe.MergeSolver)  # type: ignore[arg-type]
+    for solver in (icefloe.BasicConflictSolver, icefloe.MergeSolver):
+        with pytest.raises(InvalidInputError, match=r"VersionSelection\.UseOurs.*found 'x'"):
+            solver(on_chunk_conflict="x")
+
+
 def test_the_graph_is_a_picture(repository: Repository) -> None:
     commit(repository, "work", put("/g/a", 1, value=b"\x02"), "<two> & three")
     commit(repository, "main", put("/g/a", 2, value=b"\x02"))
@@ -560,6 +610,113 @@ def test_attributes_conflict_if_both_sides_end_up_different(
         return
     repository.merge("work", "main")
     assert attributes(repository, "/") == {"value": merged}
+
+
+def wrote(*places: int) -> Callable[[Session], None]:
+    return put("/n", *places, value=b"\x07\x07")
+
+
+def shaped(length: int, **changed: Any) -> Callable[[Session], None]:
+    def edit(session: Session) -> None:
+        document = json.loads(array((length,), 2)) | changed
+        session.set_document("/n", json.dumps(document).encode())
+
+    return edit
+
+
+def deleted(*places: int) -> Callable[[Session], None]:
+    return lambda session: [session.delete_chunk("/n", (place,)) for place in places]
+
+
+def both(*edits: Callable[[Session], Any]) -> Callable[[Session], None]:
+    return lambda session: [edit(session) for edit in edits]
+
+
+WIDER = [{"name": "bytes"}, {"name": "crc32c"}]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "hidden"),
+    [
+        (shaped(4), wrote(3), [[3]]),
+        (shaped(4), wrote(0, 2, 3), [[2], [3]]),
+        (shaped(7), wrote(2, 3), [[3]]),
+        (shaped(0), wrote(1, 2), [[1], [2]]),
+        (shaped(8, data_type="int8"), wrote(1), [[1]]),
+        (shaped(8, codecs=WIDER), wrote(1, 3), [[1], [3]]),
+        (shaped(4), both(wrote(3), shaped(8, attributes={"x": 1})), [[3]]),
+        (both(shaped(4), wrote(0)), wrote(3), [[3]]),
+        (shaped(4), wrote(0, 1), None),
+        (shaped(6), both(wrote(1), deleted(3)), None),
+        (both(deleted(2), shaped(4)), deleted(2), None),
+        (shaped(12), wrote(3), None),
+        (shaped(8, attributes={"x": 1}), wrote(3), None),
+        (both(shaped(8, codecs=WIDER), wrote(1)), wrote(), None),
+        (shaped(4, attributes={"x": 1}), both(deleted(2), shaped(4), wrote(1)), None),
+    ],
+    ids=[
+        "outside",
+        "outside and inside",
+        "cut off",
+        "nothing is left",
+        "data type",
+        "codecs",
+        "both changed metadata",
+        "both wrote",
+        "within what is left",
+        "they deleted it",
+        "both deleted it",
+        "we made it longer",
+        "attributes",
+        "they wrote nothing",
+        "both made it smaller",
+    ],
+)
+def test_what_our_metadata_hides_of_theirs_is_a_conflict(
+    repository: Repository,
+    ours: Callable[[Session], Any],
+    theirs: Callable[[Session], Any],
+    hidden: list[list[int]] | None,
+) -> None:
+    """Of an array of four chunks; the last but one is there at first."""
+    commit(repository, "main", both(shaped(8), put("/n", 2, value=b"\x01\x01")))
+    repository.reset_branch("work", repository.lookup_branch("main"))
+    commit(repository, "work", ours)
+    session = repository.writable_session("main")
+    theirs(session)
+    before = session.commit("theirs", allow_empty=True)
+    if hidden is None:
+        repository.merge("work", "main")
+        reader = repository.readonly_session("main")
+        node = reader.get_node("/n")
+        assert node is not None
+        assert node.array is not None
+        (grid,) = node.array.grid_shape or (0,)
+        assert all(place < grid for place in chunks(repository, "/n") if place != 2)
+        return
+    with pytest.raises(RebaseFailedError) as caught:
+        repository.merge("work", "main")
+    found = [c for c in caught.value.conflicts if c.conflicted_chunks]
+    assert {(c.conflict_type.name, c.path) for c in found} <= {
+        ("ChunksUpdatedInUpdatedArray", "/n")
+    }
+    assert [place for c in found for place in c.conflicted_chunks or []] == hidden
+    assert repository.lookup_branch("main") == before
+    with pytest.raises(RebaseFailedError):
+        repository.merge("main", "work")
+
+
+def test_reverting_that_an_array_grew_spares_what_was_written_there(
+    repository: Repository,
+) -> None:
+    commit(repository, "main", shaped(4))
+    grown = commit(repository, "main", shaped(8))
+    commit(repository, "main", wrote(3))
+    with pytest.raises(RebaseFailedError, match=r"/n: ChunksUpdatedInUpdatedArray, chunks \[\[3"):
+        repository.revert(grown, branch="main")
+    commit(repository, "main", deleted(3))
+    repository.revert(grown, branch="main")
+    assert json.loads(repository.readonly_session("main").document("/n") or b"")["shape"] == [4]
 
 
 # --- any edits

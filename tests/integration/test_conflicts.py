@@ -13,12 +13,16 @@ import pytest
 
 import icefloe
 from icefloe import (
+    AlreadyExistsError,
     BasicConflictSolver,
     Conflict,
     ConflictDetector,
     ConflictError,
     ConflictSolver,
     ConflictType,
+    IcefloeError,
+    InvalidInputError,
+    MergedDocument,
     RebaseFailedError,
     Repository,
     VersionSelection,
@@ -29,6 +33,7 @@ from tests.formats import GENERATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from icefloe.changes.conflicts import Sides
     from icefloe.versioning.session import Session
 
     Edit = Callable[[Session], object]
@@ -165,8 +170,45 @@ CASES = [
     Case(
         "new group, new node below it", document("/n", group()), document("/n/m", group()), [], True
     ),
+    # The official package accepts these: what was written is hidden, or read as something else.
+    Case(
+        "chunks outside of our smaller shape",
+        write("/b", 0, 5, 6),
+        document("/b", array((5,))),
+        [("ChunksUpdatedInUpdatedArray", "/b", [[5], [6]])],
+        False,
+    ),
+    Case(
+        "chunks of another shape than ours",
+        write("/b", 0),
+        document("/b", array(chunk=2)),
+        [("ChunksUpdatedInUpdatedArray", "/b", [[0]])],
+        False,
+    ),
+    Case("chunks within our smaller shape", write("/b", 0), document("/b", array((5,))), [], True),
     Case("delete group, new node in it", delete("/g"), document("/g/n", group()), [], True),
     Case("new node in group, delete it", document("/g/n", group()), delete("/g"), [], True),
+    Case(
+        "new nodes in a new group in a group, delete it",
+        both(document("/g/n", group()), document("/g/n/m", array())),
+        delete("/g"),
+        [],
+        True,
+    ),
+    Case(
+        "delete group, new node in a group in it",
+        delete("/g"),
+        both(document("/g/n", group()), document("/g/n/m", array())),
+        [],
+        True,
+    ),
+    Case(
+        "new node in group, replace it",
+        document("/g/n", group()),
+        replace("/g", group(x=1)),
+        [],
+        True,
+    ),
     Case(
         "delete array, write to it",
         delete("/b"),
@@ -400,6 +442,7 @@ def test_the_detector_reports_and_changes_nothing(repository: Repository, case: 
         assert session.snapshot_id == theirs
         tip = session.commit("ours")
         assert repository.lookup_snapshot(tip).parent_id == theirs
+        check_sound(repository)
         return
     with pytest.raises(RebaseFailedError) as caught:
         session.rebase(ConflictDetector())
@@ -431,7 +474,7 @@ def test_the_basic_solver_resolves_the_obvious(repository: Repository, case: Cas
 
 
 def check_sound(repository: Repository) -> None:
-    """Every node at one path, every manifest used and listed, every chunk readable."""
+    """Every node at one path and in a group, manifests used and listed, chunks readable."""
     reader = Repository.open(repository.storage).readonly_session("main")
     paths = node_paths(reader)
     assert len(paths) == len(set(paths))
@@ -440,6 +483,8 @@ def check_sound(repository: Repository) -> None:
     for path in paths:
         node = reader.get_node(path)
         assert node is not None
+        parent = reader.get_node(path.rpartition("/")[0] or "/")
+        assert parent is not None, f"{path} is in no group"
         used.update(str(ref.manifest_id) for ref in node.manifests)
         if node.is_array:
             chunks_of(reader, path)
@@ -567,6 +612,35 @@ def test_without_a_solver_a_moved_branch_is_a_conflict(repository: Repository) -
     assert chunks_of(repository.readonly_session("main"), "/b").keys() == {0, 1, 2, 5, 6}
 
 
+def test_a_group_stays_while_something_is_in_it(repository: Repository) -> None:
+    """As a folder in git; with its attributes, if it was not deleted before."""
+    for path in ("/kept", "/made"):
+        session = repository.writable_session("main")
+        session.set_document(path, group(x=1))
+        session.set_document(f"{path}/old", array())
+        session.commit("a group")
+    session, _ = collide(repository, document("/kept/n", array()), delete("/kept"))
+    session.commit("delete", rebase_with=ConflictDetector())
+    session, _ = collide(repository, delete("/made"), document("/made/n", array()))
+    session.commit("put into it", rebase_with=ConflictDetector())
+    reader = repository.readonly_session("main")
+    below = [path for path in node_paths(reader) if path.startswith(("/kept", "/made"))]
+    assert below == ["/kept", "/kept/n", "/made", "/made/n"]
+    documents = [json.loads(reader.document(path) or b"{}") for path in ("/kept", "/made")]
+    assert [found.get("attributes", {}) for found in documents] == [{"x": 1}, {}]
+
+
+def test_a_revert_leaves_the_group_of_what_came_later(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    session.set_document("/later", group(x=1))
+    made = session.commit("a group")
+    session = repository.writable_session("main")
+    session.set_document("/later/n", array())
+    session.commit("an array in it")
+    repository.revert(made, branch="main")
+    check_sound(repository)
+
+
 def test_rebasing_goes_over_many_commits(repository: Repository) -> None:
     session = repository.writable_session("main")
     set_chunks(session, "/b", [9])
@@ -651,7 +725,15 @@ OURS_CAN_WIN = {
 }
 
 
-THEIRS_CAN_WIN = {"ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"}
+THEIRS_CAN_WIN = {
+    "ChunkDoubleUpdate",
+    "ZarrMetadataDoubleUpdate",
+    "ZarrMetadataUpdateOfDeletedArray",
+    "ZarrMetadataUpdateOfDeletedGroup",
+    "ChunksUpdatedInDeletedArray",
+    "DeleteOfUpdatedArray",
+    "DeleteOfUpdatedGroup",
+}
 
 
 @pytest.mark.parametrize("choice", [VersionSelection.UseOurs, VersionSelection.UseTheirs])
@@ -676,7 +758,84 @@ def test_a_solver_of_ones_own_cannot_do_the_impossible(
     assert [c.conflict_type for c in solver.asked] == [ConflictType[k] for k, _, _ in case.detected]
 
 
+def test_our_changes_of_what_they_deleted_can_be_dropped(repository: Repository) -> None:
+    ours = both(write("/b", 0, 1), document("/b", array(y=1)), document("/g", group(y=1)))
+    session, _ = collide(repository, delete("/b"), ours)
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    reader = repository.readonly_session("main")
+    assert node_paths(reader) == ["/", "/g", "/g/a"]
+    assert reader.document("/g") == group(y=1), "what is no conflict is kept"
+    check_sound(repository)
+
+
+@pytest.mark.parametrize("theirs", [write("/g/a", 3), document("/g/a", array(x=1))])
+def test_our_delete_of_what_they_changed_can_be_dropped(
+    repository: Repository, theirs: Edit
+) -> None:
+    """The group that we deleted with it stays, too, as it was."""
+    before = repository.readonly_session("main").document("/g")
+    session, tip = collide(repository, theirs, both(delete("/g"), delete("/b")))
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    reader = repository.readonly_session("main")
+    assert node_paths(reader) == ["/", "/g", "/g/a"]
+    assert reader.document("/g") == before
+    diff = repository.diff(from_snapshot_id=tip, to_branch="main")
+    assert (diff.deleted_arrays, diff.updated_chunks) == ({"/b"}, {})
+    check_sound(repository)
+
+
+def test_a_group_that_they_changed_stays_with_all_that_is_in_it(repository: Repository) -> None:
+    session, tip = collide(repository, document("/g", group(x=1)), delete("/g"))
+    session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    assert repository.diff(from_snapshot_id=tip, to_branch="main").is_empty()
+    check_sound(repository)
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        replace("/g/a", array(y=1)),
+        replace("/g", array()),
+        both(delete("/g/a"), move("/b", "/g/a")),
+        both(delete("/g/a"), move("/g", "/h")),
+    ],
+    ids=["created anew", "another node above", "moved there", "moved above"],
+)
+def test_a_delete_with_something_in_its_place_is_not_dropped(
+    repository: Repository, ours: Edit
+) -> None:
+    session, theirs = collide(repository, write("/g/a", 3), ours)
+    with pytest.raises(RebaseFailedError, match="/g/a: DeleteOfUpdatedArray"):
+        session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
+    assert repository.lookup_branch("main") == theirs
+    session.commit("ours", rebase_with=Always(VersionSelection.UseOurs))
+    check_sound(repository)
+
+
 def test_our_document_can_win(repository: Repository) -> None:
     session, _ = collide(repository, document("/b", array(x=1)), document("/b", array(y=1)))
     session.commit("ours", rebase_with=Always(VersionSelection.UseOurs))
     assert repository.readonly_session("main").document("/b") == array(y=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (group(), AlreadyExistsError),
+        (array(shape=[2, 2]), InvalidInputError),
+        (b"no document", InvalidInputError),
+    ],
+    ids=["another kind", "another rank", "nothing"],
+)
+def test_an_answer_is_a_document_for_the_node(
+    repository: Repository, answer: bytes, error: type[IcefloeError]
+) -> None:
+    class Answers(ConflictSolver):
+        def resolve(self, conflict: Conflict, sides: Sides) -> MergedDocument:
+            return MergedDocument(answer)
+
+    session, theirs = collide(repository, document("/b", array(x=1)), document("/b", array(y=1)))
+    with pytest.raises(error, match="/b"):
+        session.commit("ours", rebase_with=Answers())
+    assert repository.lookup_branch("main") == theirs
+    session.commit("still there", rebase_with=Always(VersionSelection.UseOurs))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import zarr
 
 import icefloe
 from icefloe import ExpirationPolicy, Repository
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, RefNotFoundError
 from icefloe.formats.registry import GENERATIONS
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.storage.memory import MemoryStorage
@@ -180,6 +182,43 @@ def test_what_cannot_be_asked_for_is_refused(repo: Repository) -> None:
         repo.expire_snapshots("yesterday")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"older_than": datetime(2026, 1, 1)}, "timezone"),  # noqa: DTZ001
+        ({"older_than": 5}, "timezone"),
+        ({"older_than": timedelta(days=-1)}, "a time before now"),
+        ({"keep_last": "3"}, "keep_last is an integer"),
+        ({"branches": {"main": 3}}, "ExpirationPolicy, or None.*'main': 3"),
+        ({"branches": {5: None}}, "ExpirationPolicy, or None.*5: None"),
+        ({"tags": {"v*": timedelta(1)}}, "ExpirationPolicy, or None"),
+        ({"branches": ["main"]}, "policies by name"),
+    ],
+)
+def test_every_refusal_is_an_error_of_ours(
+    repo: Repository, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        repo.expire_snapshots(**arguments)
+    if "older_than" in arguments:
+        with pytest.raises(InvalidInputError, match=message):
+            repo.garbage_collect(arguments["older_than"])
+
+
+def test_a_misspelt_name_protects_nothing_and_is_refused(repo: Repository) -> None:
+    ids = [fill(repo, value) for value in range(1, 4)]
+    repo.create_branch("dev", "main")
+    repo.create_tag("v1", "main")
+    with pytest.raises(RefNotFoundError, match=r"`mian`.*\(dev, main\).*`mian\*`") as error:
+        repo.expire_snapshots(timedelta(0), branches={"mian": None})
+    assert error.value.name == "mian"
+    with pytest.raises(RefNotFoundError, match=r"tags.*\(v1\)"):
+        repo.expire_snapshots(timedelta(0), tags={"main": None}, dry_run=True)
+    assert history(repo, branch="main")[:3] == ids[::-1]
+    kept = {"branches": {"main": None, "release-*": None, "x?": None}, "tags": {"v[2-9]": None}}
+    assert repo.expire_snapshots(keep_last=1, **kept) == set()
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_wrong_clock_of_this_computer_expires_no_more_than_a_right_one(hours: int) -> None:
     """The storage's clock is `hours` off from ours, or ours from it (T-CLOCK)."""
@@ -229,6 +268,10 @@ def test_blame_and_diffs_end_where_the_history_does(generation: str) -> None:
     written = [found.snapshot_id(place) for place in range(4)]
     assert written == [None] * unknown + commits[unknown:]
     assert f"{unknown}  written before the history begins" in repr(found)
+    oldest = json.loads(repo.inspect_transaction_log(commits[2]))
+    assert oldest["is_known"] == (generation == "repository")
+    assert "new_arrays" not in oldest or oldest["new_arrays"] == []
+    assert "reason" in oldest or len(oldest["updated_chunks"]) == 1
     for one, other in (commits[2:], commits[:1:-1]):
         diff = repo.diff(from_snapshot_id=one, to_snapshot_id=other)
         assert diff.updated_chunks == {"/a": [[3]]}

@@ -172,6 +172,12 @@ def test_a_lease_keeps_the_snapshots_that_it_names(repo: Repository) -> None:
         Repository.open(repo.storage).readonly_session(snapshot_id=old)
 
 
+def test_one_snapshot_need_not_be_a_list(repo: Repository) -> None:
+    with repo.lease(snapshot_ids="main"):
+        (found,) = LeaseFiles(repo.storage).find()
+    assert [str(each) for each in found.snapshots] == [repo.lookup_branch("main")]
+
+
 def test_a_lease_of_a_dead_process_lapses(repo: Repository) -> None:
     wait(repo, DAY)
     lease = repo.lease()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import icefloe
 from icefloe.config import (
@@ -103,6 +106,19 @@ def test_edits_over_a_linked_tile_win(repo):
     assert contents(repo) == {**filled(range(SIZE)), (5, 0): b"edited"}
 
 
+def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(repo):
+    with repo.transaction("main", message="old") as store:
+        for place, data in filled(range(SIZE), b"old").items():
+            store.session.set_chunk("/a", place, data)
+    session = repo.writable_session("main")
+    session.link_tiles("/a", wrote(session, {(5, 0): b"new"}, deleted=[(6, 1)]))
+    session.set_chunk("/a", (4, 0), b"edited")
+    session.commit("both")
+    diff = repo.diff(from_snapshot_id=parent(repo), to_branch="main")
+    assert diff.chunk_indexes()["/a"].tuples() == [(4, 0), (5, 0), (6, 1)]
+    assert repo.verify(deep=True).is_clean
+
+
 @pytest.mark.parametrize("row", [0, 5])
 def test_a_branch_that_moved_keeps_their_chunks(repo, row):
     session = repo.writable_session("main")
@@ -112,6 +128,18 @@ def test_a_branch_that_moved_keeps_their_chunks(repo, row):
     theirs.commit("theirs")
     session.commit("ours", rebase_with=icefloe.ConflictDetector())
     assert contents(repo) == {(4, 0): b"ours", (6, 1): b"ours", (row, 1): b"theirs"}
+
+
+def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(repo):
+    with repo.transaction("main", message="first") as store:
+        store.session.set_chunk("/a", (5, 0), b"old")
+    session = repo.writable_session("main")
+    session.link_tiles("/a", wrote(session, {(6, 0): b"ours"}, deleted=[(5, 0)]))
+    theirs = repo.writable_session("main")
+    theirs.set_chunk("/a", (4, 0), b"theirs")
+    theirs.commit("beside what the tile has, and in the manifest that it replaces")
+    session.commit("ours", rebase_with=icefloe.ConflictDetector())
+    assert contents(repo) == {(4, 0): b"theirs", (6, 0): b"ours"}
 
 
 def test_a_conflict_within_a_linked_tile_is_found(repo):
@@ -143,6 +171,131 @@ def test_two_manifests_for_one_tile_are_refused(repo):
     session.link_tiles("/a", tiles)
     with pytest.raises(InvalidInputError, match="one tile"):
         session.link_tiles("/a", wrote(session, filled([2])))
+
+
+def test_manifests_of_one_tile_are_found_among_others(repo):
+    with repo.transaction("main", message="wider") as store:
+        store.session.set_document("/a", array((SIZE, 4)))
+    session = repo.writable_session("main")
+    left, right = {(0, 0): b"x", (2, 1): b"x"}, {(0, 2): b"y", (3, 3): b"y"}
+    session.link_tiles("/a", [*wrote(session, left), *wrote(session, right)])
+    with pytest.raises(InvalidInputError, match="one tile"):
+        session.link_tiles("/a", wrote(session, {(1, 0): b"z"}))
+    session.commit("both")
+    assert contents(repo) == {**left, **right}
+
+
+def test_forks_link_one_tile(repo):
+    """Manifests of one tile, each with what the base has there."""
+    with repo.transaction("main", message="old") as store:
+        for place, data in filled(range(SIZE), b"old").items():
+            store.session.set_chunk("/a", place, data)
+    session = repo.writable_session("main")
+    forks = [session.fork() for _ in range(3)]
+    for fork, row in zip(forks, (0, 2, 9), strict=True):
+        fork.link_tiles("/a", wrote(fork, {(row, 0): b"new"}, deleted=[(row, 1)]))
+    alone = forks[2]._changes.linked[forks[2].get_node("/a").id][0]
+    session.merge(*forks)
+    session.commit("together")
+    expected = {**filled(range(SIZE), b"old"), **{(row, 0): b"new" for row in (0, 2, 9)}}
+    assert contents(repo) == {
+        k: v for k, v in expected.items() if k not in {(0, 1), (2, 1), (9, 1)}
+    }
+    assert repo.verify(deep=True).is_clean
+    found = {ref.manifest_id for ref in repo.readonly_session("main").get_node("/a").manifests}
+    assert alone.info.id in found, "what one fork alone wrote is not written again"
+
+
+def test_forks_that_delete_all_but_a_part_of_a_tile(repo):
+    with repo.transaction("main", message="old") as store:
+        for place in ((0, 0), (3, 1)):
+            store.session.set_chunk("/a", place, b"old")
+    session = repo.writable_session("main")
+    forks = session.fork(), session.fork()
+    for fork, gone in zip(forks, ((0, 0), (3, 1)), strict=True):
+        fork.link_tiles("/a", wrote(fork, {(1, 0): b"same"}, deleted=[gone]))
+    session.merge(*forks)  # what both wrote is the same
+    session.commit("together")
+    assert contents(repo) == {(1, 0): b"same"}
+
+
+@pytest.mark.parametrize("is_linked", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_later_fork_wins_linked_or_not(repo, is_linked, at_once):
+    session = repo.writable_session("main")
+    forks = session.fork(), session.fork()
+    for number, (fork, links) in enumerate(zip(forks, is_linked, strict=True)):
+        chunks = {(0, 0): b"both%d" % number, (1, number): b"one", (5 + number, 0): b"one"}
+        if links:
+            fork.link_tiles("/a", wrote(fork, chunks))
+            continue
+        for place, data in chunks.items():
+            fork.set_chunk("/a", place, data)
+    if not at_once:
+        session.merge(forks[0])
+    with pytest.warns(icefloe.OverlapWarning, match=r"the later one wins: /a \[\[0, 0\]\]\."):
+        session.merge(*(forks if at_once else forks[1:]))
+    session.commit("together")
+    ones = dict.fromkeys([(1, 0), (1, 1), (5, 0), (6, 0)], b"one")
+    assert contents(repo) == {(0, 0): b"both1", **ones}
+    assert repo.verify(deep=True).is_clean
+
+
+def test_a_tile_over_what_an_earlier_fork_cleared(repo):
+    with repo.transaction("main", message="old") as store:
+        for place, data in filled(range(SIZE), b"old").items():
+            store.session.set_chunk("/a", place, data)
+    session = repo.writable_session("main")
+    forks = session.fork(), session.fork()
+    forks[0].delete_chunks("/a")
+    forks[1].link_tiles("/a", wrote(forks[1], {(5, 0): b"new"}))
+    with pytest.warns(icefloe.OverlapWarning):
+        session.merge(*forks)
+    session.commit("together")
+    assert contents(repo) == {(5, 0): b"new"}
+
+
+PLACES = st.tuples(st.integers(0, SIZE - 1), st.integers(0, 1))
+WORK = st.dictionaries(PLACES, st.booleans(), min_size=1, max_size=6)
+
+
+@given(old=st.sets(PLACES), forks=st.lists(st.tuples(WORK, WORK), min_size=2, max_size=3))
+def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
+    """Each writes or deletes some chunks, by manifests of its own, and others over those."""
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), CONFIG)
+    with repo.transaction("main", message="old") as store:
+        store.session.set_document("/a", array((SIZE, 2)))
+        for place in old:
+            store.session.set_chunk("/a", place, b"old")
+    expected = dict.fromkeys(old, b"old")
+    session = repo.writable_session("main")
+    done = []
+    for number, works in enumerate(forks):
+        fork = session.fork()
+        for step, work in enumerate(works):
+            data = b"%d %d" % (number, step)
+            into = fork if step else fork.part()
+            for place, is_kept in work.items():
+                if is_kept:
+                    into.set_chunk("/a", place, data)
+                    expected[place] = data
+                else:
+                    into.delete_chunk("/a", place)
+                    expected.pop(place, None)
+            if into is fork:
+                continue
+            tiles = into.written_tiles("/a")
+            if tiles is None:
+                fork.set_chunk_refs("/a", *into.written()["/a"])
+            else:
+                fork.link_tiles("/a", tiles)
+        done.append(fork)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", icefloe.OverlapWarning)
+        session.merge(*done)
+    session.commit("together", allow_empty=True)
+    assert contents(repo) == expected
+    assert repo.verify().is_clean
 
 
 def test_what_cannot_be_written_apart_is_not(repo):

@@ -211,10 +211,12 @@ def test_default_metadata_is_laid_under_each_commit(repository: Repository) -> N
 def test_bad_metadata_is_refused_and_the_session_goes_on(session: Session) -> None:
     session.set_document("/n", group())
     for metadata in ({"a": object()}, {"a": {3}}, {1: 2}, [1]):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError) as error:
             session.commit("x", metadata)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a commit message is a string"):
+        assert isinstance(error.value, InvalidInputError)
+    with pytest.raises(TypeError, match="a commit message is a string") as error:
         session.commit(5)  # type: ignore[arg-type]
+    assert isinstance(error.value, InvalidInputError)
     assert session.has_uncommitted_changes
     assert session.commit("x", {"nan": float("nan"), "big": 2**64 - 1})
 

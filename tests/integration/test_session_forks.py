@@ -26,6 +26,7 @@ from icefloe.distributed import merge_sessions
 from tests.documents import array, chunks_of, group, make_tree, node_paths, set_chunks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from icefloe.versioning.session import Session
@@ -176,10 +177,23 @@ def test_the_later_merge_wins(session: Session) -> None:
     for value, fork in enumerate((one, two)):
         set_chunks(fork, "/b", [0], b"%d" % value)
         fork.set_document("/b", array(label=value))
-    with pytest.warns(OverlapWarning, match=r"the later one wins: /b \[\[0\]\]"):
+    with (
+        pytest.warns(OverlapWarning, match=r"the later one wins: /b \[\[0\]\]"),
+        pytest.warns(OverlapWarning, match=r"the later one wins: /b: attributes.label"),
+    ):
         session.merge(two, one)
     assert session.get_chunk("/b", (0,)) == b"0"
     assert session.document("/b") == array(label=0)
+
+
+def test_chunks_of_an_array_that_both_created_are_reported(session: Session) -> None:
+    forks = session.fork(), session.fork()
+    for place, fork in enumerate(forks):
+        fork.set_document("/n", array())
+        set_chunks(fork, "/n", [0, 1 + place], b"%d" % place)
+    with pytest.warns(OverlapWarning, match=r"the later one wins: /n \[\[0\]\]\."):
+        session.merge(*forks)
+    assert chunks_of(session, "/n") == {0: b"1", 1: b"0", 2: b"1"}
 
 
 def test_forks_may_create_the_same_group(repository: Repository) -> None:
@@ -230,7 +244,8 @@ def test_what_one_fork_wrote_and_another_deleted_is_gone(
     one, two = session.fork(), session.fork()
     set_chunks(one, "/b", [7])
     two.delete_node("/b")
-    session.merge(one, two)
+    with pytest.warns(OverlapWarning, match="and is gone"):
+        session.merge(one, two)
     tip = session.commit("gone")
     assert "/b" not in node_paths(repository.readonly_session("main"))
     (manifest,) = repository.lookup_snapshot(tip).manifests
@@ -240,13 +255,79 @@ def test_what_one_fork_wrote_and_another_deleted_is_gone(
 # --- what is refused
 
 
+def test_metadata_that_two_forks_changed_is_merged_key_by_key(session: Session) -> None:
+    longer, told = session.fork(), session.fork()
+    longer.set_document("/b", array(shape=[12]))
+    set_chunks(longer, "/b", [10, 11])
+    told.set_document("/b", array(k=1))
+    session.merge(longer, told)
+    document = json.loads(session.document("/b") or b"{}")
+    assert (document["shape"], document["attributes"]) == ([12], {"k": 1})
+    assert {10, 11} <= chunks_of(session, "/b").keys()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (
+            lambda fork: fork.set_document("/b", array(shape=[12])),
+            lambda fork: fork.set_document("/b", array(shape=[14])),
+            "/b: shape",
+        ),
+        (lambda fork: fork.move("/b", "/c"), lambda fork: fork.move("/b", "/d"), "/c is /d"),
+        (
+            lambda fork: fork.delete_node("/b"),
+            lambda fork: fork.set_document("/b", array(k=1)),
+            "/b was deleted by one and changed by another",
+        ),
+        (
+            lambda fork: set_chunks(fork, "/b", [5]),
+            lambda fork: fork.delete_node("/b"),
+            "/b was deleted by one and changed by another",
+        ),
+    ],
+    ids=["resizes", "moves", "delete and change", "write and delete"],
+)
+def test_contradictions_of_forks_are_told(
+    session: Session,
+    first: Callable[[Session], None],
+    second: Callable[[Session], None],
+    told: str,
+) -> None:
+    forks = session.fork(), session.fork()
+    first(forks[0])
+    second(forks[1])
+    with pytest.warns(OverlapWarning, match=told) as warned:
+        session.merge(*forks)
+    assert [each.filename for each in warned] == [__file__]
+
+
+@pytest.mark.parametrize("leave", ["delete_node", "move"])
+def test_a_group_that_a_fork_filled_stays(repository: Repository, leave: str) -> None:
+    session = repository.writable_session("main")
+    fork, other = session.fork(), session.fork()
+    if leave == "move":
+        fork.move("/g", "/h")
+    else:
+        fork.delete_node("/g")
+    other.set_document("/g/new", group())
+    other.set_document("/g/new/a", array())
+    session.merge(fork, other)
+    session.commit("merged")
+    found = node_paths(repository.readonly_session("main"))
+    assert {"/g", "/g/new", "/g/new/a"} <= set(found)
+    assert "/g/a" not in found
+
+
 def test_a_fork_is_not_committed(repository: Repository, session: Session) -> None:
     fork = session.fork()
     set_chunks(fork, "/b", [5])
     tip = repository.lookup_branch("main")
     for how in ("commit", "flush", "amend"):
-        with pytest.raises(TypeError, match=f"Cannot {how} a fork"):
+        with pytest.raises(TypeError, match=f"Cannot {how} a fork") as error:
             getattr(fork, how)("x", {"k": 1})
+        assert isinstance(error.value, icefloe.SessionStateError)
+        assert error.value.kind == icefloe.ErrorKind.FORK_SESSION
     assert repository.lookup_branch("main") == tip
     assert fork.has_uncommitted_changes
 
@@ -275,8 +356,10 @@ def test_only_forks_of_the_same_snapshot_are_merged(
     set_chunks(other, "/b", [5])
     with pytest.raises(TypeError, match="Received 'Session'"):
         session.merge(other)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Received 'str'"):
+    with pytest.raises(TypeError, match="Received 'str'") as error:
         session.merge("x")  # type: ignore[arg-type]
+    assert isinstance(error.value, InvalidInputError)
+    assert error.value.kind == icefloe.ErrorKind.INVALID_TYPE
     stale = session.fork()
     session.merge()
     other.commit("moved on")

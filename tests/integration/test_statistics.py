@@ -149,7 +149,7 @@ def test_what_files_hold_can_be_looked_at() -> None:
     assert shown["arrays"][0]["extents"] == [[0, 4]]
     assert shown["arrays"][0]["chunks"] == {"native": 4, "virtual": 0, "inline": 0}
     log = json.loads(repo.inspect_transaction_log("main", pretty=False))
-    assert log["snapshot_id"] == snapshot_id
+    assert (log["snapshot_id"], log["is_known"]) == (snapshot_id, True)
     ((chunks,),) = [list(log["updated_chunks"].values())]
     assert chunks == {"count": 4, "first": [[0], [1], [2], [3]]}
     info = json.loads(repo.inspect_repo_info())
@@ -158,7 +158,7 @@ def test_what_files_hold_can_be_looked_at() -> None:
     assert (info["generation"], info["spec_version"]) == ("repository", 2)
     with pytest.raises(icefloe.InvalidInputError):
         repo.inspect_manifest("not an id")
-    with pytest.raises(icefloe.FormatError):
+    with pytest.raises(icefloe.NotFoundError, match=r"there is no manifest .*list_manifest_files"):
         repo.inspect_manifest(str(FILES[0]))
 
 
@@ -205,6 +205,23 @@ def test_the_log_tells_what_was_done_when_and_by_whom() -> None:
     assert by_kind["garbage_collect"].at == repo.storage.now
     assert by_kind["garbage_collect"].details["snapshots_deleted"] == 1
     assert all(isinstance(entry.at, datetime) and entry.at.tzinfo for entry in log)
+
+
+def test_the_log_names_what_moved_a_branch_without_a_commit() -> None:
+    repo = make()
+    start = repo.lookup_branch("main")
+    fill(repo, 1)
+    before = fill(repo, 2)
+    squashed = repo.squash("main", start, message="one")
+    repo.create_branch("dev", "main")
+    tip = fill(repo, 3, "dev")
+    repo.merge("dev", "main")  # moves it forward
+    repo.publish("dev", "main")  # is there already
+    repo.rewrite_manifests("anew", branch="main", commit_method="amend")
+    noted = {entry.kind: entry.details for entry in repo.operations() if entry.kind != "commit"}
+    assert noted.keys() == {"create", "squash", "create_branch", "publish", "rewrite_manifests"}
+    assert noted["squash"] == {"branch": "main", "from": before, "to": squashed}
+    assert noted["publish"] == {"branch": "main", "from": squashed, "to": tip}
 
 
 def test_a_damaged_entry_of_the_log_is_left_out() -> None:

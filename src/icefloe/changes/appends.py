@@ -10,10 +10,9 @@ from icefloe.model.ids import NodeId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.zarr_document import ArrayMetadata
 
@@ -36,17 +35,18 @@ class NotAppendable(Exception):  # noqa: N818 - says what is wrong; turned into 
 def move_behind(
     ours: ChangeSet,
     head: NodeTable,
+    their_new: Iterable[NodeId],
     dimension: str,
-    touched: dict[NodeId, ChunkIndex],
     document_of: Callable[[Node], bytes],
 ) -> set[NodeId]:
     """Move our appended chunks behind theirs, in every array that both sides made longer.
 
     Args:
-        ours: Our changes over the common base; changed in place, if all can be moved.
+        ours: Our changes over the common base, without linked tiles: what is in a manifest
+            cannot be moved. Changed in place, if all can be moved.
         head: The nodes of what others committed.
+        their_new: Arrays that they created.
         dimension: Name of the dimension.
-        touched: The chunks that we set or deleted, by array.
         document_of: Gives the whole document of a node.
 
     Returns:
@@ -64,6 +64,8 @@ def move_behind(
             f"others made arrays longer along {dimension!r} by different numbers: {sorted(shifts)}"
         )
     shift = shifts.pop()
+    created = [*ours.new.values(), *filter(None, map(head.by_id, their_new))]
+    _check_none_is_new(created, dimension)
     _check_all_move(ours, head, dimension, {each.node_id for each in found})
     documents = {}
     for each in found:
@@ -77,8 +79,9 @@ def move_behind(
         documents[each.node_id] = _merged_document(ours, head, each, document_of)
     for each in found:
         ours.documents[each.node_id] = documents[each.node_id]
-        if each.node_id in touched:
-            edits = ours.chunks[each.node_id]
+        assert each.node_id not in ours.linked, "tiles are unlinked before they are moved"
+        edits = ours.chunks.get(each.node_id)
+        if edits is not None:
             ours.chunks[each.node_id] = edits.shifted(
                 each.axis, each.base // each.chunk, shift // each.chunk
             )
@@ -102,13 +105,16 @@ def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator
         yield Appended(node_id, axis, before.array.chunk_shape[axis], *lengths)
 
 
-def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: set[NodeId]) -> None:
-    """Arrays along the dimension must move together, or they would not fit any more."""
-    for node in ours.new.values():
+def _check_none_is_new(created: Iterable[Node], dimension: str) -> None:
+    for node in created:
         if node.array is not None and _axis(node.array, dimension) is not None:
             raise NotAppendable(
                 f"{node.path} is new and has dimension {dimension!r}, whose length is another now"
             )
+
+
+def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: set[NodeId]) -> None:
+    """Arrays along the dimension must move together, or they would not fit any more."""
     for node_id in ours.documents:
         before, mine = ours.base.by_id(node_id), ours.by_id(node_id)
         if node_id in moving or before is None or mine is None or head.by_id(node_id) is None:

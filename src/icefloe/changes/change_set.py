@@ -27,6 +27,21 @@ _T = TypeVar("_T")
 _NOT_EDITED: Any = object()
 
 
+def with_document(node: Node, document: bytes) -> Node:
+    """A node with another document; raises if that is none for a node of its kind."""
+    path = node.path
+    changed = make_node(node.id, path, document)
+    if changed.is_array != node.is_array:
+        kind = "an array" if node.is_array else "a group"
+        raise AlreadyExistsError(f"node already exists: {path} is {kind}; delete it first")
+    if changed.array and node.array and changed.array.rank != node.array.rank:
+        raise InvalidInputError(
+            f"bad metadata for {path}: an array keeps its number of dimensions "
+            f"({node.array.rank}), found {changed.array.rank}; delete and create it instead"
+        )
+    return changed.evolve(manifests=node.manifests)
+
+
 class ChangeSet:
     """Edits of nodes and chunks over a base; not thread-safe by itself."""
 
@@ -134,16 +149,7 @@ class ChangeSet:
             created = make_node(NodeId.random(), path, document)
             self.new[created.id] = self._overlay[path] = created
             return
-        changed = make_node(node.id, path, document)
-        if changed.is_array != node.is_array:
-            kind = "an array" if node.is_array else "a group"
-            raise AlreadyExistsError(f"node already exists: {path} is {kind}; delete it first")
-        changed = changed.evolve(manifests=node.manifests)
-        if changed.array and node.array and changed.array.rank != node.array.rank:
-            raise InvalidInputError(
-                f"bad metadata for {path}: an array keeps its number of dimensions "
-                f"({node.array.rank}), found {changed.array.rank}; delete and create it instead"
-            )
+        changed = with_document(node, document)
         if node.id in self.new:
             self.new[node.id] = changed
         else:

@@ -298,6 +298,11 @@ class ChunkEdits:
         ]
         return found[0].union(*found[1:]) if found else None
 
+    def meet(self, index: ChunkIndex) -> bool:
+        """Whether one of some chunks was edited."""
+        mine = map(_index_of, self._tables_with_single())
+        return any(len(each.intersection(index)) for each in mine)
+
     def within(self, index: ChunkIndex) -> ChunkEdits:
         """The edits of some chunks only, without what happened to all chunks before."""
         twin = ChunkEdits(self.rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
+from icefloe.errors import InvalidTypeError
 from icefloe.model.record import Record
 
 
@@ -118,13 +119,27 @@ class ConflictSolver:
         """Whether our change is kept, dropped in favour of theirs, or the rebase fails.
 
         What cannot be done fails too: to keep our change of a node that they deleted, to have two
-        nodes at one path, or to drop anything but chunks and metadata.
+        nodes at one path, or to drop a node that we created or moved. To drop our delete of a
+        group means that all that was in it stays, too.
         """
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:  # noqa: ARG002
         """The same with a look at both sides; metadata and groups of both may be merged."""
         return self.solve(conflict)
+
+
+def check_solver(solver: object) -> None:
+    """Raise InvalidTypeError unless it can decide conflicts; without one nobody would notice."""
+    if isinstance(solver, ConflictSolver):
+        return
+    found = repr(solver)
+    if isinstance(solver, type) and issubclass(solver, ConflictSolver):
+        found = f"the class itself: {solver.__name__} instead of {solver.__name__}()"
+    raise InvalidTypeError(
+        "a solver is a ConflictSolver, such as BasicConflictSolver(), MergeSolver() or one of a "
+        f"class derived from ConflictSolver; found {found}"
+    )
 
 
 class ConflictDetector(ConflictSolver):
@@ -146,6 +161,11 @@ class BasicConflictSolver(ConflictSolver):
         fail_on_delete_of_updated_group: bool = False,
     ) -> None:
         """Choose whose chunks win, and whether deleting what others changed is an error."""
+        if not isinstance(on_chunk_conflict, VersionSelection):
+            raise InvalidTypeError(
+                "on_chunk_conflict is VersionSelection.UseOurs, UseTheirs or Fail, found "
+                f"{on_chunk_conflict!r}"
+            )
         self.on_chunk_conflict = on_chunk_conflict
         self.fail_on_delete_of_updated_array = fail_on_delete_of_updated_array
         self.fail_on_delete_of_updated_group = fail_on_delete_of_updated_group

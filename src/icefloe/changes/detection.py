@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from icefloe.changes.conflicts import Conflict, ConflictType
+from icefloe.changes.documents import differing_keys
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import NodeId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.transaction_log import TransactionLog
 
@@ -32,15 +38,18 @@ def detect(
     theirs: TransactionLog,
     head: NodeTable,
     touched: Mapping[NodeId, ChunkIndex],
+    their_chunks: Callable[[Node, ChunkIndex], ArrayChunks | None],
 ) -> list[Found]:
     """Conflicts of our changes, over our base, with their log that led from it to `head`.
 
-    `touched` says which chunks we set or deleted in each array.
+    `touched` says which chunks we set or deleted in each array; `their_chunks` gives the chunks
+    that an array of theirs has at some places.
     """
     found = [
         *_new_nodes(ours, head),
         *_documents(ours, theirs),
         *_chunks(ours, theirs, touched),
+        *_hidden_chunks(ours, theirs, head, touched, their_chunks),
         *_deletes(ours, theirs),
         *_our_moves(ours, theirs, head),
         *_their_moves(ours, theirs),
@@ -67,6 +76,10 @@ _REPORT_ORDER = {
     )
 }
 """The order in which the official package reports kinds of conflicts; by path within a kind."""
+
+
+_MEANING_OF_CHUNKS = {"data_type", "chunk_grid", "codecs", "storage_transformers"}
+"""Keys of a document without which nobody can tell what is in a chunk."""
 
 
 def _base_path(ours: ChangeSet, node_id: NodeId) -> str:
@@ -132,6 +145,54 @@ def _chunks(
             yield Found(Conflict(kind, path, common.tolist()), node_id, common)
 
 
+def _hidden_chunks(
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    head: NodeTable,
+    touched: Mapping[NodeId, ChunkIndex],
+    their_chunks: Callable[[Node, ChunkIndex], ArrayChunks | None],
+) -> Iterator[Found]:
+    """Chunks that they wrote, and that our metadata hides or gives another meaning.
+
+    What we deleted with it is a chunk that both wrote; here is what we did not see.
+    """
+    for node_id in ours.documents.keys() & theirs.updated_chunks.keys():
+        before, mine, other = ours.base.by_id(node_id), ours.by_id(node_id), head.by_id(node_id)
+        if before is None or mine is None or other is None:
+            continue
+        coords = theirs.updated_chunks[node_id].coords()
+        coords = coords[_is_hidden(before, mine, other, coords)]
+        if node_id in touched:
+            coords = coords[touched[node_id].find_many(coords) < 0]
+        if len(coords) == 0:
+            continue
+        left = their_chunks(other, ChunkIndex.from_coords(coords)[0])
+        if left is not None:
+            kind = ConflictType.ChunksUpdatedInUpdatedArray
+            chunks = left.index.coords().tolist()
+            yield Found(Conflict(kind, _base_path(ours, node_id), chunks), node_id)
+
+
+def _is_hidden(
+    before: Node, mine: Node, other: Node, coords: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Which of their chunks (n, rank) are no longer seen, or seen otherwise, with our metadata."""
+    hidden = np.zeros(len(coords), dtype=np.bool_)
+    if before.array is None or mine.array is None or other.array is None:
+        return hidden
+    changed = differing_keys(before.document, mine.document)
+    if changed & differing_keys(other.document, mine.document) & _MEANING_OF_CHUNKS:
+        return ~hidden
+    lengths = zip(before.array.shape, mine.array.shape, other.array.shape, strict=True)
+    for axis, (old, new, theirs) in enumerate(lengths):
+        if new < old and new < theirs:
+            shape = mine.array.chunk_shape
+            # Also of the last chunk something may be cut off.
+            first = 0 if shape is None else new // shape[axis]
+            hidden |= coords[:, axis] >= first
+    return hidden
+
+
 def _deletes(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
     arrays = (theirs.updated_arrays | theirs.updated_chunks.keys()) - theirs.deleted_arrays
     for node_id, node in ours.deleted.items():
@@ -177,8 +238,59 @@ def _stays_group(path: str, ours: ChangeSet, head: NodeTable) -> bool:
     return node is not None and not node.is_array and not _leaves(ours, node)
 
 
-def give_up_chunks(ours: ChangeSet, found: Found) -> None:
-    """Drop our writes of the chunks that both sides wrote, in favour of theirs."""
-    assert found.node_id is not None
-    index, _ = ChunkIndex.from_coords(found.common_chunks)
-    ours.chunks[found.node_id].discard(index)
+def give_up(ours: ChangeSet, found: Found, head: NodeTable) -> bool:
+    """Drop our side of a conflict in favour of theirs; False if that would leave half of a change.
+
+    Nodes that we created or moved cannot be dropped: what else we did may build on them.
+    """
+    kind, node_id = found.conflict.conflict_type, found.node_id
+    if node_id is None:
+        return False
+    if found.common_chunks is not None:
+        index, _ = ChunkIndex.from_coords(found.common_chunks)
+        ours.chunks[node_id].discard(index)
+    elif kind in _OUR_DOCUMENTS:
+        del ours.documents[node_id]
+    elif kind is ConflictType.ChunksUpdatedInDeletedArray:
+        ours.chunks.pop(node_id, None)
+        ours.linked.pop(node_id, None)
+    elif kind in _OUR_DELETES:
+        return _give_up_delete(ours, node_id, head)
+    else:
+        return False
+    return True
+
+
+_OUR_DOCUMENTS = {
+    ConflictType.ZarrMetadataDoubleUpdate,
+    ConflictType.ZarrMetadataUpdateOfDeletedArray,
+    ConflictType.ZarrMetadataUpdateOfDeletedGroup,
+}
+_OUR_DELETES = {ConflictType.DeleteOfUpdatedArray, ConflictType.DeleteOfUpdatedGroup}
+
+
+def _give_up_delete(ours: ChangeSet, node_id: NodeId, head: NodeTable) -> bool:
+    """Let a node that we deleted stay as they have it, with all that is in it and that it is in."""
+    node = head.by_id(node_id)
+    if node is None:
+        return False
+    above = []
+    parent = paths.parent(node.path)
+    while parent is not None:
+        above.append(parent)
+        parent = paths.parent(parent)
+    stay = [
+        each
+        for deleted in ours.deleted
+        if (each := head.by_id(deleted)) is not None
+        and (each.path in above or paths.is_within(each.path, node.path))
+    ]
+    taken = {each.path for each in ours.new.values()} | set(ours.places.values())
+    parents = [head.get(path) for path in above]
+    if any(each.path in taken for each in stay) or any(
+        each is not None and each.id in ours.places for each in parents
+    ):
+        return False
+    for each in stay:
+        del ours.deleted[each.id]
+    return True

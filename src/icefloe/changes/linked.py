@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.model.chunk_index import Box, ChunkIndex
+from icefloe.model.chunk_index import Box, ChunkIndex, box_around
 from icefloe.model.ids import ManifestId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 
 class LinkedTile(Record, frozen=True, eq=False):
@@ -25,6 +27,11 @@ class LinkedTile(Record, frozen=True, eq=False):
     """The chunks that differ from the base; a box, where all of one were written."""
     replaced: tuple[ManifestId, ...] = ()
     """Manifests of the base that had the references of the tile."""
+
+    @property
+    def reach(self) -> Box:
+        """A box around all that the tile has or touches; what it replaced lies within."""
+        return box_around(self.extents, self.touched.box)
 
 
 def touched_in(tiles: Sequence[LinkedTile]) -> ChunkIndex | None:
@@ -40,3 +47,42 @@ def touched_in(tiles: Sequence[LinkedTile]) -> ChunkIndex | None:
         return ChunkIndex(box, None)
     linear = np.concatenate([box.linearize(index.coords()) for index in indexes])
     return ChunkIndex.from_sorted(box, np.sort(linear))
+
+
+def any_overlap(boxes: Sequence[Box]) -> bool:
+    """Whether some position lies in two of the boxes."""
+    lower, upper = _corners(boxes)
+    # Along the dimension that tells most of them apart, each is near few others.
+    axis = max(range(lower.shape[1]), key=lambda at: len(np.unique(lower[:, at])), default=None)
+    if axis is None:
+        return len(boxes) > 1
+    order = np.argsort(lower[:, axis], kind="stable")
+    lower, upper = lower[order], upper[order]
+    ends = np.searchsorted(lower[:, axis], upper[:, axis])
+    for row in np.flatnonzero(ends > np.arange(1, len(boxes) + 1)).tolist():
+        near = slice(row + 1, ends[row])
+        if ((lower[near] < upper[row]) & (upper[near] > lower[row])).all(axis=1).any():
+            return True
+    return False
+
+
+def meeting(
+    ones: Sequence[Box], others: Sequence[Box]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which boxes intersect one of the other side, on both sides."""
+    if len(ones) > len(others):
+        return meeting(others, ones)[::-1]
+    hit_ones, hit_others = (np.zeros(len(boxes), dtype=np.bool_) for boxes in (ones, others))
+    if not ones:
+        return hit_ones, hit_others
+    lower, upper = _corners(others)
+    for row, box in enumerate(ones):
+        hits = ((lower < box.upper) & (upper > box.lower)).all(axis=1)
+        hit_ones[row] = hits.any()
+        hit_others |= hits
+    return hit_ones, hit_others
+
+
+def _corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
+    """Lower and upper corners of boxes: shape (2, n, rank)."""
+    return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)

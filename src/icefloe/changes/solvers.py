@@ -10,6 +10,7 @@ from icefloe.changes.conflicts import (
     ConflictType,
     MergedDocument,
     VersionSelection,
+    check_solver,
 )
 from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
 from icefloe.changes.shared_groups import merged_document
@@ -54,7 +55,8 @@ class MergeSolver(BasicConflictSolver):
             return VersionSelection.Fail
         if conflict.conflict_type is ConflictType.ChunksUpdatedInUpdatedArray:
             documents = sides.documents(conflict)
-            if documents.base and documents.theirs:
+            # With chunks, it is our metadata that hides those of theirs.
+            if conflict.conflicted_chunks is None and documents.base and documents.theirs:
                 changed = differing_keys(documents.base, documents.theirs)
                 if changed <= _HARMLESS_KEYS:
                     return VersionSelection.UseOurs
@@ -84,7 +86,8 @@ class AppendSolver(ConflictDetector):
             others: Decides about other conflicts; ConflictDetector if not given.
         """
         self.dimension = dimension
-        self.others = others or ConflictDetector()
+        self.others = ConflictDetector() if others is None else others
+        check_solver(self.others)
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:
         """Leave it to the other solver: appends were put behind each other before."""

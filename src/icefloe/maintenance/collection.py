@@ -194,10 +194,11 @@ class _Collection:
             marks.add_history(target)
         for root in first_snapshots(marks):
             marks.add_history(root, is_whole=False)
-        for lease in leases:
-            for snapshot_id in lease.snapshots:
-                marks.add_history(snapshot_id, is_whole=False)
-                marks.add_path(references.branches.values(), snapshot_id)
+        held = {snapshot_id for lease in leases for snapshot_id in lease.snapshots}
+        for snapshot_id in held:
+            marks.add_history(snapshot_id, is_whole=False)
+        if held:
+            marks.add_paths(references.branches.values(), held)
 
     def _mark_young(self, marks: Marks, snapshots: Objects) -> None:
         """Reach snapshots that are not old enough: somebody may be about to name them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime, timedelta
 
+from icefloe.errors import InvalidInputError, InvalidTypeError
+
 logger = logging.getLogger(__name__)
 
 _SKEW = timedelta(minutes=1)
@@ -12,7 +14,7 @@ _TICK = timedelta(seconds=1)
 """Some storages count whole seconds."""
 
 
-def as_moment(given: datetime | timedelta, now: datetime, what: str) -> datetime:
+def as_moment(given: object, now: datetime, what: str) -> datetime:
     """A moment by the storage's clock, which shows `now`; a timedelta is a time before now.
 
     A datetime was probably computed from this computer's clock. If that is wrong, the earlier of
@@ -20,10 +22,12 @@ def as_moment(given: datetime | timedelta, now: datetime, what: str) -> datetime
     """
     if isinstance(given, timedelta):
         if given < timedelta(0):
-            raise ValueError(f"{what} is a time before now, found {given}")
+            raise InvalidInputError(f"{what} is a time before now, found {given}")
         return now - given
-    if getattr(given, "utcoffset", lambda: None)() is None:
-        raise TypeError(f"{what} is a datetime with a timezone, or a timedelta, found {given!r}")
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise InvalidTypeError(
+            f"{what} is a datetime with a timezone, or a timedelta, found {given!r}"
+        )
     ahead = datetime.now(UTC) - now
     moment = given.astimezone(UTC)
     if abs(ahead) > _SKEW:

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
+    InvalidTypeError,
+    RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
@@ -22,11 +24,12 @@ from icefloe.maintenance.cutoff import as_moment
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
+from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.cuts import Cuts, SeenCuts
 from icefloe.versioning.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from icefloe.model.snapshot import SnapshotStub
     from icefloe.versioning.context import Context
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAIN = "main"
+_PATTERN_CHARACTERS = set("*?[")
 
 
 class ExpirationPolicy(Record, frozen=True):
@@ -47,6 +51,8 @@ class ExpirationPolicy(Record, frozen=True):
 
     def check(self) -> None:
         """Raise InvalidInputError unless it says something that can be done."""
+        if self.keep_last is not None and not isinstance(self.keep_last, int):
+            raise InvalidTypeError(f"keep_last is an integer, found {self.keep_last!r}")
         if self.keep_last is not None and self.keep_last < 1:
             raise InvalidInputError(f"keep_last is 1 or more, found {self.keep_last}")
 
@@ -94,27 +100,69 @@ def expire(
     """Cut histories as policies say; returns what was done."""
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so nothing expires")
-    for policy in (default, *branches.values(), *tags.values()):
+    default.check()
+    _check_policies(branches, "branches", context.refs.branches)
+    _check_policies(tags, "tags", context.refs.tags)
+    plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
+    return plan if dry_run else _carry_out(context, plan)
+
+
+def _check_policies(
+    policies: Mapping[Any, object], what: str, names: Callable[[], set[str]]
+) -> None:
+    """Refuse what is no policy, and names that nothing has: they protect nothing."""
+    if not isinstance(policies, Mapping):
+        raise InvalidTypeError(f"{what} gives policies by name, found {policies!r}")
+    for name, policy in policies.items():
+        if not isinstance(name, str) or not isinstance(policy, ExpirationPolicy | None):
+            raise InvalidTypeError(
+                f"{what} gives by name or pattern an ExpirationPolicy, or None to keep all; found "
+                f"{name!r}: {policy!r}"
+            )
         if policy is not None:
             policy.check()
-    plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
-    if not dry_run:
-        _carry_out(context, plan)
-    return plan
+    exact = [name for name in policies if not _PATTERN_CHARACTERS & set(name)]
+    there = names() if exact else set()
+    for name in exact:
+        if name not in there:
+            raise RefNotFoundError(
+                f"ref not found `{name}`: a policy is for one of the {what} that there are "
+                f"({', '.join(sorted(there)) or 'none'}), or for a pattern such as `{name}*`",
+                name,
+            )
 
 
-def _carry_out(context: Context, plan: ExpiryPlan) -> None:
+def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:
+    """Do what is planned; returns what was done: branches that moved meanwhile stay."""
     cuts = Cuts(context.storage)
     for snapshot_id, root in plan.cuts.items():
         cuts.add(snapshot_id, root)
-    for branch in plan.branches:
+    kept = [branch for branch in plan.branches if not _is_deleted(context, branch, plan.expired)]
+    shown: set[SnapshotId] = set()
+    for branch in kept:
+        logger.info("branch %r moved and is not deleted", branch)
         tip = context.refs.tip(branch)
-        if tip is not None and tip.snapshot_id in plan.expired:
-            try:
-                context.refs.advance(tip, None)
-            except ConflictError:
-                logger.info("branch %r moved and is not deleted", branch)
+        if tip is not None and tip.snapshot_id is not None:
+            shown.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
     logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
+    return ExpiryPlan(
+        plan.expired - shown,
+        plan.cuts,
+        tuple(branch for branch in plan.branches if branch not in kept),
+    )
+
+
+def _is_deleted(context: Context, branch: str, expired: frozenset[SnapshotId]) -> bool:
+    """Delete a branch that stands at a snapshot which has expired; False if it does not."""
+    refs = context.refs
+    tip = refs.tip(branch)
+    if tip is None or tip.snapshot_id not in expired:
+        return False
+    try:
+        moved_from(refs, tip, lambda place: refs.advance(place, None))
+    except ConflictError:
+        return False
+    return True
 
 
 class _Ref(NamedTuple):

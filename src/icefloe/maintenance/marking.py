@@ -5,6 +5,7 @@ Nothing is guessed: what cannot be read raises, and then nothing is deleted.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from icefloe.versioning.cuts import SeenCuts
 from icefloe.versioning.history import MAX_READ_AHEAD, History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -138,18 +139,28 @@ class Marks:
             if is_whole:
                 raise
 
-    def add_path(self, tips: Iterable[SnapshotId], base: SnapshotId) -> None:
-        """Reach what lies between a snapshot and its descendants, though it may have expired.
+    def add_paths(self, tips: Iterable[SnapshotId], bases: Collection[SnapshotId]) -> None:
+        """Reach what lies between snapshots and their descendants, though it may have expired.
 
-        Whoever works on the snapshot must be able to lay his changes over what came after it.
+        Whoever works on a snapshot must be able to lay his changes over what came after it.
         """
         for tip in tips:
-            for snapshot_id in self.history.between(base, tip) or ():
-                if snapshot_id not in self.snapshots:
-                    try:
-                        self.add_snapshot(self.files.read_snapshot(snapshot_id))
-                    except SnapshotNotFoundError:
-                        continue
+            missing, path = set(bases), list[SnapshotId]()
+            with contextlib.suppress(SnapshotNotFoundError):
+                for stub in self.history.recorded_stubs(tip):
+                    if stub.id in missing:
+                        missing.discard(stub.id)
+                        self._add_present(path)
+                        path.clear()
+                    if not missing:
+                        break
+                    path.append(stub.id)
+
+    def _add_present(self, snapshots: Iterable[SnapshotId]) -> None:
+        for snapshot_id in snapshots:
+            if snapshot_id not in self.snapshots:
+                with contextlib.suppress(SnapshotNotFoundError):
+                    self.add_snapshot(self.files.read_snapshot(snapshot_id))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Reach a snapshot alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from icefloe.errors import InvalidTypeError
 from icefloe.model.chunk_refs import VirtualRef
 from icefloe.model.record import Record
 
@@ -34,6 +35,8 @@ def virtual_ref(
     """A reference from what users give: an etag, or the time of the last change."""
     if isinstance(checksum, datetime):
         if checksum.tzinfo is None:
-            raise TypeError("a last-modified checksum needs a timezone, found a naive datetime")
+            raise InvalidTypeError(
+                "a last-modified checksum needs a timezone, found a naive datetime"
+            )
         return VirtualRef(location, offset, length, None, int(checksum.timestamp()))
     return VirtualRef(location, offset, length, checksum)

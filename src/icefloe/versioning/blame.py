@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.errors import NodeNotFoundError
+from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 
@@ -42,6 +42,11 @@ class Blame:
 
     def snapshot_id(self, *coords: int) -> str | None:
         """Id of the snapshot that last wrote one chunk; None if it is not initialised."""
+        rank = self.coords.shape[1]
+        if len(coords) != rank or not all(map(_is_coordinate, coords)):
+            raise InvalidInputError(
+                f"a chunk of {self.path} has {rank} coordinates, integers from 0 on; found {coords}"
+            )
         rows = np.flatnonzero((self.coords == np.array(coords, dtype=np.uint64)).all(axis=1))
         if len(rows) == 0 or self.writers[rows[0]] < 0:
             return None
@@ -58,6 +63,11 @@ class Blame:
         if unknown:
             lines.append(f"  {unknown:>8}  written before the history begins")
         return "\n".join(lines)
+
+
+def _is_coordinate(value: object) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and 0 <= value < 2**64  # type: ignore[operator]
 
 
 def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:

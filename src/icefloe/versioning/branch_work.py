@@ -7,6 +7,8 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.change_set import ChangeSet
@@ -20,14 +22,16 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.model.snapshot import MERGED_KEY
+from icefloe.model.snapshot import merged_mark
 from icefloe.storage.probe import ensure_conditional_writes
-from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.branch_moves import moved_from
+from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.done_alike import Meeting
 from icefloe.versioning.doomed import SnapshotLease, pinned
-from icefloe.versioning.merge_base import merge_base
+from icefloe.versioning.merge_base import find_merge_base
 from icefloe.versioning.net_difference import net_difference
+from icefloe.versioning.operations import OperationLog
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
 
@@ -70,14 +74,15 @@ class BranchWork:
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
         assert target.snapshot_id is not None
-        base_id = merge_base(self._context, source.id, target.snapshot_id)
+        found = find_merge_base(self._context, source.id, target.snapshot_id)
+        base_id = found.snapshot_id
         if base_id == source.id:
             return str(target.snapshot_id)
         is_contained = base_id == target.snapshot_id
         if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
-        said.metadata[MERGED_KEY] = str(source.id)
+        said.metadata.update(merged_mark([source.id], found.line))
         base = self._context.files.read_snapshot(base_id)
         # That the other branch took over all of this one, and no more, needs no commit.
         keep_empty = not is_contained or not fast_forward
@@ -116,25 +121,32 @@ class BranchWork:
         """See Repository.squash."""
         context = self._context
         ensure_conditional_writes(context.storage)
-        tip = self._live_tip(branch)
+        said = self._said(message, metadata)
+        squashed = partial(self._squash, since=since, said=said)
+        return moved_from(context.refs, self._live_tip(branch), squashed)
+
+    def _squash(self, tip: BranchTip, since: SnapshotId, said: CommitMessage) -> str:
+        context = self._context
         newest = self._snapshot(tip)
         changes = None
         if since != newest.id and context.history.shows(since, newest.id):
             changes = context.history.changes_between(since, newest.id)
         if changes is None:
             raise InvalidInputError(
-                f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
+                f"cannot squash {tip.branch!r}: {since} is not an earlier snapshot of it"
             )
+        gone = takewhile(lambda each: each.id != since, context.history.ancestry(newest.id))
         snapshot = write_commit(
             context.files,
-            newest,
+            as_one(gone),
             ChangeSet(newest.nodes),
-            self._said(message, metadata),
+            said,
             context.settings,
             parent=context.files.read_snapshot(since),
             replaced=changes,
         )
         context.refs.advance(tip, snapshot.id)
+        self._note("squash", tip.branch, newest.id, snapshot.id)
         return str(snapshot.id)
 
     def publish(self, from_branch: str, to_branch: str) -> str:
@@ -152,9 +164,18 @@ class BranchWork:
                 str(source.snapshot_id),
                 str(target.snapshot_id),
             )
-        with self._pinned(source.snapshot_id):
-            self._context.refs.advance(target, source.snapshot_id)
+        moved_from(self._context.refs, target, partial(self._forward, to=source.snapshot_id))
+        self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
+
+    def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
+        with self._pinned(to):
+            self._context.refs.advance(tip, to)
+
+    def _note(self, kind: str, branch: str, before: SnapshotId, after: SnapshotId) -> None:
+        """Write down what no commit tells: that a branch moved, and from where."""
+        details = {"branch": branch, "from": str(before), "to": str(after)}
+        OperationLog(self._context.storage).add(kind, details)
 
     # --- parts of them
 

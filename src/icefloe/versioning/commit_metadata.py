@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.model.snapshot import INTERNAL_PREFIX
 
 MAX_DEPTH = 64
@@ -14,19 +14,19 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
 def check_message(message: Any) -> str:
-    """The message of a commit; raises TypeError unless it is text that can be stored."""
+    """The message of a commit; raises InvalidTypeError unless it is text that can be stored."""
     if not isinstance(message, str):
-        raise TypeError(f"a commit message is a string, found {type(message).__name__}")
+        raise InvalidTypeError(f"a commit message is a string, found {type(message).__name__}")
     return _text(message)
 
 
 def plain_metadata(metadata: Any) -> dict[str, Any]:
     """A copy of commit metadata made of plain JSON values; shares nothing with the original.
 
-    Raises TypeError for anything that JSON does not have.
+    Raises InvalidTypeError for anything that JSON does not have.
     """
     if not isinstance(metadata, dict):
-        raise TypeError(
+        raise InvalidTypeError(
             f"commit metadata is a dict; a {type(metadata).__name__} object cannot be cast to it"
         )
     for key in metadata:
@@ -54,7 +54,7 @@ def _plain(value: Any, depth: int) -> Any:
             return [_plain(item, depth + 1) for item in value]
         case dict():
             return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
-    raise TypeError(
+    raise InvalidTypeError(
         f"{type(value).__name__!r} object cannot be cast to JSON; commit metadata has strings, "
         "numbers, booleans, None, lists and dicts"
     )
@@ -62,7 +62,9 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"keys of commit metadata are strings, found {type(key).__name__}: {key!r}")
+        raise InvalidTypeError(
+            f"keys of commit metadata are strings, found {type(key).__name__}: {key!r}"
+        )
     return _text(key)
 
 

@@ -6,7 +6,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import ConflictDetector
+from icefloe.changes.conflicts import ConflictDetector, check_solver
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -99,6 +99,8 @@ class CommittedTree(WorkingTree):
         After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
         be called again: if it has landed, that raises ConflictError whatever the solver.
         """
+        if rebase_with is not None:
+            check_solver(rebase_with)
         with self._lock:
             self._check_commit(allow_empty=allow_empty)
             self._refuse_twice()
@@ -150,6 +152,7 @@ class CommittedTree(WorkingTree):
         Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
         the session is as it was.
         """
+        check_solver(solver)
         with self._lock:
             self._check_writable()
             self._rebase(solver)
@@ -315,7 +318,8 @@ class CommittedTree(WorkingTree):
             check_own_files(self._context, self._changes)
         head = self._context.files.read_snapshot(tip.snapshot_id)
         ours = self._portable_changes()
-        every = not isinstance(solver, ConflictDetector)
+        # Solvers of that kind may do more, such as to move what was appended.
+        every = type(solver) is not ConflictDetector
         unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
         view = MeetingView(self._context, self._snapshot, head, self._looking_at)
         rebase_changes(view, ours, theirs, self._view.chunks, solver)

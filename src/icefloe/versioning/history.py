@@ -14,6 +14,7 @@ from icefloe.changes.logs import brings_back, combine
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
+    InvalidTypeError,
     RefNotFoundError,
     SessionStateError,
     SnapshotNotFoundError,
@@ -53,8 +54,25 @@ class Version(Record, frozen=True):
     def check(self, what: str = "branch, tag, or snapshot_id") -> None:
         """Raise InvalidInputError unless exactly one field is set."""
         given = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
+        for name in given:
+            if not isinstance(name, str):
+                raise InvalidTypeError(f"{what} is given as a string, found {name!r}")
         if len(given) != 1:
             raise InvalidInputError(f"Must provide one of {what}; found {len(given)} of them")
+
+
+def check_new_name(name: object, what: str) -> None:
+    """Raise InvalidInputError if a new branch or tag of a name could not be told from a version.
+
+    Names that others gave already are read: a reference that is really called so comes first.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the name of a {what} is a string, found {name!r}")
+    if _STEPS.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a {what}: it means a version, as `main~3`, `main^` "
+            "and `main@{2026-01-31}` do; choose a name that does not end like these"
+        )
 
 
 class History:
@@ -170,7 +188,7 @@ class History:
                 snapshot = self.files.read_snapshot(known[-1].id)
                 continue
             # A layout whose snapshots know their parent only.
-            parent = self._read_if_present(parent_id)
+            parent = self.find(parent_id)
             if parent is None:
                 return
             _refuse_cycle(parent_id, seen)
@@ -216,7 +234,7 @@ class History:
             ids = _as_far_as_kept(known[:read_ahead], cuts)
             read_ahead = min(2 * read_ahead, self._read_ahead)
             for ancestor_id, ancestor in zip(
-                ids, self.files.in_parallel(self._read_if_present, ids), strict=True
+                ids, self.files.in_parallel(self.find, ids), strict=True
             ):
                 if ancestor is None:
                     yield from self._instead_of_missing(snapshot, ancestor_id)
@@ -244,7 +262,8 @@ class History:
             str(missing),
         )
 
-    def _read_if_present(self, snapshot_id: SnapshotId) -> Snapshot | None:
+    def find(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        """A snapshot, if it is there."""
         try:
             return self.files.read_snapshot(snapshot_id)
         except SnapshotNotFoundError:
@@ -305,7 +324,7 @@ class History:
         snapshot = self.files.read_snapshot(snapshot_id)
         if snapshot.parent_id is None:
             return self._all_new(snapshot)
-        parent = self._read_if_present(snapshot.parent_id)
+        parent = self.find(snapshot.parent_id)
         return None if parent is None else compared_step(self.files, parent, snapshot)
 
     def _all_new(self, snapshot: Snapshot) -> TransactionLog:
@@ -362,10 +381,10 @@ class History:
 
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
         """Differences between two snapshots that have a common ancestor."""
-        if older == newer or self.common_ancestor(older, newer) is None:
+        if older != newer and self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
                 f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
-                "from: a diff is between two different snapshots of one history"
+                "from: a diff is between two snapshots of one history"
             )
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
         return Diff(self.difference(before, after), before.nodes, after.nodes)
@@ -390,7 +409,7 @@ def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:
 def _check_moment(moment: object) -> None:
     # Python calls a zone that gives no offset naive, too.
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise TypeError(f"as_of is a datetime with a timezone, found {moment!r}")
+        raise InvalidTypeError(f"as_of is a datetime with a timezone, found {moment!r}")
 
 
 def _is_only_remembered(first: SnapshotStub, missing: SnapshotId) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import NodeTable
+    from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
@@ -82,6 +82,19 @@ class Diff:
             if (node := self._after.by_id(node_id) or self._before.by_id(node_id)) is not None
         }
         return dict(sorted(named.items()))
+
+    def written_chunks(self, node: Node) -> ChunkIndex | None:
+        """The same of one array; None if none of its chunks were written."""
+        return self._log.updated_chunks.get(node.id)
+
+    def earlier(self, node: Node) -> Node | None:
+        """What a node was before: wherever it was then, or what it took the place of."""
+        known = self._before.by_id(node.id)
+        if known is not None:
+            return known
+        replaced = self._before.get(node.path)
+        is_gone = replaced is not None and self._after.by_id(replaced.id) is None
+        return replaced if is_gone else None
 
     def is_empty(self) -> bool:
         """Whether nothing differs."""

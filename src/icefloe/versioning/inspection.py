@@ -78,8 +78,14 @@ def _describe_part(manifest: Manifest, node_id: NodeId) -> dict[str, Any]:
     }
 
 
-def describe_log(snapshot_id: SnapshotId, log: TransactionLog) -> dict[str, Any]:
-    """What a commit changed, by node id; of many chunks, the first ones."""
+def describe_log(snapshot_id: SnapshotId, log: TransactionLog | None) -> dict[str, Any]:
+    """What a commit changed, by node id; of many chunks, the first ones. None if nobody knows."""
+    if log is None:
+        return {
+            "snapshot_id": str(snapshot_id),
+            "is_known": False,
+            "reason": "the parent, with which it would be compared, was collected as garbage",
+        }
     nodes = {
         name: sorted(map(str, getattr(log, name)))
         for name in (
@@ -101,4 +107,10 @@ def describe_log(snapshot_id: SnapshotId, log: TransactionLog) -> dict[str, Any]
     moves = [
         {"node_id": str(move.node_id), "from": move.source, "to": move.target} for move in log.moves
     ]
-    return {"snapshot_id": str(snapshot_id), **nodes, "updated_chunks": chunks, "moved": moves}
+    return {
+        "snapshot_id": str(snapshot_id),
+        "is_known": True,
+        **nodes,
+        "updated_chunks": chunks,
+        "moved": moves,
+    }

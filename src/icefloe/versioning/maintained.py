@@ -7,14 +7,20 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.plain_form import to_plain
-from icefloe.errors import AlreadyExistsError, InvalidInputError, RefNotFoundError
+from icefloe.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    ObjectNotFoundError,
+    RefNotFoundError,
+)
 from icefloe.model.ids import ManifestId
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
-from icefloe.versioning.history import Version
+from icefloe.versioning.history import Version, check_new_name
 from icefloe.versioning.inspection import describe_log, describe_manifest
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease
 from icefloe.versioning.operations import (
@@ -54,7 +60,7 @@ class MaintainedRepository:
         self,
         *,
         holder: str | None = None,
-        snapshot_ids: Iterable[str] = (),
+        snapshot_ids: str | Iterable[str] = (),
         lifetime: timedelta = DEFAULT_LIFETIME,
     ) -> Lease:
         """A context manager that keeps garbage collection away from work that takes long.
@@ -66,10 +72,11 @@ class MaintainedRepository:
 
         Args:
             holder: Who holds it, for people; the host and process if not given.
-            snapshot_ids: Snapshots (or branches, or tags) that are being read.
+            snapshot_ids: Snapshots (or branches, or tags) that are being read, one or many.
             lifetime: How long it holds after the process has died.
         """
-        found = [self._context.history.resolve(Version(snapshot_id=each)) for each in snapshot_ids]
+        given = [snapshot_ids] if isinstance(snapshot_ids, str) else snapshot_ids
+        found = [self._context.history.resolve(Version(snapshot_id=each)) for each in given]
         return SnapshotLease(
             self._context.storage,
             self._context.format.layout,
@@ -259,6 +266,7 @@ class MaintainedRepository:
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
         if to_branch is not None:
+            check_new_name(to_branch, "branch")
             taken = refs.tip(to_branch)
             if taken is not None and taken.snapshot_id is not None:
                 raise AlreadyExistsError(f"branch {to_branch!r} exists already")
@@ -432,12 +440,24 @@ class MaintainedRepository:
     def inspect_manifest(self, manifest_id: str, *, pretty: bool = True) -> str:
         """A manifest as JSON, for people: what it holds of each array."""
         found = ManifestId.parse(manifest_id)
+        context = self._context
+        try:
+            context.storage.head(context.format.layout.manifest(found))
+        except ObjectNotFoundError:
+            raise NotFoundError(
+                f"there is no manifest {found} in {context.storage.location}; "
+                "list_manifest_files tells those of a snapshot"
+            ) from None
         return _json(describe_manifest(found, self._context.files.manifest(found, 0)), pretty)
 
     def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
-        """What a commit changed as JSON, for people."""
+        """What a commit changed as JSON, for people.
+
+        Where that is found by comparing a snapshot with its parent, and the parent was collected,
+        `is_known` is false and the rest is missing.
+        """
         found = self._context.history.resolve(Version(snapshot_id=snapshot_id))
-        return _json(describe_log(found, self._context.history.log(found)), pretty)
+        return _json(describe_log(found, self._context.history.known_log(found)), pretty)
 
     def inspect_repo_info(self, *, pretty: bool = True) -> str:
         """The format, branches, tags and configuration of a repository as JSON, for people."""

@@ -139,11 +139,11 @@ class ManifestWriter:
             node = self._changes.by_id(node_id)
             if node is not None:
                 self._link(node, tiles)
-        for node_id, edits in self._changes.chunks.items():
+        for node_id, own in self._changes.chunks.items():
             node = self._changes.by_id(node_id)
-            if node is None or edits.is_empty:
+            if node is None or own.is_empty:
                 continue
-            edits = self._with_tiles_below(node, edits)  # noqa: PLW2901
+            edits = self._with_tiles_below(node, own)
             replaced = self._dropped.get(node_id, set())
             refs = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in replaced]
             tiling = self._tiling(node)
@@ -157,7 +157,8 @@ class ManifestWriter:
                 if not more:
                     break
                 affected += more
-            index = touched_together(edits, self._linked.get(node_id, ()), old)
+            # Tiles that were taken apart, too: as they say, with what is gone and no more.
+            index = touched_together(own, self._changes.linked.get(node_id, ()), old)
             if index is not None:
                 self._touched[node_id] = index
             self._dropped[node_id] = dropped | replaced

@@ -1,6 +1,6 @@
 """Finds the snapshot that a merge compares both branches with: the newest that both contain.
 
-By descent as snapshots recorded it, whatever has expired since, and by earlier merges. What a merge
+By descent as snapshots recorded it, whatever has expired since, and by earlier merges. A merge that
 started from an older snapshot would bring back what one side deleted; so if the right one is gone,
 there is no merge.
 """
@@ -8,27 +8,48 @@ there is no merge.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import ObjectNotFoundError, SnapshotNotFoundError
-from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import MERGED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from icefloe.model.snapshot import Snapshot, SnapshotStub
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import SnapshotStub
     from icefloe.versioning.context import Context
 
+_Times = dict["SnapshotId", "datetime"]
 
-def merge_base(context: Context, source: SnapshotId, target: SnapshotId) -> SnapshotId:
+
+class MergeBase(NamedTuple):
+    """Where a merge starts."""
+
+    snapshot_id: SnapshotId
+    line: list[SnapshotId]
+    """The commits that come along with the tip that is merged, newest first."""
+
+
+class _Contained(NamedTuple):
+    """What a snapshot contains, by descent or by merges, back to where two parted."""
+
+    times: _Times
+    """When they were written. Some may have been collected."""
+    told: set[SnapshotId]
+    """What merges tell of in addition, whether it is there or not."""
+
+    def all(self) -> set[SnapshotId]:
+        return self.times.keys() | self.told
+
+
+def find_merge_base(context: Context, source: SnapshotId, target: SnapshotId) -> MergeBase:
     """The newest snapshot that two contain, or are.
 
     Raises:
         SnapshotNotFoundError: If it was collected, or nobody knows any more which it is.
     """
-    return source if source == target else _Search(context, source, target).base()
+    return MergeBase(source, []) if source == target else _Search(context, source, target).base()
 
 
 class _Search:
@@ -39,49 +60,65 @@ class _Search:
         self._tips = (source, target)
         self._lines = {tip: {stub.id: stub for stub in self._line(tip)} for tip in self._tips}
 
-    def base(self) -> SnapshotId:
+    def base(self) -> MergeBase:
         mine, theirs = self._lines.values()
         # Dictionaries keep their order: the newest ancestor of one that the other has, too.
         fork = next((stub for stub in mine.values() if stub.id in theirs), None)
-        contained, other = (self._contained(tip, fork) for tip in self._tips)
-        both = sorted(contained.keys() & other.keys(), key=contained.__getitem__, reverse=True)
-        for found in both:
+        source, target = (self._contained(tip, fork) for tip in self._tips)
+        for found in self._newest_first(source, target):
             if found in self._tips or self._exists(found):
-                return found
+                return MergeBase(found, self._line_beyond(source, target))
             if found in mine or found in theirs:
                 raise SnapshotNotFoundError(_gone(self._tips, found), str(found))
             # A third branch that both merged, and that was deleted since.
         raise SnapshotNotFoundError(_gone(self._tips, None))
+
+    def _newest_first(self, source: _Contained, target: _Contained) -> list[SnapshotId]:
+        """What both contain, as far as anybody knows its time."""
+        times = {**source.times, **target.times}
+        both = source.all() & target.all()
+        unknown = [each for each in both if each not in times]
+        for snapshot in self._context.files.in_parallel(self._context.history.find, unknown):
+            if snapshot is not None:
+                times[snapshot.id] = snapshot.written_at
+        return sorted(both & times.keys(), key=times.__getitem__, reverse=True)
+
+    def _line_beyond(self, source: _Contained, target: _Contained) -> list[SnapshotId]:
+        """The commits before the source that the target does not contain."""
+        new = source.times.keys() - target.all() - {self._tips[0]}
+        return sorted(new, key=source.times.__getitem__, reverse=True)
 
     def _line(self, start: SnapshotId) -> Iterator[SnapshotStub]:
         """A snapshot and its ancestors, newest first, as far as anybody knows them."""
         with contextlib.suppress(SnapshotNotFoundError):
             yield from self._context.history.recorded_stubs(start)
 
-    def _contained(
-        self, start: SnapshotId, fork: SnapshotStub | None
-    ) -> dict[SnapshotId, datetime]:
-        """The snapshots that one contains, with their times, back to where the two parted."""
-        found = {} if fork is None else {fork.id: fork.written_at}
+    def _contained(self, start: SnapshotId, fork: SnapshotStub | None) -> _Contained:
+        """The snapshots that one contains, back to where the two parted."""
+        found = _Contained({} if fork is None else {fork.id: fork.written_at}, set())
         waiting = [start]
         while waiting:
             tip = waiting.pop()
             line = self._lines[tip].values() if tip in self._lines else self._line(tip)
             new = []
             for stub in line:
-                if stub.id in found or (fork is not None and stub.written_at < fork.written_at):
+                if stub.id in found.times:
                     break
-                found[stub.id] = stub.written_at
+                if fork is not None and stub.written_at < fork.written_at:
+                    break
+                found.times[stub.id] = stub.written_at
                 new.append(stub.id)
-            for merged in self._context.files.in_parallel(self._merged_by, new):
+            for merged, came_along in self._context.files.in_parallel(self._merged_by, new):
                 waiting += merged
+                found.told.update(came_along)
         return found
 
-    def _merged_by(self, snapshot_id: SnapshotId) -> list[SnapshotId]:
-        try:
-            return _merged_ids(self._context.files.read_snapshot(snapshot_id))
-        except SnapshotNotFoundError:
-            return []
+    def _merged_by(
+        self, snapshot_id: SnapshotId
+    ) -> tuple[tuple[SnapshotId, ...], tuple[SnapshotId, ...]]:
+        """The tips that a commit merged, and the commits that came along with them."""
+        snapshot = self._context.history.find(snapshot_id)
+        return ((), ()) if snapshot is None else (snapshot.merged_ids(), snapshot.merged_line())
 
     def _exists(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is there, whatever caches remember of it."""
@@ -90,13 +127,6 @@ class _Search:
         except ObjectNotFoundError:
             return False
         return True
-
-
-def _merged_ids(snapshot: Snapshot) -> list[SnapshotId]:
-    """The tips of other branches that a commit merged."""
-    merged = snapshot.metadata.get(MERGED_KEY)
-    texts = merged if isinstance(merged, list) else [merged]
-    return [SnapshotId.parse(text) for text in texts if isinstance(text, str)]
 
 
 def _gone(tips: tuple[SnapshotId, SnapshotId], base: SnapshotId | None) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.errors import ObjectNotFoundError, SessionStateError
+from icefloe.errors import FormatError, ObjectNotFoundError, SessionStateError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 from icefloe.versioning.doomed import running_collections
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.model.chunk_refs import ChunkRefs
+    from icefloe.model.ids import ManifestId
+    from icefloe.model.nodes import Node
     from icefloe.storage.port import ObjectInfo, Storage
     from icefloe.versioning.context import Context
 
@@ -32,12 +34,16 @@ def check_own_files(context: Context, changes: ChangeSet) -> None:
     cutoff = max(
         (each.cutoff_seconds for each in running_collections(context.storage)), default=None
     )
-    keys = _linked_manifests(context, changes)
-    _check(context, keys, cutoff)  # they are read next
-    _check(context, _chunk_files(context, changes), cutoff)
+    _raise_of_old(_check(context, _linked_manifests(context, changes), cutoff))  # read next
+    files = _chunk_files(context, changes)
+    old = _check(context, list(files), cutoff)
+    if old:
+        kept = _of_base(context, changes, {files[key] for key in old})
+        _raise_of_old([key for key in old if files[key] not in kept])
 
 
-def _check(context: Context, keys: list[str], cutoff: float | None) -> None:
+def _check(context: Context, keys: list[str], cutoff: float | None) -> list[str]:
+    """Raise SessionStateError if files are gone; returns those that may be deleted by now."""
     found = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
     lost = [key for key, info in zip(keys, found, strict=True) if info is None]
     if lost:
@@ -47,8 +53,11 @@ def _check(context: Context, keys: list[str], cutoff: float | None) -> None:
             "lease held, or than garbage is kept; write them again in a new session"
         )
     if cutoff is None:
-        return
-    old = [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
+        return []
+    return [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
+
+
+def _raise_of_old(old: list[str]) -> None:
     if old:
         raise SessionStateError(
             f"{len(old)} files that this session wrote, such as {old[0]}, are so old that a "
@@ -62,13 +71,50 @@ def _linked_manifests(context: Context, changes: ChangeSet) -> list[str]:
     return [context.format.layout.manifest(tile.info.id) for tile in tiles]
 
 
-def _chunk_files(context: Context, changes: ChangeSet) -> list[str]:
+def _chunk_files(context: Context, changes: ChangeSet) -> dict[str, bytes]:
+    """Ids of the chunk files that changes refer to, by key."""
     found: set[bytes] = set()
     for refs in _own_refs(context, changes):
-        native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
-        used = refs.files[np.unique(refs.sources[native])]
-        found.update(row.tobytes() for row in used)
-    return [context.format.layout.chunk_file(ChunkFileId(each)) for each in sorted(found)]
+        found |= _files_of(refs)
+    return {context.format.layout.chunk_file(ChunkFileId(each)): each for each in sorted(found)}
+
+
+def _files_of(refs: ChunkRefs) -> set[bytes]:
+    native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
+    used = refs.files[np.unique(refs.sources[native])]
+    return {row.tobytes() for row in used}
+
+
+def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[bytes]:
+    """Which chunk files the edited arrays have in the base, too: no collection deletes them.
+
+    Chunks that were only moved are among them, and what linked manifests took over.
+    """
+    kept: set[bytes] = set()
+    for node, manifest_id in _base_manifests(changes):
+        if kept >= wanted:
+            break
+        assert node.array is not None
+        try:
+            chunks = context.files.manifest(manifest_id, 0).array(node.id, node.array.rank)
+        except FormatError:
+            break  # the base itself is being collected
+        if chunks is not None:
+            kept |= _files_of(chunks.refs) & wanted
+    return kept
+
+
+def _base_manifests(changes: ChangeSet) -> Iterator[tuple[Node, ManifestId]]:
+    """Manifests of the base in which the references of edited arrays may have been, each once."""
+    for node_id in changes.chunks.keys() | changes.linked.keys():
+        node = changes.base.by_id(node_id)
+        if node is None:
+            continue
+        found = [each for tile in changes.linked.get(node_id, ()) for each in tile.replaced]
+        if node_id in changes.chunks:
+            found += [ref.manifest_id for ref in node.manifests]
+        for manifest_id in dict.fromkeys(found):
+            yield node, manifest_id
 
 
 def _own_refs(context: Context, changes: ChangeSet) -> Iterator[ChunkRefs]:

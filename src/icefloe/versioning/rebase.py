@@ -10,28 +10,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from icefloe.changes.appends import NotAppendable, move_behind
+from icefloe.changes.change_set import with_document
 from icefloe.changes.conflicts import (
     ConflictType,
     Documents,
     MergedDocument,
     VersionSelection,
 )
-from icefloe.changes.detection import detect, give_up_chunks
+from icefloe.changes.detection import detect, give_up
+from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.errors import RebaseFailedError
+from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
 from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.info import Diff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution
     from icefloe.changes.detection import Found
     from icefloe.config.settings import Settings
-    from icefloe.files.snapshot_chunks import SnapshotChunks
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
@@ -78,7 +81,8 @@ def rebase_changes(
     head = view.head.nodes
     before = ours.copy() if shown is None else shown
     share_new_groups(ours, theirs, head, view.context.files.document)
-    _give_up_derived(ours, theirs, head, base_chunks)
+    _give_up_derived(view, ours, theirs, base_chunks)
+    spare_groups(ours, head)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
     if isinstance(solver, AppendSolver):
@@ -86,8 +90,8 @@ def rebase_changes(
             appended = move_behind(
                 ours,
                 head,
+                theirs.new_arrays,
                 solver.dimension,
-                touched,
                 lambda node: view.context.files.document(node, view.head),
             )
         except NotAppendable as reason:
@@ -95,13 +99,34 @@ def rebase_changes(
         touched = touched_chunks(ours, base_chunks) if appended else touched
     found = [
         _with_path(item, ours, head)
-        for item in detect(ours, theirs, head, touched)
-        if item.node_id not in appended or item.conflict.conflict_type not in _SETTLED_BY_APPENDING
+        for item in _detect(view, ours, theirs, touched)
+        if not _is_settled(item, appended)
     ]
     if found:
         sides = _Sides(view, before, theirs)
         _resolve(ours, found, solver, sides, advice or _advice(found, sides, solver))
+    lost = lost_groups(ours, head)
     ours.rebase(head)
+    make_groups(ours, lost)
+
+
+def _detect(
+    view: MeetingView,
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    touched: Mapping[NodeId, ChunkIndex],
+) -> list[Found]:
+    their_chunks = SnapshotChunks(view.context.files, view.head).some
+    return detect(ours, theirs, view.head.nodes, touched, their_chunks)
+
+
+def _is_settled(item: Found, appended: set[NodeId]) -> bool:
+    """Whether to put our appends behind theirs was all that there was to do."""
+    return (
+        item.node_id in appended
+        and item.conflict.conflict_type in _SETTLED_BY_APPENDING
+        and item.conflict.conflicted_chunks is None
+    )
 
 
 def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
@@ -117,12 +142,12 @@ def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
 
 
 def _give_up_derived(
-    ours: ChangeSet, theirs: TransactionLog, head: NodeTable, base_chunks: SnapshotChunks
+    view: MeetingView, ours: ChangeSet, theirs: TransactionLog, base_chunks: SnapshotChunks
 ) -> None:
     """Leave to the others what both sides derived from their data, so that nobody must decide."""
     if ours.get(paths.DERIVED_GROUP) is None:
         return
-    found = detect(ours, theirs, head, touched_chunks(ours, base_chunks))
+    found = _detect(view, ours, theirs, touched_chunks(ours, base_chunks))
     for path in {item.conflict.path for item in found}:
         if paths.is_within(path, paths.DERIVED_GROUP):
             ours.discard(path)
@@ -217,16 +242,13 @@ def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> b
             return _share_group(ours, item, choice.document, sides)
         if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
             return False
+        node = sides.head.nodes.by_id(item.node_id)
+        assert node is not None
+        with_document(node, choice.document)  # raises for what is none of its kind
         ours.documents[item.node_id] = choice.document
         return True
     if choice is VersionSelection.UseTheirs:
-        if item.common_chunks is not None:
-            give_up_chunks(ours, item)
-            return True
-        if kind is ConflictType.ZarrMetadataDoubleUpdate and item.node_id is not None:
-            del ours.documents[item.node_id]
-            return True
-        return False
+        return give_up(ours, item, sides.head.nodes)
     return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icefloe.changes.conflicts import check_solver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
@@ -13,8 +14,9 @@ from icefloe.errors import (
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.branch_moves import moved_from, take_back
 from icefloe.versioning.branch_work import BranchWork
-from icefloe.versioning.history import Version
+from icefloe.versioning.history import Version, check_new_name
 from icefloe.versioning.repository_history import RepositoryHistory
 
 if TYPE_CHECKING:
@@ -31,13 +33,14 @@ class BranchedRepository(RepositoryHistory):
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot."""
+        check_new_name(branch, "branch")
         ensure_conditional_writes(self._context.storage)
         with self._pinned(snapshot_id) as (target, pin):
             tip = self._context.refs.create_branch(branch, target)
             try:
                 pin.confirm()
             except SnapshotNotFoundError:
-                self._context.refs.advance(tip, None)
+                take_back(self._context.refs, tip)
                 raise
         self._note("create_branch", {"branch": branch, "snapshot_id": str(target)})
 
@@ -63,8 +66,13 @@ class BranchedRepository(RepositoryHistory):
                 from_snapshot_id,
                 str(tip.snapshot_id),
             )
-        with self._pinned(snapshot_id) as (target, _):
-            self._context.refs.advance(tip, target)
+        target = self._resolve(snapshot_id=snapshot_id)
+
+        def move(place: BranchTip) -> None:
+            with self._pinned(str(target)):
+                self._context.refs.advance(place, target)
+
+        moved_from(self._context.refs, tip, move)
         moved = {"branch": branch, "from": str(tip.snapshot_id), "to": str(target)}
         self._note("reset_branch", moved)
 
@@ -73,11 +81,13 @@ class BranchedRepository(RepositoryHistory):
         if branch == MAIN:
             raise InvalidInputError("main branch cannot be deleted")
         tip = self._live_tip(branch)
-        self._context.refs.advance(tip, None)
+        refs = self._context.refs
+        moved_from(refs, tip, lambda place: refs.advance(place, None))
         self._note("delete_branch", {"branch": branch, "snapshot_id": str(tip.snapshot_id)})
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Give a snapshot a name for ever."""
+        check_new_name(tag, "tag")
         ensure_conditional_writes(self._context.storage)
         with self._pinned(snapshot_id) as (target, pin):
             self._context.refs.create_tag(tag, target)
@@ -106,6 +116,7 @@ class BranchedRepository(RepositoryHistory):
 
     def _live_tip(self, branch: str) -> BranchTip:
         """Where an existing branch stands; raises RefNotFoundError."""
+        Version(branch=branch).check("branch")
         tip = self._context.refs.tip(branch)
         if tip is None or tip.snapshot_id is None:
             raise RefNotFoundError(
@@ -157,7 +168,7 @@ class BranchedRepository(RepositoryHistory):
         Raises:
             RebaseFailedError: If conflicts are left; nothing was changed then.
         """
-        work = self._branch_work()
+        work = self._branch_work(solver)
         return work.merge(
             from_branch, into_branch, message, metadata, solver, fast_forward=fast_forward
         )
@@ -173,7 +184,7 @@ class BranchedRepository(RepositoryHistory):
     ) -> str:
         """Commit on a branch what one commit elsewhere changed; returns the tip's id."""
         picked = self._existing(snapshot_id)
-        return self._branch_work().cherry_pick(picked, branch, message, metadata, solver)
+        return self._branch_work(solver).cherry_pick(picked, branch, message, metadata, solver)
 
     def revert(
         self,
@@ -189,7 +200,7 @@ class BranchedRepository(RepositoryHistory):
         The chunks that it replaced come back as they were; later changes of other chunks stay.
         """
         undone = self._existing(snapshot_id)
-        return self._branch_work().revert(undone, branch, message, metadata, solver)
+        return self._branch_work(solver).revert(undone, branch, message, metadata, solver)
 
     def squash(
         self,
@@ -214,5 +225,7 @@ class BranchedRepository(RepositoryHistory):
         """
         return self._branch_work().publish(from_branch, to_branch)
 
-    def _branch_work(self) -> BranchWork:
+    def _branch_work(self, solver: ConflictSolver | None = None) -> BranchWork:
+        if solver is not None:
+            check_solver(solver)
         return BranchWork(self._context, self._default_metadata)

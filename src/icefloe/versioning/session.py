@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.compare import disputed
-from icefloe.errors import (
-    InvalidInputError,
-)
+from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
+from icefloe.changes.linked import any_overlap
+from icefloe.changes.needed_groups import fill_groups
+from icefloe.errors import ForkSessionError, InvalidInputError, InvalidTypeError
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
 from icefloe.versioning.async_twin import async_twin
@@ -18,9 +17,11 @@ from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.committing import CommittedTree
 from icefloe.versioning.info import Diff
 from icefloe.versioning.manifest_writer import write_tiles
+from icefloe.versioning.own_files import check_own_files
+from icefloe.versioning.unlinking import unlink_common
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from icefloe.config.repository import RepositoryConfig
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
 
 
 class OverlapWarning(UserWarning):
-    """Two forks of a session wrote the same chunk."""
+    """Two forks of a session wrote the same chunk, or changed the same of a node."""
 
 
 class Session(CommittedTree):
@@ -227,20 +229,20 @@ class Session(CommittedTree):
                 )
             known = self._changes.linked.setdefault(node.id, [])
             together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
-            for one, other in pairwise(together):
-                if one.extents.intersects(other.extents):
-                    raise InvalidInputError(f"two manifests were written for one tile of {path}")
+            if together and any_overlap([tile.reach for tile in together]):
+                raise InvalidInputError(f"two manifests were written for one tile of {path}")
             self._changes.linked[node.id] = together
 
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks.
 
         Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
-        most often tasks were not cut along chunks, and one overwrote what the other wrote.
+        most often tasks were not cut along chunks, and one overwrote what the other wrote. The
+        metadata of a node that two changed is merged key by key; contradictions are told, too.
         """
         for other in others:
             if not isinstance(other, ForkSession):
-                raise TypeError(
+                raise InvalidTypeError(
                     f"only forks can be merged; Received {type(other).__name__!r}. "
                     "Use fork() to make one"
                 )
@@ -256,11 +258,19 @@ class Session(CommittedTree):
                         f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
                         f"{self.snapshot_id}"
                     )
-                _warn_of_overlap(merged, changes)
+                if other._tip != self._tip:  # noqa: SLF001
+                    # A collection may lie between the two places, which our commit does not see.
+                    check_own_files(self._context, changes)
+                unlink_common(self._context.files, merged, changes)
+                _warn_of_overlap(merged, changes, self._base_document)
                 merged.absorb(changes)
+                fill_groups(merged)
             if parts:
                 self._show(self._snapshot, merged)
             self._unmerged_forks = False
+
+    def _base_document(self, node: Node) -> bytes:
+        return self._context.files.document(node, self._snapshot)
 
     merge_async = async_twin(merge)
 
@@ -347,31 +357,40 @@ class ForkSession(Session):
 
     def commit(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked commits."""
-        raise TypeError("Cannot commit a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot commit a fork of a Session. Merge it into the session it came from"
+        )
 
     def flush(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked flushes."""
-        raise TypeError("Cannot flush a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot flush a fork of a Session. Merge it into the session it came from"
+        )
 
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
-        raise TypeError("Cannot amend a fork of a Session. Merge it into the session it came from")
+        raise ForkSessionError(
+            "Cannot amend a fork of a Session. Merge it into the session it came from"
+        )
 
 
-def _warn_of_overlap(ours: ChangeSet, later: ChangeSet) -> None:
-    found = [
-        f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
-        for node_id, edits in later.chunks.items()
-        if (mine := ours.chunks.get(node_id)) is not None
-        and (node := later.by_id(node_id)) is not None
-        and len(common := disputed(mine, edits))
-    ]
-    if found:
+def _warn_of_overlap(
+    ours: ChangeSet, later: ChangeSet, document_of: Callable[[Node], bytes]
+) -> None:
+    chunks, metadata = same_chunks(ours, later), merge_metadata(ours, later, document_of)
+    if chunks:
         warnings.warn(
-            f"forks wrote the same chunks, and the later one wins: {'; '.join(found)}. "
+            f"forks wrote the same chunks, and the later one wins: {'; '.join(chunks)}. "
             "Cut the work along chunks so that no two tasks write one",
             OverlapWarning,
-            stacklevel=4,
+            stacklevel=3,
+        )
+    if metadata:
+        warnings.warn(
+            f"forks changed the same nodes, and the later one wins: {'; '.join(metadata)}. Resize, "
+            "move and delete before you fork, or after the forks are merged",
+            OverlapWarning,
+            stacklevel=3,
         )
 
 

@@ -1,4 +1,4 @@
-"""Takes linked tiles apart where a branch has moved below them."""
+"""Takes linked tiles apart where a branch has moved below them, or forks wrote the same ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.linked import meeting
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.manifest import ArrayChunks
 from icefloe.versioning.manifest_writer import linked_chunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.linked import LinkedTile
     from icefloe.files.metadata import MetadataFiles
+    from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
 
@@ -28,21 +32,49 @@ def unlink(
     """
     for node_id, tiles in list(ours.linked.items()):
         before, after = base.nodes.by_id(node_id), head.nodes.by_id(node_id)
-        node = ours.by_id(node_id)
-        assert node is not None
-        kept = []
-        for tile in tiles:
-            if not all_tiles and _same_within(tile.extents, before, after):
-                kept.append(tile)
-                continue
-            edits = _as_edits(files, node, tile)
-            if node_id in ours.chunks:
-                edits.absorb(ours.chunks[node_id])
-            ours.chunks[node_id] = edits
-        if kept:
-            ours.linked[node_id] = kept
-        else:
-            del ours.linked[node_id]
+        taken = [all_tiles or not _same_within(tile.reach, before, after) for tile in tiles]
+        _take_apart(files, ours, node_id, taken)
+
+
+def unlink_common(files: MetadataFiles, earlier: ChangeSet, later: ChangeSet) -> None:
+    """Turn linked tiles into edits where two forks wrote into one tile, or one over the other.
+
+    Then what both wrote is seen, and the later edits win. Tiles of one fork alone stay as they are.
+    """
+    for node_id in earlier.linked.keys() | later.linked.keys():
+        if node_id in earlier.deleted or node_id in later.deleted:
+            continue
+        forks = (earlier, later)
+        tiles = [changes.linked.get(node_id, []) for changes in forks]
+        met = meeting(*([tile.reach for tile in each] for each in tiles))
+        edits = [changes.chunks.get(node_id) for changes in forks]
+        for changes, mine, hit, other in zip(forks, tiles, met, edits[::-1], strict=True):
+            taken = [
+                bool(is_met) or (other is not None and other.meet(tile.touched))
+                for tile, is_met in zip(mine, hit, strict=True)
+            ]
+            _take_apart(files, changes, node_id, taken)
+
+
+def _take_apart(
+    files: MetadataFiles, changes: ChangeSet, node_id: NodeId, taken: Sequence[bool]
+) -> None:
+    """Turn some of the linked tiles of an array into edits, below those that there are."""
+    if not any(taken):
+        return
+    node = changes.by_id(node_id)
+    assert node is not None
+    kept = []
+    for tile, is_taken in zip(changes.linked.pop(node_id), taken, strict=True):
+        if not is_taken:
+            kept.append(tile)
+            continue
+        edits = _as_edits(files, node, tile)
+        if node_id in changes.chunks:
+            edits.absorb(changes.chunks[node_id])
+        changes.chunks[node_id] = edits
+    if kept:
+        changes.linked[node_id] = kept
 
 
 def _as_edits(files: MetadataFiles, node: Node, tile: LinkedTile) -> ChunkEdits:

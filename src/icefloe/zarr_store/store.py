@@ -18,6 +18,7 @@ from zarr.core.sync import SyncMixin
 
 from icefloe.errors import (
     InvalidInputError,
+    InvalidTypeError,
     NodeNotFoundError,
     ReadOnlyStoreError,
     StoreKeyNotFoundError,
@@ -249,7 +250,7 @@ class IcefloeStore(Store, SyncMixin):
 
     def _to_write(self, key: str, value: Buffer) -> tuple[str, tuple[int, ...] | None, bytes]:
         if not isinstance(value, Buffer):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{type(self).__name__}.set(): `value` must be a Buffer instance. "
                 f"Got an instance of {type(value)} instead."
             )
