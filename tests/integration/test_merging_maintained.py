@@ -13,6 +13,7 @@ from icefloe import ExpirationPolicy, MergeSolver, Repository
 from icefloe.errors import RebaseFailedError, SnapshotNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
 from tests.documents import group
+from tests.formats import GENERATIONS
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, values, wait
 
 if TYPE_CHECKING:
@@ -193,11 +194,38 @@ def test_a_merge_whose_start_was_collected_is_refused(is_kept: bool) -> None:
         return
     tips = {branch: repo.lookup_branch(branch) for branch in ("main", "dev")}
     for each in (repo, elsewhere):
-        with pytest.raises(SnapshotNotFoundError, match=r"collected, .* with cherry_pick"):
+        with pytest.raises(SnapshotNotFoundError, match=r"is gone, .* with cherry_pick"):
             each.merge("dev", "main")
     assert {branch: repo.lookup_branch(branch) for branch in tips} == tips
     repo.cherry_pick(tips["dev"], branch="main")
     assert values(repo, branch="main") == [3, 0, 5, 0]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_what_expired_is_not_in_a_copy(generation: str) -> None:
+    """There, the first snapshot looks like what both have in common."""
+    repo = parted()
+    repo.expire_snapshots(keep_last=1)
+    storage = icefloe.in_memory_storage()
+    repo.migrate(storage, generation=generation)
+    copy = Repository.open(storage)
+    with pytest.raises(SnapshotNotFoundError, match="expired and is gone"):
+        copy.merge("dev", "main")
+    fill(copy, 7, "dev", slice(3, 4))
+    copy.cherry_pick(copy.lookup_branch("dev"), branch="main")
+    assert values(copy, branch="main") == [3, 0, 0, 7]
+    assert copy.verify(deep=True).is_clean
+
+
+def test_what_other_programs_expire_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They let the oldest snapshot that stays follow the first one, and leave no mark."""
+    repo = parted()
+    repo.expire_snapshots(keep_last=1)
+    storage = icefloe.in_memory_storage()
+    monkeypatch.setattr("icefloe.versioning.cuts.Cuts.add", lambda *_: None)
+    repo.migrate(storage, generation="repository")
+    with pytest.raises(SnapshotNotFoundError, match="expired and is gone"):
+        Repository.open(storage).merge("dev", "main")
 
 
 def test_branches_that_part_after_expiry_are_merged() -> None:

@@ -66,6 +66,8 @@ class _Search:
         fork = next((stub for stub in mine.values() if stub.id in theirs), None)
         source, target = (self._contained(tip, fork) for tip in self._tips)
         for found in self._newest_first(source, target):
+            if not all(self._is_told(found, line) for line in self._lines.values()):
+                break
             if found in self._tips or self._exists(found):
                 return MergeBase(found, self._line_beyond(source, target))
             if found in mine or found in theirs:
@@ -120,6 +122,26 @@ class _Search:
         snapshot = self._context.history.find(snapshot_id)
         return ((), ()) if snapshot is None else (snapshot.merged_ids(), snapshot.merged_line())
 
+    def _is_told(self, found: SnapshotId, line: dict[SnapshotId, SnapshotStub]) -> bool:
+        """Whether a line goes back to a snapshot without a gap that nobody sees.
+
+        Copies of what has expired go on with the first snapshot, and are marked. So does what
+        other programs expire; there the next commit has nodes that it did not create.
+        """
+        last = [*line][-2:]
+        if len(last) < 2 or last[1] != found:
+            return True
+        first, second = map(self._context.history.find, reversed(last))
+        if first is None or second is None or first.parent_id is not None:
+            return True
+        if self._context.history.cuts.root_behind(second.id) is not None:
+            return False
+        log = self._context.files.read_transaction_log(second.id)
+        if log is None:
+            return True
+        created = log.new_groups | log.new_arrays | {node.id for node in first.nodes}
+        return all(node.id in created for node in second.nodes)
+
     def _exists(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is there, whatever caches remember of it."""
         try:
@@ -132,7 +154,7 @@ class _Search:
 def _gone(tips: tuple[SnapshotId, SnapshotId], base: SnapshotId | None) -> str:
     which = "the last commit that both have" if base is None else f"{base}, which both have last,"
     return (
-        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired and was collected, so nobody "
+        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired and is gone, so nobody "
         "can tell what each of them changed since then; take over single commits with cherry_pick, "
         "and expire branches that are still to be merged only as far as where they parted"
     )
