@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import icefloe
 from icefloe import ExpirationPolicy, MergeSolver, Repository
 from icefloe.errors import RebaseFailedError, SnapshotNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
-from tests.documents import group
-from tests.formats import GENERATIONS
+from tests.documents import array, group, set_chunks
+from tests.formats import GENERATIONS, how
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, values, wait
+from tests.integration.test_merging_again import contents, do, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +121,38 @@ def test_an_array_that_was_deleted_here_and_compacted_there(deleting: str) -> No
     assert list(repo.readonly_session("main").node_paths("/")) == ["/b"]
 
 
+def start(session: Session) -> None:
+    session.set_document("/", group())
+    for path in ("/a", "/b"):
+        session.set_document(path, array())
+        set_chunks(session, path, range(4), b"\xff")
+
+
+# Picks and reverts depend on what the last commit is, and a compaction is one.
+lasting = steps.filter(lambda step: step[0] not in {"pick", "revert"})
+
+
+@given(work=st.lists(lasting, min_size=4, max_size=12), data=st.data())
+def test_compaction_makes_no_difference(work: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    """Whatever is done on three branches, and merged from one to another."""
+    branches = ("main", "work", "third")
+    moved = [data.draw(st.sets(st.sampled_from(branches))) for _ in work]
+    outcomes = []
+    for is_compacted in (False, True):
+        repo = Repository.create(icefloe.in_memory_storage(), NATIVE, **how())
+        commit(repo, "main", start)
+        for branch in branches[1:]:
+            repo.create_branch(branch, repo.lookup_branch("main"))
+        told = []
+        for number, step in enumerate(work):
+            told.append(do(repo, number, step))
+            for branch in sorted(moved[number]) if is_compacted else ():
+                repo.compact(branch=branch, small_file_bytes=100, min_live_share=1)
+        outcomes.append((told, [contents(repo, branch) for branch in branches]))
+    assert repo.verify(deep=True).is_clean
+    assert outcomes[0] == outcomes[1]
+
+
 # --- expiry
 
 
@@ -125,12 +160,12 @@ def parted() -> Repository:
     """Two branches, of which one deleted an array that both had, and an attribute."""
     repo = make()
 
-    def start(session: Session) -> None:
+    def create(session: Session) -> None:
         root = zarr.open_group(session.store)
         root.create_array("obsolete", data=np.arange(4))
         root.attrs.update({"title": "old", "gone": 1})
 
-    commit(repo, "main", start)
+    commit(repo, "main", create)
     repo.create_branch("dev", repo.lookup_branch("main"))
     commit(repo, "main", lambda session: session.delete_node("/obsolete"))
     commit(repo, "main", lambda session: session.set_document("/", group(title="old")))
