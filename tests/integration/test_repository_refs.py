@@ -85,7 +85,7 @@ def test_impossible_names_are_refused(repository: Repository, name: str) -> None
             lookup(name)
 
 
-@pytest.mark.parametrize("name", ["ünï¢ødé", "with space", "a.b", "-", "ref.json", "v1~1", "@{x}"])
+@pytest.mark.parametrize("name", ["ünï¢ødé", "with space", "a.b", "-", "ref.json", "v~1b", "@{x}"])
 def test_odd_names_work(repository: Repository, name: str) -> None:  # api-facts 10
     repository.create_branch(name, "main~1")
     repository.create_tag(name, "main~2")
