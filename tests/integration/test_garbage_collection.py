@@ -328,7 +328,7 @@ def test_no_more_snapshots_are_held_than_asked_for(
 
     def watched(self, work, items):
         todo = list(items)
-        if work.__name__ == "_read_if_present":
+        if work.__name__ == "find":
             kept.append(len(todo) + len(self._caches.snapshots))
         return in_parallel(self, work, todo)
 

@@ -17,8 +17,10 @@ from icefloe import Repository, in_memory_storage
 from icefloe.errors import FormatError, IcefloeError, RebaseFailedError
 from icefloe.formats.port import NODE_NUMBERS, other_numbers
 from icefloe.model.ids import NodeId, SnapshotId
+from icefloe.storage.forwarding import ForwardingStorage
 from tests.documents import array, chunks_of, group, node_paths
 from tests.formats import GENERATIONS, folder, how
+from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,10 +174,129 @@ def test_picks_reverts_and_squashes_after_a_merge(repository: Repository) -> Non
     repository.cherry_pick(picked, branch="main")
     repository.squash("main", since, message="one")
     assert first_bytes(repository, "main")["/work/a"] == {0: 1, 3: 3}
-    # Nobody knows any more that there was a merge; what both sides have is no conflict.
     repository.merge("work", "main")
     assert first_bytes(repository, "main")["/work/a"] == {0: 1, 3: 3, 4: 4}
     assert repository.verify(deep=True).is_clean
+
+
+def amended(repository: Repository, edit: Callable[[Session], Any]) -> None:
+    session = repository.writable_session("main")
+    edit(session)
+    session.amend("put right")
+
+
+def rewritten(repository: Repository, edit: Callable[[Session], Any]) -> None:
+    repository.rewrite_manifests("tidy", branch="main", commit_method="amend")
+    commit(repository, "main", edit)
+
+
+def squashed(repository: Repository, edit: Callable[[Session], Any]) -> None:
+    commit(repository, "main", edit)
+    (merge,) = [row for row in repository.ancestry_graph().rows if row.merged_id]
+    repository.squash("main", str(merge.parent_id), message="one")
+
+
+@pytest.mark.parametrize("replaced", [amended, rewritten, squashed])
+def test_what_takes_the_place_of_a_merge_is_one(
+    repository: Repository, replaced: Callable[..., None]
+) -> None:
+    """Otherwise the next merge would silently undo what was put right since."""
+    merged = repository.lookup_branch("work")
+    repository.merge("work", "main")
+    replaced(repository, lambda session: session.delete_chunk("/work/a", (0,)))
+    put(repository, "work", "/work/a", 1, 6)
+    (row,) = [row for row in repository.ancestry_graph().rows if row.merged_id]
+    assert row.merged_ids == (merged,)
+    repository.merge("work", "main")
+    assert first_bytes(repository, "main")["/work/a"] == {1: 6}
+    assert repository.verify(deep=True).is_clean
+
+
+@pytest.mark.usefixtures("each_generation")
+def test_a_squash_over_merges_of_several_branches() -> None:
+    repository = parted(how()["generation"], ("main", "work", "third"))
+    since = repository.lookup_branch("main")
+    tips = [repository.lookup_branch(branch) for branch in ("third", "work")]
+    repository.merge("work", "main")
+    put(repository, "main", "/main/a", 1, 1)
+    repository.merge("third", "main")
+    put(repository, "main", "/work/a", 0, 7)
+    tip = repository.squash("main", since, message="one")
+    graph = repository.ancestry_graph()
+    assert [row.merged_ids for row in graph.rows if row.id == tip] == [tuple(tips)]
+    assert f"[merges {tips[0]}, {tips[1]}]" in str(graph)
+    assert graph.to_svg().count("dasharray") == 2
+    assert repository.merge("work", "main") == repository.merge("third", "main") == tip
+    storage = in_memory_storage()
+    repository.migrate(storage, generation="store")
+    for each in (repository, Repository.open(storage)):
+        for branch in ("work", "third"):
+            put(each, branch, f"/{branch}/a", 1, 6)
+            each.merge(branch, "main")
+        found = first_bytes(each, "main")
+        assert (found["/work/a"], found["/third/a"]) == ({0: 7, 1: 6}, {0: 1, 1: 6})
+
+
+@pytest.mark.usefixtures("each_generation")
+def test_branches_that_were_merged_may_be_collected() -> None:
+    repo = make()
+    for branch in ("one", "two", "three"):
+        repo.create_branch(branch, "main")
+    for place, branch in enumerate(("main", "one", "two", "three")):
+        fill(repo, place + 1, branch, slice(place, place + 1))
+    repo.merge("one", "main")
+    repo.merge("one", "two")
+    elsewhere = Repository.open(ForwardingStorage(repo.storage))  # shares no caches
+    assert elsewhere.diff(from_branch="one", to_branch="two") is not None
+    repo.delete_branch("one")
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+    repo.merge("three", "main")
+    assert values(repo, branch="main") == [1, 2, 0, 4]
+    # What both have merged would be the best base, and is not there any more.
+    elsewhere.merge("two", "main")
+    assert values(repo, branch="main") == [1, 2, 3, 4]
+    assert repo.verify(deep=True).is_clean
+
+
+@pytest.mark.usefixtures("each_generation")
+@pytest.mark.parametrize("is_squashed", [False, True])
+def test_a_branch_that_parted_from_one_that_is_gone(is_squashed: bool) -> None:
+    """The merge remembers which commits came along with the tip that was collected."""
+    repo = make()
+    since = repo.lookup_branch("main")
+    repo.create_branch("one", "main")
+    fill(repo, 1, "one", slice(0, 1))
+    repo.create_branch("two", "one")
+    fill(repo, 2, "one", slice(1, 2))
+    fill(repo, 5, chunks=slice(3, 4))
+    repo.merge("one", "main")
+    fill(repo, 0, chunks=slice(0, 1))
+    fill(repo, 3, "two", slice(2, 3))
+    if is_squashed:
+        repo.squash("main", since, message="one")
+    repo.delete_branch("one")
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 1 + 3 * is_squashed
+    repo.merge("two", "main")
+    assert values(repo, branch="main") == [0, 2, 3, 5], "what was put right stays so"
+    storage = in_memory_storage()
+    repo.migrate(storage, generation="store")
+    copied = Repository.open(storage)
+    fill(copied, 4, "two", slice(2, 3))
+    copied.merge("two", "main")
+    assert values(copied, branch="main") == [0, 2, 4, 5]
+
+
+def test_a_merge_tells_of_the_newest_commits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icefloe.model.snapshot.MAX_MERGED_LINE", 2)
+    repository = parted("repository")
+    line = [put(repository, "work", "/work/a", place, 1) for place in range(4)]
+    tip = repository.merge("work", "main")
+    found = repository._context.files.read_snapshot(SnapshotId.parse(tip))
+    assert [str(each) for each in found.merged_ids()] == line[-1:]
+    assert [str(each) for each in found.merged_line()] == line[2:0:-1]
+    assert not found.public_metadata()
 
 
 def test_a_commit_that_created_arrays_is_picked_and_merged_later(repository: Repository) -> None:

@@ -11,13 +11,14 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe import ProblemKind, Repository, RepositoryConfig
+from icefloe import ConflictDetector, ProblemKind, Repository, RepositoryConfig
 from icefloe.errors import FormatError
 from icefloe.maintenance.verification import _overlapping
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
+from tests.formats import GENERATIONS, chosen
 from tests.integration.maintained import NATIVE, PACKED, fill, make, names
 
 if TYPE_CHECKING:
@@ -79,6 +80,46 @@ def test_a_sound_repository_has_no_problems(generation: str, spec_version: int |
     repo.rewrite_manifests("again", branch="dev")
     repo.expire_snapshots(keep_last=2)
     assert repo.verify(deep=True).problems == ()
+
+
+def amended(repo: Repository, chunks: slice) -> None:
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[chunks] = 5
+    session.amend("after")
+
+
+def renamed(repo: Repository, _: slice) -> None:
+    session = repo.writable_session("main")
+    session.move("/a", "/b")
+    session.amend("after")
+    repo.rewrite_manifests("tidy", branch="main", commit_method="amend")
+
+
+def squashed(repo: Repository, chunks: slice) -> None:
+    fill(repo, 5, chunks=chunks)
+    repo.squash("main", "main~2", message="one")
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("replace", [amended, renamed, squashed])
+def test_what_takes_the_place_of_a_compaction_is_sound(
+    generation: str, replace: Callable[[Repository, slice], None]
+) -> None:
+    with chosen(generation):
+        repo = make(NATIVE)
+    fill(repo, 1)
+    fill(repo, 2, chunks=slice(0, 1))
+    writer = repo.writable_session("main")
+    repo.compact(branch="main")
+    replace(repo, slice(0, 1))
+    assert repo.verify(deep=True).problems == ()
+    told = json.loads(repo.inspect_transaction_log("main"))["updated_chunks"].values()
+    assert [chunks["count"] for chunks in told] == ([] if replace is renamed else [4])
+    if replace is renamed:
+        # Nobody has to rebase over chunks that only moved.
+        zarr.open_array(writer.store, path="a")[1] = 9
+        writer.commit("beside it", rebase_with=ConflictDetector())
+        assert repo.verify(deep=True).is_clean
 
 
 def test_orphans_are_listed_and_are_no_fault() -> None:

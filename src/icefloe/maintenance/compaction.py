@@ -30,9 +30,9 @@ from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import MOVED_CHUNKS
+from icefloe.versioning.branch_moves import take_back
 from icefloe.versioning.commit import CommitMessage, write_commit
-from icefloe.versioning.doomed import pinned
-from icefloe.versioning.leases import Lease
+from icefloe.versioning.doomed import SnapshotLease
 from icefloe.versioning.manifest_writer import ManifestWriter
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
+    from icefloe.versioning.leases import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,10 @@ def compact_branch(
             chosen.live_bytes,
             chosen.file_bytes,
         )
-    with Lease(context.storage, holder="compaction") as lease:
+    # On what it reads, too: with a branch of its own it does not matter where the other one goes.
+    with SnapshotLease(
+        context.storage, context.format.layout, [base.id], holder="compaction"
+    ) as lease:
         mover = ChunkMover(context, base, options.pack_bytes)
         for node in nodes:
             mover.add(node, chosen.files)
@@ -132,7 +136,7 @@ def compact_branch(
         if to_branch is None:
             snapshot_id = _publish(context, tip, moves, said, lease)
         else:
-            snapshot_id = _start_branch(context, to_branch, base, moves, said)
+            snapshot_id = _start_branch(context, to_branch, base, moves, said, lease)
     return CompactionSummary(
         snapshot_id,
         len(chosen.files),
@@ -255,11 +259,7 @@ def _publish(
             time.sleep(random.uniform(0, pause) / 1000)
             current = context.refs.tip(tip.branch)
             # After that: a collection that comes later moves the branch again.
-            if not lease.renew():
-                raise SessionStateError(
-                    "the compaction was suspended for longer than its lease held, and what it "
-                    "wrote may have been collected; run it again"
-                ) from None
+            _check(lease)
         else:
             return str(snapshot.id)
     raise ConflictError(
@@ -274,6 +274,7 @@ def _start_branch(
     base: Snapshot,
     moves: dict[NodeId, list[Move]],
     said: CommitMessage,
+    lease: Lease,
 ) -> str:
     """Commit the moves as the beginning of a new branch; the other one may move meanwhile."""
     rewritten = _rewrite(context, base, moves)
@@ -281,9 +282,23 @@ def _start_branch(
     snapshot = write_commit(
         context.files, rewritten, ChangeSet(rewritten.nodes), said, context.settings
     )
-    with pinned(context.storage, context.format.layout, base.id):
-        context.refs.create_branch(branch, snapshot.id)
+    tip = context.refs.create_branch(branch, snapshot.id)
+    try:
+        # After that: a collection that comes later sees the branch.
+        _check(lease)
+    except SessionStateError:
+        take_back(context.refs, tip)
+        raise
     return str(snapshot.id)
+
+
+def _check(lease: Lease) -> None:
+    """Raise SessionStateError unless nothing that the lease protects can have been collected."""
+    if not lease.renew():
+        raise SessionStateError(
+            "the compaction was suspended for longer than its lease held, and what it wrote may "
+            "have been collected; run it again"
+        ) from None
 
 
 def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) -> Snapshot | None:

@@ -24,6 +24,7 @@ from icefloe.maintenance.cutoff import as_moment
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
+from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.cuts import Cuts, SeenCuts
 from icefloe.versioning.history import History
 
@@ -103,9 +104,7 @@ def expire(
     _check_policies(branches, "branches", context.refs.branches)
     _check_policies(tags, "tags", context.refs.tags)
     plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
-    if not dry_run:
-        _carry_out(context, plan)
-    return plan
+    return plan if dry_run else _carry_out(context, plan)
 
 
 def _check_policies(
@@ -133,18 +132,37 @@ def _check_policies(
             )
 
 
-def _carry_out(context: Context, plan: ExpiryPlan) -> None:
+def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:
+    """Do what is planned; returns what was done: branches that moved meanwhile stay."""
     cuts = Cuts(context.storage)
     for snapshot_id, root in plan.cuts.items():
         cuts.add(snapshot_id, root)
-    for branch in plan.branches:
+    kept = [branch for branch in plan.branches if not _is_deleted(context, branch, plan.expired)]
+    shown: set[SnapshotId] = set()
+    for branch in kept:
+        logger.info("branch %r moved and is not deleted", branch)
         tip = context.refs.tip(branch)
-        if tip is not None and tip.snapshot_id in plan.expired:
-            try:
-                context.refs.advance(tip, None)
-            except ConflictError:
-                logger.info("branch %r moved and is not deleted", branch)
+        if tip is not None and tip.snapshot_id is not None:
+            shown.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
     logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
+    return ExpiryPlan(
+        plan.expired - shown,
+        plan.cuts,
+        tuple(branch for branch in plan.branches if branch not in kept),
+    )
+
+
+def _is_deleted(context: Context, branch: str, expired: frozenset[SnapshotId]) -> bool:
+    """Delete a branch that stands at a snapshot which has expired; False if it does not."""
+    refs = context.refs
+    tip = refs.tip(branch)
+    if tip is None or tip.snapshot_id not in expired:
+        return False
+    try:
+        moved_from(refs, tip, lambda place: refs.advance(place, None))
+    except ConflictError:
+        return False
+    return True
 
 
 class _Ref(NamedTuple):

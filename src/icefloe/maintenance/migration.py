@@ -40,7 +40,13 @@ from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import MERGED_KEY, AttributesFileInfo, FileSum, Snapshot, SnapshotStub
+from icefloe.model.snapshot import (
+    AttributesFileInfo,
+    FileSum,
+    Snapshot,
+    SnapshotStub,
+    merged_mark,
+)
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
 from icefloe.storage.probe import ensure_conditional_writes
@@ -364,8 +370,9 @@ class _Migration:
             for name, value in snapshot.metadata.items()
             if name not in {NEXT_NODE, NODE_NUMBERS}
         }
-        if isinstance(merged := metadata.get(MERGED_KEY), str):
-            metadata[MERGED_KEY] = str(narrow(SnapshotId.parse(merged)))
+        metadata |= merged_mark(
+            map(narrow, snapshot.merged_ids()), map(narrow, snapshot.merged_line())
+        )
         if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
             metadata[NEXT_NODE] = self._ids.num_nodes
         return msgspec.structs.replace(

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from icefloe.errors import InvalidInputError
 from icefloe.model.ids import AttributesId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 FIRST_MESSAGE = "Repository initialized"
 INTERNAL_PREFIX = "__icefloe."
 """Metadata keys that start so are ours and not shown to users."""
 MERGED_KEY = f"{INTERNAL_PREFIX}merged"
-"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there."""
+"""In the metadata of a snapshot: the tip that it merged, so that the next merge starts there.
+
+A list of them if it took the place of several merges."""
+MERGED_LINE = f"{INTERNAL_PREFIX}merged-line"
+"""The commits that came along with them. Some may be on other branches when those tips are gone."""
+MAX_MERGED_LINE = 1000
+"""The newest ones are enough: where branches part is seldom long ago."""
 MOVED_CHUNKS = f"{INTERNAL_PREFIX}moved-chunks"
 """Commits with this property moved chunks without changing a byte of them."""
 
@@ -73,6 +83,39 @@ class Snapshot(Record, frozen=True, eq=False):
         """This snapshot as its descendants remember it."""
         return SnapshotStub(self.id, self.written_at, self.message)
 
+    def merged_ids(self) -> tuple[SnapshotId, ...]:
+        """The tips of other branches that it merged, the newest merge first."""
+        return self._ids(MERGED_KEY)
+
+    def merged_line(self) -> tuple[SnapshotId, ...]:
+        """The commits that these tips brought along, newest first."""
+        return self._ids(MERGED_LINE)
+
+    def _ids(self, key: str) -> tuple[SnapshotId, ...]:
+        found = self.metadata.get(key)
+        texts = found if isinstance(found, list) else [found]
+        return tuple(filter(None, map(_parsed, texts)))
+
     def public_metadata(self) -> dict[str, Any]:
         """The properties that users see."""
         return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}
+
+
+def _parsed(text: object) -> SnapshotId | None:
+    """An id that somebody wrote into metadata; None if it is none."""
+    try:
+        return SnapshotId.parse(text) if isinstance(text, str) else None
+    except InvalidInputError:
+        return None
+
+
+def merged_mark(merged: Iterable[SnapshotId], line: Iterable[SnapshotId]) -> dict[str, Any]:
+    """Metadata that says which tips a snapshot merged, with which commits, newest first."""
+    tips = list(dict.fromkeys(map(str, merged)))
+    commits = list(dict.fromkeys(map(str, line)))[:MAX_MERGED_LINE]
+    mark: dict[str, Any] = {}
+    if tips:
+        mark[MERGED_KEY] = tips[0] if len(tips) == 1 else tips
+    if commits:
+        mark[MERGED_LINE] = commits
+    return mark

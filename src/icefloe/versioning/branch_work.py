@@ -6,8 +6,11 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,16 +21,18 @@ from icefloe.changes.solvers import MergeSolver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
+    ObjectNotFoundError,
     RebaseFailedError,
     RefNotFoundError,
     SessionStateError,
+    SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_index import ChunkIndex
-from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import MERGED_KEY
+from icefloe.model.snapshot import merged_mark
 from icefloe.storage.probe import ensure_conditional_writes
-from icefloe.versioning.commit import CommitMessage, write_commit
+from icefloe.versioning.branch_moves import moved_from
+from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.doomed import SnapshotLease, pinned
 from icefloe.versioning.operations import OperationLog
@@ -40,10 +45,30 @@ if TYPE_CHECKING:
     from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
+    from icefloe.model.ids import SnapshotId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
+
+
+class _Contained(NamedTuple):
+    """What a snapshot contains, by descent or by merges, back to some common ancestor."""
+
+    tip: SnapshotId
+    oldest: SnapshotId
+    times: dict[SnapshotId, datetime]
+    """When those were written that are there."""
+    told: set[SnapshotId]
+    """What merges tell of in addition, whether it is there or not."""
+
+    def all(self) -> set[SnapshotId]:
+        return self.times.keys() | self.told
+
+    def line_beyond(self, other: _Contained) -> list[SnapshotId]:
+        """The commits before the tip that another one does not contain, newest first."""
+        new = self.times.keys() - other.all() - {self.tip}
+        return sorted(new, key=lambda each: self.times[each], reverse=True)
 
 
 class BranchWork:
@@ -70,14 +95,17 @@ class BranchWork:
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
         assert target.snapshot_id is not None
-        base_id = self._merge_base(source.id, target.snapshot_id)
+        oldest = self._common_ancestor(source.id, target.snapshot_id)
+        mine = self._contained(source.id, oldest)
+        theirs = self._contained(target.snapshot_id, oldest)
+        base_id = self._merge_base(mine, theirs)
         if base_id == source.id:
             return str(target.snapshot_id)
         is_contained = base_id == target.snapshot_id
         if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
-        said.metadata[MERGED_KEY] = str(source.id)
+        said.metadata.update(merged_mark([source.id], mine.line_beyond(theirs)))
         base = self._context.files.read_snapshot(base_id)
         # That the other branch took over all of this one, and no more, needs no commit.
         keep_empty = not is_contained or not fast_forward
@@ -116,26 +144,32 @@ class BranchWork:
         """See Repository.squash."""
         context = self._context
         ensure_conditional_writes(context.storage)
-        tip = self._live_tip(branch)
+        said = self._said(message, metadata)
+        squashed = partial(self._squash, since=since, said=said)
+        return moved_from(context.refs, self._live_tip(branch), squashed)
+
+    def _squash(self, tip: BranchTip, since: SnapshotId, said: CommitMessage) -> str:
+        context = self._context
         newest = self._snapshot(tip)
         changes = None
         if since != newest.id and context.history.shows(since, newest.id):
             changes = context.history.changes_between(since, newest.id)
         if changes is None:
             raise InvalidInputError(
-                f"cannot squash {branch!r}: {since} is not an earlier snapshot of it"
+                f"cannot squash {tip.branch!r}: {since} is not an earlier snapshot of it"
             )
+        gone = takewhile(lambda each: each.id != since, context.history.ancestry(newest.id))
         snapshot = write_commit(
             context.files,
-            newest,
+            as_one(gone),
             ChangeSet(newest.nodes),
-            self._said(message, metadata),
+            said,
             context.settings,
             parent=context.files.read_snapshot(since),
             replaced=changes,
         )
         context.refs.advance(tip, snapshot.id)
-        self._note("squash", branch, newest.id, snapshot.id)
+        self._note("squash", tip.branch, newest.id, snapshot.id)
         return str(snapshot.id)
 
     def publish(self, from_branch: str, to_branch: str) -> str:
@@ -153,10 +187,13 @@ class BranchWork:
                 str(source.snapshot_id),
                 str(target.snapshot_id),
             )
-        with self._pinned(source.snapshot_id):
-            self._context.refs.advance(target, source.snapshot_id)
+        moved_from(self._context.refs, target, partial(self._forward, to=source.snapshot_id))
         self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
+
+    def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
+        with self._pinned(to):
+            self._context.refs.advance(tip, to)
 
     def _note(self, kind: str, branch: str, before: SnapshotId, after: SnapshotId) -> None:
         """Write down what no commit tells: that a branch moved, and from where."""
@@ -261,29 +298,53 @@ class BranchWork:
         """Whether one snapshot follows another, commit by commit; merges do not count."""
         return self._context.history.between(ancestor, snapshot_id) is not None
 
-    def _merge_base(self, source: SnapshotId, target: SnapshotId) -> SnapshotId:
-        """The newest snapshot that both branches contain, by descent or by earlier merges."""
-        history = self._context.history
-        common = history.common_ancestor(source, target)
+    def _common_ancestor(self, source: SnapshotId, target: SnapshotId) -> Snapshot:
+        common = self._context.history.common_ancestor(source, target)
         if common is None:
             raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
-        oldest = self._context.files.read_snapshot(common)
-        mine, theirs = self._contained(source, oldest), self._contained(target, oldest)
-        return max(mine.keys() & theirs.keys(), key=lambda snapshot_id: mine[snapshot_id])
+        return self._context.files.read_snapshot(common)
 
-    def _contained(self, start: SnapshotId, oldest: Snapshot) -> dict[SnapshotId, datetime]:
-        """The snapshots that one contains, with their times, back to the first common one."""
-        found = {oldest.id: oldest.written_at}
-        waiting = [start]
-        while waiting:
-            for snapshot in self._context.history.ancestry(waiting.pop()):
-                if snapshot.id in found or snapshot.written_at < oldest.written_at:
-                    break
-                found[snapshot.id] = snapshot.written_at
-                merged = snapshot.metadata.get(MERGED_KEY)
-                if isinstance(merged, str):
-                    waiting.append(SnapshotId.parse(merged))
+    def _merge_base(self, source: _Contained, target: _Contained) -> SnapshotId:
+        """The newest snapshot that both branches contain, by descent or by earlier merges."""
+        times = {**source.times, **target.times}
+        both = source.all() & target.all()
+        unknown = [each for each in both if each not in times]
+        for snapshot in self._context.files.in_parallel(self._context.history.find, unknown):
+            if snapshot is not None:
+                times[snapshot.id] = snapshot.written_at
+        known = sorted(both & times.keys(), key=lambda each: times[each], reverse=True)
+        staying = {source.tip, target.tip, source.oldest}
+        return next(each for each in known if each in staying or self._exists(each))
+
+    def _contained(self, start: SnapshotId, oldest: Snapshot) -> _Contained:
+        """The snapshots that one contains, back to the first common one."""
+        found = _Contained(start, oldest.id, {oldest.id: oldest.written_at}, set())
+        merged: list[SnapshotId] = []
+        self._walk(start, oldest, found, merged)
+        while merged:
+            # A branch that was merged may have been deleted and collected since.
+            with contextlib.suppress(SnapshotNotFoundError):
+                self._walk(merged.pop(), oldest, found, merged)
         return found
+
+    def _walk(
+        self, start: SnapshotId, oldest: Snapshot, found: _Contained, merged: list[SnapshotId]
+    ) -> None:
+        """Note a snapshot and its ancestors, and what they merged."""
+        for snapshot in self._context.history.ancestry(start):
+            if snapshot.id in found.times or snapshot.written_at < oldest.written_at:
+                break
+            found.times[snapshot.id] = snapshot.written_at
+            found.told.update(snapshot.merged_line())
+            merged += snapshot.merged_ids()
+
+    def _exists(self, snapshot_id: SnapshotId) -> bool:
+        """Whether a snapshot is there, whatever we remember of it."""
+        try:
+            self._context.storage.head(self._context.format.layout.snapshot(snapshot_id))
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _parent(self, snapshot: Snapshot) -> Snapshot:
         if snapshot.parent_id is None:

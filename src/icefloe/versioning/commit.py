@@ -14,18 +14,22 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from icefloe.changes.logs import combine
 from icefloe.files.attributes import split_document
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
-from icefloe.model.snapshot import Snapshot
+from icefloe.model.snapshot import MOVED_CHUNKS, Snapshot, merged_mark
+from icefloe.model.transaction_log import TransactionLog
+from icefloe.versioning.history import compared_step
 from icefloe.versioning.manifest_writer import ManifestWriter, touched_together
 from icefloe.versioning.node_numbers import number_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.settings import Settings
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.snapshot import AttributesFileInfo
-    from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.manifest_writer import WrittenManifests
 
 logger = logging.getLogger(__name__)
@@ -65,7 +68,8 @@ def write_commit(
 ) -> Snapshot:
     """Write everything of a commit but its publication; returns the new snapshot.
 
-    An amended commit has the parent of `base`, and takes along the log of what it replaces.
+    An amended commit has the parent of `base`, and takes along the log of what it replaces and
+    what that remembers: see `as_one` for who replaces more than `base`.
     `are_known` says that new nodes come from another branch, where they have ids already.
     """
     parent = parent or base
@@ -79,13 +83,9 @@ def write_commit(
         files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
     nodes = base.nodes.renamed(written.replaced).spliced(edits)
-    snapshot_id = SnapshotId.random()
     log = changes.log(written.touched)
-    log_file = files.write_transaction_log(
-        snapshot_id, log if replaced is None else combine([replaced, log])
-    )
     snapshot = Snapshot(
-        id=snapshot_id,
+        id=SnapshotId.random(),
         parent_id=parent.id,
         written_at=_after(base.written_at),
         started_at=said.started_at,
@@ -96,10 +96,47 @@ def write_commit(
         manifests=_listed_manifests(base, nodes, written.infos),
         attribute_files=_listed_attribute_files(base, nodes, new_file),
         nodes=nodes,
-        log_file=log_file,
         parent_file=parent.own_file,
     )
-    return files.write_snapshot(snapshot)
+    if replaced is not None:
+        log = combine([replaced, log])
+        snapshot, log = _in_place_of(files, base, parent, snapshot, log)
+    log_file = files.write_transaction_log(snapshot.id, log)
+    return files.write_snapshot(msgspec.structs.replace(snapshot, log_file=log_file))
+
+
+def as_one(commits: Iterator[Snapshot]) -> Snapshot:
+    """The newest of some commits, given newest first, remembering what all of them do.
+
+    As the base of a commit that takes the place of all of them.
+    """
+    newest = next(commits)
+    merged, line = list(newest.merged_ids()), list(newest.merged_line())
+    moved = bool(newest.metadata.get(MOVED_CHUNKS))
+    for commit in commits:
+        merged += commit.merged_ids()
+        line += commit.merged_line()
+        moved |= bool(commit.metadata.get(MOVED_CHUNKS))
+    marks = merged_mark(merged, line) | ({MOVED_CHUNKS: True} if moved else {})
+    return msgspec.structs.replace(newest, metadata={**newest.metadata, **marks})
+
+
+def _in_place_of(
+    files: MetadataFiles, base: Snapshot, parent: Snapshot, snapshot: Snapshot, log: TransactionLog
+) -> tuple[Snapshot, TransactionLog]:
+    """A snapshot that takes the place of `base`, and its log, with what that one remembers.
+
+    Without it, later merges would take for new what was merged before.
+    """
+    marks = merged_mark(base.merged_ids(), base.merged_line())
+    if base.metadata.get(MOVED_CHUNKS):
+        if not log.updated_chunks:
+            marks[MOVED_CHUNKS] = True
+        elif files.format.generation.keeps_logs:
+            # The mark is about all chunks of a commit. Without it, those that moved have changed.
+            chunks = compared_step(files, parent, snapshot).updated_chunks
+            log = combine([log, TransactionLog(updated_chunks=chunks)])
+    return msgspec.structs.replace(snapshot, metadata={**marks, **snapshot.metadata}), log
 
 
 def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:

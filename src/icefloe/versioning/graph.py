@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.model.record import Record
-from icefloe.model.snapshot import MERGED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +25,13 @@ class GraphRow(Record, frozen=True):
     message: str
     branches: tuple[str, ...]
     tags: tuple[str, ...]
-    merged_id: str | None = None
-    """The tip of another branch that it merged."""
+    merged_ids: tuple[str, ...] = ()
+    """The tips of other branches that it merged: of one, or of all whose merges it replaced."""
+
+    @property
+    def merged_id(self) -> str | None:
+        """The tip of another branch that it merged, the last one of several."""
+        return self.merged_ids[0] if self.merged_ids else None
 
 
 class AncestryGraph:
@@ -73,7 +77,7 @@ class AncestryGraph:
                     s.message,
                     tuple(branches.get(s.id, ())),
                     tuple(tags.get(s.id, ())),
-                    merged.get(s.id),
+                    merged.get(s.id, ()),
                 )
                 for s in ordered
             ]
@@ -85,7 +89,7 @@ class AncestryGraph:
             row = step.row
             marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
             title = _title(row)
-            merged = "" if row.merged_id is None else f" [merges {row.merged_id}]"
+            merged = f" [merges {', '.join(row.merged_ids)}]" if row.merged_ids else ""
             lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}{merged}")
             if step.ends is not None:
                 # Two lines of history meet: the one further right ends here.
@@ -106,7 +110,7 @@ class AncestryGraph:
             places[step.row.id] = (step.place, number)
             width = max(width, step.width)
         text_at = _LANE * width + _LANE
-        lines = [_svg_merge(places, row) for row in self.rows]
+        lines = [_svg_merge(places, row, each) for row in self.rows for each in row.merged_ids]
         lines += [_svg_line(places, row) for row in self.rows]
         dots = [_svg_row(places[row.id], row, text_at) for row in self.rows]
         longest = max((len(_svg_text(row)) for row in self.rows), default=0)
@@ -144,21 +148,17 @@ class AncestryGraph:
             yield _Step(row, place, width, ends)
 
 
-def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, str]:
-    """What each snapshot merged, of those that are merges."""
+def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
+    """What each snapshot merged."""
 
-    def merged_by(snapshot_id: SnapshotId) -> object:
+    def merged_by(snapshot_id: SnapshotId) -> tuple[str, ...]:
         try:
-            return history.files.read_snapshot(snapshot_id).metadata.get(MERGED_KEY)
+            return tuple(map(str, history.files.read_snapshot(snapshot_id).merged_ids()))
         except SnapshotNotFoundError:
-            return None  # old layouts remember a first snapshot that has no file
+            return ()  # old layouts remember a first snapshot that has no file
 
     found = history.files.in_parallel(merged_by, snapshots)
-    return {
-        snapshot_id: merged
-        for snapshot_id, merged in zip(snapshots, found, strict=True)
-        if isinstance(merged, str)
-    }
+    return dict(zip(snapshots, found, strict=True))
 
 
 class _Step(NamedTuple):
@@ -213,8 +213,8 @@ def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
     return f'<path d="{path}" stroke="{stroke}" stroke-width="2" fill="none"/>'
 
 
-def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
-    merged = places.get(row.merged_id or "")
+def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow, merged_id: str) -> str:
+    merged = places.get(merged_id)
     if merged is None:
         return ""
     (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(merged)

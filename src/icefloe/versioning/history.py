@@ -189,7 +189,7 @@ class History:
                 snapshot = self.files.read_snapshot(known[-1].id)
                 continue
             # A layout whose snapshots know their parent only.
-            parent = self._read_if_present(parent_id)
+            parent = self.find(parent_id)
             if parent is None:
                 return
             _refuse_cycle(parent_id, seen)
@@ -235,7 +235,7 @@ class History:
             ids = _as_far_as_kept(known[:read_ahead], cuts)
             read_ahead = min(2 * read_ahead, self._read_ahead)
             for ancestor_id, ancestor in zip(
-                ids, self.files.in_parallel(self._read_if_present, ids), strict=True
+                ids, self.files.in_parallel(self.find, ids), strict=True
             ):
                 if ancestor is None:
                     yield from self._instead_of_missing(snapshot, ancestor_id)
@@ -263,7 +263,8 @@ class History:
             str(missing),
         )
 
-    def _read_if_present(self, snapshot_id: SnapshotId) -> Snapshot | None:
+    def find(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        """A snapshot, if it is there."""
         try:
             return self.files.read_snapshot(snapshot_id)
         except SnapshotNotFoundError:
@@ -324,7 +325,7 @@ class History:
         snapshot = self.files.read_snapshot(snapshot_id)
         if snapshot.parent_id is None:
             return self._all_new(snapshot)
-        parent = self._read_if_present(snapshot.parent_id)
+        parent = self.find(snapshot.parent_id)
         return None if parent is None else compared_step(self.files, parent, snapshot)
 
     def _all_new(self, snapshot: Snapshot) -> TransactionLog:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.changes.change_set import ChangeSet
@@ -23,6 +24,7 @@ from icefloe.formats.registry import detect, discover, format_for
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
+from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.commit import CommitMessage, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
 from icefloe.versioning.context import Context, VirtualAccess
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.formats.port import BranchTip
     from icefloe.maintenance.materialize import Materialized
     from icefloe.maintenance.virtual_sources import VirtualSourcesReport
     from icefloe.model.ids import SnapshotId
@@ -325,11 +328,17 @@ class Repository(BranchedRepository):
         )
         context = self._context
         ensure_conditional_writes(context.storage)
-        tip = self._live_tip(branch)
+        rewrite = partial(self._rewrite_manifests, said=said, is_amended=commit_method == "amend")
+        snapshot_id = moved_from(context.refs, self._live_tip(branch), rewrite)
+        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": snapshot_id})
+        return snapshot_id
+
+    def _rewrite_manifests(self, tip: BranchTip, said: CommitMessage, *, is_amended: bool) -> str:
+        context = self._context
         assert tip.snapshot_id is not None
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
-        if commit_method == "amend":
+        if is_amended:
             parent, replaced = context.history.replaceable(base)
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
@@ -342,7 +351,6 @@ class Repository(BranchedRepository):
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)
-        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": str(snapshot.id)})
         return str(snapshot.id)
 
     # --- chunks of other files

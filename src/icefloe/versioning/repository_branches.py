@@ -14,6 +14,7 @@ from icefloe.errors import (
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.async_twin import async_twin
+from icefloe.versioning.branch_moves import moved_from, take_back
 from icefloe.versioning.branch_work import BranchWork
 from icefloe.versioning.history import Version, check_new_name
 from icefloe.versioning.repository_history import RepositoryHistory
@@ -39,7 +40,7 @@ class BranchedRepository(RepositoryHistory):
             try:
                 pin.confirm()
             except SnapshotNotFoundError:
-                self._context.refs.advance(tip, None)
+                take_back(self._context.refs, tip)
                 raise
         self._note("create_branch", {"branch": branch, "snapshot_id": str(target)})
 
@@ -65,8 +66,13 @@ class BranchedRepository(RepositoryHistory):
                 from_snapshot_id,
                 str(tip.snapshot_id),
             )
-        with self._pinned(snapshot_id) as (target, _):
-            self._context.refs.advance(tip, target)
+        target = self._resolve(snapshot_id=snapshot_id)
+
+        def move(place: BranchTip) -> None:
+            with self._pinned(str(target)):
+                self._context.refs.advance(place, target)
+
+        moved_from(self._context.refs, tip, move)
         moved = {"branch": branch, "from": str(tip.snapshot_id), "to": str(target)}
         self._note("reset_branch", moved)
 
@@ -75,7 +81,8 @@ class BranchedRepository(RepositoryHistory):
         if branch == MAIN:
             raise InvalidInputError("main branch cannot be deleted")
         tip = self._live_tip(branch)
-        self._context.refs.advance(tip, None)
+        refs = self._context.refs
+        moved_from(refs, tip, lambda place: refs.advance(place, None))
         self._note("delete_branch", {"branch": branch, "snapshot_id": str(tip.snapshot_id)})
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
