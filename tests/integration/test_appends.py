@@ -243,3 +243,88 @@ def test_linked_tiles_are_left_to_the_other_solver_chunk_by_chunk(cut: Repositor
     ours.commit("ours", rebase_with=AppendSolver("time", others))
     found = zarr.open_array(cut.readonly_session("main").store, path="a", mode="r")
     assert found[:].tolist() == [9, 7]
+
+
+# --- branches
+
+
+def parted(repository: Repository, ours: tuple[int, int], theirs: tuple[int, int]) -> str:
+    """Let a branch and main append values, so many times; returns the commit of the branch."""
+    repository.create_branch("work", repository.lookup_branch("main"))
+    tips = {}
+    for branch, (value, steps) in (("work", ours), ("main", theirs)):
+        session = repository.writable_session(branch)
+        append(session, value, steps)
+        tips[branch] = session.commit(f"{steps} times {value}")
+    return tips["work"]
+
+
+def native_repository() -> Repository:
+    config = RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repository = Repository.create(in_memory_storage(), config, **how())
+    session = repository.writable_session("main")
+    root = zarr.create_group(session.store)
+    for name, shape, names in (("values", (4, 3), ("time", "x")), ("time", (4,), ("time",))):
+        chunks = (2,) * len(shape)
+        root.create_array(name, shape=shape, chunks=chunks, dtype="i4", dimension_names=names)[
+            :
+        ] = 0
+    session.commit("four steps")
+    return repository
+
+
+@pytest.mark.parametrize("ours", [(7, 2), (7, 5), (8, 2), (8, 6), (8, 3)], ids=str)
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("is_picked", [False, True])
+def test_appends_of_branches_follow_each_other(
+    repository: Repository, ours: tuple[int, int], is_native: bool, is_picked: bool
+) -> None:
+    """As in a rebase, also if both appended the same, or equally much."""
+    repository = native_repository() if is_native else repository
+    before = values(repository)[0]
+    commit = parted(repository, ours, (8, 2))
+    solver = AppendSolver("time")
+    if is_picked:
+        repository.cherry_pick(commit, branch="main", solver=solver)
+    else:
+        repository.merge("work", "main", solver=solver)
+    times, found = values(repository)
+    assert times == [*before, 8, 8, *[ours[0]] * ours[1]]
+    assert found[4:, 0].tolist() == times[4:]
+    assert repository.verify(deep=True).is_clean
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_merge_of_appends_says_how(repository: Repository, steps: int) -> None:
+    parted(repository, (7, steps), (8, 2))
+    with pytest.raises(RebaseFailedError, match=r"rebase with AppendSolver\('time'\)"):
+        repository.merge("work", "main")
+
+
+def test_other_changes_of_arrays_that_both_appended_to(repository: Repository) -> None:
+    repository.create_branch("work", repository.lookup_branch("main"))
+    for branch, value in (("work", 7), ("main", 8)):
+        session = repository.writable_session(branch)
+        append(session, value)
+        time = zarr.open_array(session.store, path="time")
+        time[0:2] = 5  # on both
+        time[2:4] = 6 if branch == "work" else [2, 3]
+        session.commit(branch)
+    repository.merge("work", "main", solver=AppendSolver("time"))
+    assert values(repository)[0] == [5, 5, 6, 6, 8, 8, 7, 7]
+
+
+def test_what_was_appended_and_picked_is_not_appended_again() -> None:
+    repository = native_repository()
+    picked = parted(repository, (7, 2), (8, 2))
+    solver = AppendSolver("time")
+    repository.reset_branch("main", "main~1")
+    tip = repository.cherry_pick(picked, branch="main", solver=solver)
+    assert repository.cherry_pick(picked, branch="main", solver=solver) == tip
+    session = repository.writable_session("work")
+    append(session, 9)
+    more = session.commit("more")
+    with pytest.raises(RebaseFailedError, match="on both branches already"):
+        repository.merge("work", "main", solver=solver)
+    repository.cherry_pick(more, branch="main", solver=solver)
+    assert values(repository)[0] == [0, 0, 0, 0, 7, 7, 9, 9]

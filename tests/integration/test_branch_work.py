@@ -215,6 +215,16 @@ def test_a_picked_commit_does_not_conflict_with_a_later_merge(repository: Reposi
     assert chunks(repository, "/n") == {2: b"\x05", 3: b"\x06"}
 
 
+def test_a_conflict_in_an_array_that_both_took_over_has_its_path(repository: Repository) -> None:
+    created = commit(repository, "work", lambda s: s.set_document("/n", array()))
+    repository.cherry_pick(created, branch="main")
+    for branch, value in (("work", b"\x05"), ("main", b"\x06")):
+        commit(repository, branch, put("/n", 2, value=value))
+    with pytest.raises(RebaseFailedError, match="/n: ChunkDoubleUpdate") as caught:
+        repository.merge("work", "main")
+    assert [c.path for c in caught.value.conflicts] == ["/n"]
+
+
 def test_branches_of_different_repositories_have_nothing_in_common(repository: Repository) -> None:
     with pytest.raises(icefloe.RefNotFoundError):
         repository.merge("nowhere", "main")
@@ -272,6 +282,28 @@ def test_a_solver_in_plain_python_reads_the_values_of_both_sides(ours: int) -> N
     np.testing.assert_array_equal(x[:], [max(ours, 3), max(ours, 3), 1, 1])
     assert x.attrs["title"] == "mine and theirs"
     assert solver.seen[-1] == ("/x", ["/x"], ["/x"])
+
+
+class Seen(ConflictSolver):
+    """Keeps ours, and what our side looks like."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = places
+        self.values: list[bytes | None] = []
+
+    def resolve(self, conflict: Conflict, sides: Sides) -> VersionSelection:
+        self.values = [sides.ours.get_chunk(conflict.path, (place,)) for place in self.places]
+        return VersionSelection.UseOurs
+
+
+def test_a_solver_sees_all_of_our_side(repository: Repository) -> None:
+    """Also what the others have already."""
+    commit(repository, "work", put("/g/a", 1, 2, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 1, value=b"\x02"))
+    commit(repository, "main", put("/g/a", 2, value=b"\x03"))
+    solver = Seen(1, 2, 3)
+    repository.merge("work", "main", solver=solver)
+    assert solver.values == [b"\x02", b"\x02", b"\x01"]
 
 
 class Picky(ConflictSolver):
@@ -332,6 +364,27 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository
     commit(repository, "main", put("/g/a", 1, value=b"\x03"))
     with pytest.raises(RebaseFailedError, match="ChunkDoubleUpdate"):
         repository.revert(undone, branch="main")
+
+
+def test_a_revert_of_a_compaction_changes_nothing() -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repository = Repository.create(in_memory_storage(), config, **how())
+    make_tree(repository)
+    repository.create_branch("work", repository.lookup_branch("main"))
+    written = commit(repository, "main", put("/g/a", 1, value=b"\x02"))
+    moved = repository.compact(branch="main").snapshot_id
+    assert moved is not None
+    assert repository.revert(moved, branch="main") == moved
+    assert repository.cherry_pick(moved, branch="work") == repository.lookup_branch("work")
+    # What was written before comes back, and only that.
+    tip = repository.revert(written, branch="main")
+    diff = repository.diff(from_snapshot_id=moved, to_snapshot_id=tip)
+    assert diff.updated_chunks == {"/g/a": [[1]]}
+    assert chunks(repository)[1] == b"\x01"
+    commit(repository, "work", put("/g/a", 2, value=b"\x04"))
+    repository.merge("work", "main")
+    assert chunks(repository)[2] == b"\x04"
+    assert repository.verify(deep=True).is_clean
 
 
 def test_what_was_deleted_and_brought_back_can_be_changed_by_both(repository: Repository) -> None:
@@ -672,33 +725,41 @@ def test_reverting_that_an_array_grew_spares_what_was_written_there(
 writes = st.dictionaries(st.integers(0, 4), st.sampled_from([None, b"\x01", b"\x02", b"\x03"]))
 
 
-@given(ours=st.lists(writes, max_size=3), theirs=st.lists(writes, max_size=3), bulk=st.booleans())
+@given(
+    ours=st.lists(writes, max_size=3),
+    theirs=st.lists(writes, max_size=3),
+    compacted=st.none() | st.sets(st.sampled_from(["work", "main"])),
+)
 def test_a_merge_equals_the_merge_of_dictionaries(
-    ours: list[dict[int, bytes | None]], theirs: list[dict[int, bytes | None]], bulk: bool
+    ours: list[dict[int, bytes | None]],
+    theirs: list[dict[int, bytes | None]],
+    compacted: set[str] | None,
 ) -> None:
-    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0 if bulk else 512)
+    """In manifests, where `compacted` is None, as in files, wherever these are."""
+    threshold = 512 if compacted is None else 0
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=threshold)
     repository = Repository.create(in_memory_storage(), config, **how())
     make_tree(repository)
     repository.create_branch("work", repository.lookup_branch("main"))
-    base = {place: (value, "") for place, value in chunks(repository).items()}
+    base = chunks(repository)
     sides = {}
     for branch, edits in (("work", ours), ("main", theirs)):
-        # A chunk is its bytes, and in a file of its own also who wrote it; a missing one is None.
-        state: dict[int, tuple[bytes, str] | None] = {**base}
-        for number, edit in enumerate(edits):
+        state: dict[int, bytes | None] = {**base}
+        for edit in edits:
             session = repository.writable_session(branch)
             for place, value in edit.items():
+                state[place] = value
                 if value is None:
                     session.delete_chunk("/g/a", (place,))
-                    state[place] = None
                 else:
                     session.set_chunk("/g/a", (place,), value)
-                    state[place] = (value, f"{branch} {number}" if bulk else "")
             session.commit("edit", allow_empty=True)
+        if branch in (compacted or ()):
+            repository.compact(branch=branch)
         sides[branch] = {k: v for k, v in state.items() if v != base[k]}
     mine, other = sides["work"], sides["main"]
     disputed = {k for k in mine.keys() & other.keys() if mine[k] != other[k]}
-    expected = {k: v[0] for k, v in {**base, **other, **mine}.items() if v is not None}
+    expected = {k: v for k, v in {**base, **other, **mine}.items() if v is not None}
     if disputed:
         before = repository.lookup_branch("main")
         with pytest.raises(RebaseFailedError) as caught:

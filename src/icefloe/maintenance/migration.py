@@ -51,7 +51,7 @@ from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.context import Context, VirtualAccess
-from icefloe.versioning.cuts import SeenCuts
+from icefloe.versioning.cuts import Cuts, SeenCuts
 from icefloe.versioning.history import History
 from icefloe.versioning.leases import default_holder, lease_on_everything
 from icefloe.versioning.node_numbers import NEXT_NODE
@@ -183,6 +183,7 @@ class _Migration:
         self._copy_manifests(present)
         self._copy_attributes(present[ObjectKind.ATTRIBUTES])
         self._copy_snapshots(present)
+        self._copy_cuts()
         self._copy_config()
         self._target.sync()
         copy = Context(
@@ -355,6 +356,14 @@ class _Migration:
             file = codec.encode_snapshot(renamed)
             self._sums[new_id] = self._put(key, file.data, file.attributes)
             self._progress("snapshots", number + 1, len(self._parents))
+
+    def _copy_cuts(self) -> None:
+        """Say behind which snapshots something has expired: a merge must not start there."""
+        cuts = Cuts(self._target)
+        for snapshot_id in sorted(self._history.cuts.all() & self._parents.keys()):
+            parents = self._parents[snapshot_id]
+            if parents:
+                cuts.add(narrow(snapshot_id), narrow(parents[0].id))
 
     def _renamed(self, snapshot: Snapshot, log_file: FileSum | None) -> Snapshot:
         """A snapshot as the target has it."""

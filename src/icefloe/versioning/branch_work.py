@@ -6,35 +6,31 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.compare import same_refs
 from icefloe.changes.patches import patch
-from icefloe.changes.solvers import MergeSolver
+from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
-    ObjectNotFoundError,
     RebaseFailedError,
     RefNotFoundError,
     SessionStateError,
-    SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
-from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.snapshot import merged_mark
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.branch_moves import moved_from
 from icefloe.versioning.commit import CommitMessage, as_one, write_commit
 from icefloe.versioning.commit_metadata import check_message, plain_metadata
+from icefloe.versioning.done_alike import Meeting
 from icefloe.versioning.doomed import SnapshotLease, pinned
+from icefloe.versioning.merge_base import find_merge_base
+from icefloe.versioning.net_difference import net_difference
 from icefloe.versioning.operations import OperationLog
 from icefloe.versioning.rebase import MeetingView, back_off, rebase_changes
 from icefloe.versioning.session import looking_at
@@ -42,33 +38,16 @@ from icefloe.versioning.session import looking_at
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.formats.port import BranchTip
     from icefloe.model.ids import SnapshotId
-    from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.versioning.context import Context
 
-
-class _Contained(NamedTuple):
-    """What a snapshot contains, by descent or by merges, back to some common ancestor."""
-
-    tip: SnapshotId
-    oldest: SnapshotId
-    times: dict[SnapshotId, datetime]
-    """When those were written that are there."""
-    told: set[SnapshotId]
-    """What merges tell of in addition, whether it is there or not."""
-
-    def all(self) -> set[SnapshotId]:
-        return self.times.keys() | self.told
-
-    def line_beyond(self, other: _Contained) -> list[SnapshotId]:
-        """The commits before the tip that another one does not contain, newest first."""
-        new = self.times.keys() - other.all() - {self.tip}
-        return sorted(new, key=lambda each: self.times[each], reverse=True)
+_TAKEN = (
+    "\nthe appends could not be put behind each other: a part of them is on both branches already, "
+    "as after a cherry_pick; pick the other commits, too"
+)
 
 
 class BranchWork:
@@ -95,17 +74,15 @@ class BranchWork:
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
         assert target.snapshot_id is not None
-        oldest = self._common_ancestor(source.id, target.snapshot_id)
-        mine = self._contained(source.id, oldest)
-        theirs = self._contained(target.snapshot_id, oldest)
-        base_id = self._merge_base(mine, theirs)
+        found = find_merge_base(self._context, source.id, target.snapshot_id)
+        base_id = found.snapshot_id
         if base_id == source.id:
             return str(target.snapshot_id)
         is_contained = base_id == target.snapshot_id
         if is_contained and fast_forward and self._descends(source.id, target.snapshot_id):
             return self.publish(from_branch, into_branch)
         said = self._said(message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata)
-        said.metadata.update(merged_mark([source.id], mine.line_beyond(theirs)))
+        said.metadata.update(merged_mark([source.id], found.line))
         base = self._context.files.read_snapshot(base_id)
         # That the other branch took over all of this one, and no more, needs no commit.
         keep_empty = not is_contained or not fast_forward
@@ -218,7 +195,7 @@ class BranchWork:
         patched = patch(
             base.nodes,
             after.nodes,
-            context.history.net_difference(base, after),
+            net_difference(context.history, base, after),
             context.files.document,
             SnapshotChunks(context.files, after).table,
         )
@@ -256,95 +233,29 @@ class BranchWork:
         """Commit changes over a base on top of a branch; raises ConflictError if that moved."""
         context = self._context
         head = self._snapshot(tip)
-        self._drop_what_is_there(ours, head)
+        solver = solver or MergeSolver()
+        shown = ours.copy()
+        meeting = Meeting(context, base, head, ours)
+        grown = meeting.grown(solver)
+        advice = ""
+        if isinstance(solver, AppendSolver) and meeting.has_taken(grown):
+            advice = _TAKEN
+            grown, solver = {}, solver.others
+        meeting.drop_what_is_there(grown)
+        theirs = net_difference(context.history, base, head)
+        theirs = meeting.without_moved(theirs, grown)
         view = MeetingView(context, base, head, looking_at)
-        theirs = context.history.net_difference(base, head)
-        rebase_changes(
-            view, ours, theirs, SnapshotChunks(context.files, base), solver or MergeSolver()
-        )
+        chunks = SnapshotChunks(context.files, base)
+        rebase_changes(view, ours, theirs, chunks, solver, shown=shown, advice=advice)
         if ours.is_empty and not keep_empty:
             return str(head.id)
         snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
 
-    def _drop_what_is_there(self, ours: ChangeSet, head: Snapshot) -> None:
-        """Forget changes that the branch has already, as after an earlier pick of a part."""
-        document = self._context.files.document
-        nodes = {
-            node_id: head.nodes.by_id(node_id)
-            for node_id in {*ours.new, *ours.documents, *ours.places, *ours.deleted, *ours.chunks}
-        }
-        for node_id, known in nodes.items():
-            if known is None:
-                ours.deleted.pop(node_id, None)
-                continue
-            created = ours.new.get(node_id)
-            if created is not None and _is_same(known, document(known), created):
-                del ours.new[node_id]
-            if node_id in ours.documents and document(known) == ours.documents[node_id]:
-                del ours.documents[node_id]
-            if ours.places.get(node_id) == known.path:
-                del ours.places[node_id]
-        chunks = SnapshotChunks(self._context.files, head)
-        for node_id, edits in ours.chunks.items():
-            known = nodes[node_id]
-            if known is not None:
-                _drop_same_chunks(edits, chunks.table(known) if known.manifests else None)
-        ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
-        ours.rebase(ours.base)
-
     def _descends(self, snapshot_id: SnapshotId, ancestor: SnapshotId) -> bool:
         """Whether one snapshot follows another, commit by commit; merges do not count."""
         return self._context.history.between(ancestor, snapshot_id) is not None
-
-    def _common_ancestor(self, source: SnapshotId, target: SnapshotId) -> Snapshot:
-        common = self._context.history.common_ancestor(source, target)
-        if common is None:
-            raise InvalidInputError(f"snapshots {source} and {target} have no common ancestor")
-        return self._context.files.read_snapshot(common)
-
-    def _merge_base(self, source: _Contained, target: _Contained) -> SnapshotId:
-        """The newest snapshot that both branches contain, by descent or by earlier merges."""
-        times = {**source.times, **target.times}
-        both = source.all() & target.all()
-        unknown = [each for each in both if each not in times]
-        for snapshot in self._context.files.in_parallel(self._context.history.find, unknown):
-            if snapshot is not None:
-                times[snapshot.id] = snapshot.written_at
-        known = sorted(both & times.keys(), key=lambda each: times[each], reverse=True)
-        staying = {source.tip, target.tip, source.oldest}
-        return next(each for each in known if each in staying or self._exists(each))
-
-    def _contained(self, start: SnapshotId, oldest: Snapshot) -> _Contained:
-        """The snapshots that one contains, back to the first common one."""
-        found = _Contained(start, oldest.id, {oldest.id: oldest.written_at}, set())
-        merged: list[SnapshotId] = []
-        self._walk(start, oldest, found, merged)
-        while merged:
-            # A branch that was merged may have been deleted and collected since.
-            with contextlib.suppress(SnapshotNotFoundError):
-                self._walk(merged.pop(), oldest, found, merged)
-        return found
-
-    def _walk(
-        self, start: SnapshotId, oldest: Snapshot, found: _Contained, merged: list[SnapshotId]
-    ) -> None:
-        """Note a snapshot and its ancestors, and what they merged."""
-        for snapshot in self._context.history.ancestry(start):
-            if snapshot.id in found.times or snapshot.written_at < oldest.written_at:
-                break
-            found.times[snapshot.id] = snapshot.written_at
-            found.told.update(snapshot.merged_line())
-            merged += snapshot.merged_ids()
-
-    def _exists(self, snapshot_id: SnapshotId) -> bool:
-        """Whether a snapshot is there, whatever we remember of it."""
-        try:
-            self._context.storage.head(self._context.format.layout.snapshot(snapshot_id))
-        except ObjectNotFoundError:
-            return False
-        return True
 
     def _parent(self, snapshot: Snapshot) -> Snapshot:
         if snapshot.parent_id is None:
@@ -367,24 +278,3 @@ class BranchWork:
         given = {} if metadata is None else plain_metadata(metadata)
         properties = {**self._default_metadata, **given}
         return CommitMessage(check_message(message), properties, datetime.now(UTC))
-
-
-def _is_same(known: Node, document: bytes, created: Node) -> bool:
-    return known.path == created.path and document == created.document
-
-
-def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None) -> None:
-    """Forget edits that set a chunk to what it is already, or delete what is not there."""
-    mine, gone = edits.own()
-    same = []
-    if mine is not None and theirs is not None:
-        coords = mine.index.coords()
-        rows = theirs.index.find_many(coords)
-        both = np.flatnonzero(rows >= 0)
-        alike = same_refs(mine.refs.take(both), theirs.refs.take(rows[both]))
-        same.append(coords[both[alike]])
-    if gone is not None:
-        coords = gone.coords()
-        same.append(coords if theirs is None else coords[theirs.index.find_many(coords) < 0])
-    if any(map(len, same)):
-        edits.discard(ChunkIndex.from_coords(np.concatenate(same))[0])

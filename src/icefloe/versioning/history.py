@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.changes.compare import compare_chunks, compare_nodes
+from icefloe.changes.compare import compare_nodes
 from icefloe.changes.logs import brings_back, combine
 from icefloe.errors import (
     FormatError,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from icefloe.files.metadata import MetadataFiles
     from icefloe.formats.port import Refs
-    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.snapshot import SnapshotStub
 
     Lookup = Callable[[str], SnapshotId | None]
@@ -351,56 +350,29 @@ class History:
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
             return self._compared(older, newer) if self.shows(older, newer) else None
+        told = self.told(path)
+        return self._compared(older, newer) if told is None else told
+
+    def told(self, path: list[SnapshotId]) -> TransactionLog | None:
+        """What the logs of consecutive commits tell, oldest first; None if they do not tell all."""
         try:
             logs = self.files.in_parallel(self.log, path)
         except SnapshotNotFoundError:
             # What lies between was collected after it had expired; both ends are there.
-            return self._compared(older, newer)
-        return self._compared(older, newer) if brings_back(logs) else combine(logs)
+            return None
+        return None if brings_back(logs) else combine(logs)
 
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
         """What differs between two snapshots, by looking at them instead of at logs."""
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
-        return self._compare(before, after)
-
-    def _compare(self, before: Snapshot, after: Snapshot) -> TransactionLog:
-        return _compared(self.files, before, after)
+        return compared(self.files, before, after)
 
     def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         """What differs between any two states: by logs if one descends from the other."""
         if before.id == after.id:
             return TransactionLog()
         log = self.changes_between(before.id, after.id)
-        return self._compare(before, after) if log is None else log
-
-    def net_difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
-        """Like `difference`, without what was changed and changed back."""
-        log = self.difference(before, after)
-        chunks_before = SnapshotChunks(self.files, before)
-        chunks_after = SnapshotChunks(self.files, after)
-        updated = {}
-        for node_id, index in log.updated_chunks.items():
-            old, new = before.nodes.by_id(node_id), after.nodes.by_id(node_id)
-            changed: ChunkIndex | None = index
-            if old is not None and new is not None:
-                changed = compare_chunks(
-                    chunks_before.some(old, index), chunks_after.some(new, index)
-                )
-            if changed is not None:
-                updated[node_id] = changed
-        same = {
-            node_id
-            for node_id in log.updated_arrays | log.updated_groups
-            if (old := before.nodes.by_id(node_id)) is not None
-            and (new := after.nodes.by_id(node_id)) is not None
-            and self.files.document(old, before) == self.files.document(new, after)
-        }
-        return msgspec.structs.replace(
-            log,
-            updated_chunks=updated,
-            updated_arrays=log.updated_arrays - same,
-            updated_groups=log.updated_groups - same,
-        )
+        return compared(self.files, before, after) if log is None else log
 
     def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
         """The newest snapshot that both descend from, or are."""
@@ -481,14 +453,15 @@ def parse_moment(text: str) -> datetime:
 
 def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) -> TransactionLog:
     """What changed from a snapshot to the next, by comparing them."""
-    log = _compared(files, parent, snapshot)
+    log = compared(files, parent, snapshot)
     if snapshot.metadata.get(MOVED_CHUNKS):
         # Other places, the same bytes: for who works on the chunks, nothing happened to them.
         log = msgspec.structs.replace(log, updated_chunks={})
     return log
 
 
-def _compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
+def compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
+    """What differs between two states, by looking at them."""
     return compare_nodes(
         list(before.nodes),
         list(after.nodes),

@@ -7,6 +7,8 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from icefloe.changes.appends import NotAppendable, move_behind
 from icefloe.changes.change_set import with_document
 from icefloe.changes.conflicts import (
@@ -18,7 +20,7 @@ from icefloe.changes.conflicts import (
 from icefloe.changes.detection import detect, give_up
 from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
-from icefloe.changes.solvers import AppendSolver
+from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.errors import RebaseFailedError
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model import paths
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.versioning.context import Context
@@ -46,6 +48,8 @@ _SETTLED_BY_APPENDING = {
     ConflictType.ZarrMetadataDoubleUpdate,
     ConflictType.ChunksUpdatedInUpdatedArray,
 }
+
+_TOLD_BY_APPENDING = {*_SETTLED_BY_APPENDING, ConflictType.ChunkDoubleUpdate}
 
 
 class MeetingView(NamedTuple):
@@ -63,19 +67,24 @@ def rebase_changes(
     theirs: TransactionLog,
     base_chunks: SnapshotChunks,
     solver: ConflictSolver,
+    *,
+    shown: ChangeSet | None = None,
+    advice: str = "",
 ) -> None:
     """Make our changes over the base changes over their head, in place.
+
+    Solvers see as ours what is `shown`, if `ours` is without what they have already; `advice` is
+    what is known already about how to go on with conflicts.
 
     Raises RebaseFailedError if conflicts are left; then `ours` is of no use any more.
     """
     head = view.head.nodes
-    before = ours.copy()
+    before = ours.copy() if shown is None else shown
     share_new_groups(ours, theirs, head, view.context.files.document)
     _give_up_derived(view, ours, theirs, base_chunks)
     spare_groups(ours, head)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
-    advice = ""
     if isinstance(solver, AppendSolver):
         try:
             appended = move_behind(
@@ -89,11 +98,13 @@ def rebase_changes(
             advice = f"\nthe appends could not be put behind each other: {reason}"
         touched = touched_chunks(ours, base_chunks) if appended else touched
     found = [
-        item for item in _detect(view, ours, theirs, touched) if not _is_settled(item, appended)
+        _with_path(item, ours, head)
+        for item in _detect(view, ours, theirs, touched)
+        if not _is_settled(item, appended)
     ]
     if found:
         sides = _Sides(view, before, theirs)
-        _resolve(ours, found, solver, sides, advice or _advice(found, sides))
+        _resolve(ours, found, solver, sides, advice or _advice(found, sides, solver))
     lost = lost_groups(ours, head)
     ours.rebase(head)
     make_groups(ours, lost)
@@ -116,6 +127,18 @@ def _is_settled(item: Found, appended: set[NodeId]) -> bool:
         and item.conflict.conflict_type in _SETTLED_BY_APPENDING
         and item.conflict.conflicted_chunks is None
     )
+
+
+def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
+    """A conflict with the path of its node, also if both sides created that one node.
+
+    As they have it already, it is not among our changes any more.
+    """
+    node = None if item.node_id is None else head.by_id(item.node_id)
+    if node is None or ours.base.by_id(node.id) is not None or node.id in ours.new:
+        return item
+    conflict = msgspec.structs.replace(item.conflict, path=node.path)
+    return msgspec.structs.replace(item, conflict=conflict)
 
 
 def _give_up_derived(
@@ -239,12 +262,12 @@ def _share_group(ours: ChangeSet, item: Found, document: bytes, sides: _Sides) -
     return True
 
 
-def _advice(found: Sequence[Found], sides: _Sides) -> str:
+def _advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
     """What to do if both sides did the same: made a group, or arrays longer."""
-    return _group_advice(found, sides) + _append_advice(found, sides)
+    return _group_advice(found, sides, solver) + _append_advice(found, sides)
 
 
-def _group_advice(found: Sequence[Found], sides: _Sides) -> str:
+def _group_advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
     for item in found:
         if item.conflict.conflict_type is not ConflictType.NewNodeConflictsWithExistingNode:
             continue
@@ -258,6 +281,8 @@ def _group_advice(found: Sequence[Found], sides: _Sides) -> str:
         if contradictions:
             shown = "; ".join(map(str, contradictions[:3]))
             return f"\nboth sides created the group {item.conflict.path} with {shown}"
+        if isinstance(solver, MergeSolver):
+            continue
         return (
             f"\nboth sides created the group {item.conflict.path} with different attributes; "
             "rebase with MergeSolver() to keep those of both"
@@ -268,9 +293,8 @@ def _group_advice(found: Sequence[Found], sides: _Sides) -> str:
 def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
     head, ours = sides.head.nodes, sides.changes
     for item in found:
-        if item.conflict.conflict_type is not ConflictType.ZarrMetadataDoubleUpdate:
+        if item.conflict.conflict_type not in _TOLD_BY_APPENDING or item.node_id is None:
             continue
-        assert item.node_id is not None
         nodes = ours.base.by_id(item.node_id), ours.by_id(item.node_id), head.by_id(item.node_id)
         arrays = [None if node is None else node.array for node in nodes]
         before, mine, other = arrays

@@ -167,6 +167,7 @@ class BranchedRepository(RepositoryHistory):
 
         Raises:
             RebaseFailedError: If conflicts are left; nothing was changed then.
+            SnapshotNotFoundError: If the last commit that both have has expired and is gone.
         """
         work = self._branch_work(solver)
         return work.merge(
