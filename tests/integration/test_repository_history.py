@@ -290,6 +290,12 @@ def test_names_are_texts(three: tuple[Repository, list[str]]) -> None:
         with pytest.raises(InvalidInputError, match="string, found") as error:
             attempt()
         assert isinstance(error.value, TypeError)
+    for work in (
+        lambda: repository.merge("main", 5),  # type: ignore[arg-type]
+        lambda: repository.compact(branch=5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(icefloe.IcefloeError, match="5"):
+            work()
 
 
 # --- versions by time

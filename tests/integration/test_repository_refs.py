@@ -18,6 +18,7 @@ from icefloe import (
     Repository,
     SnapshotNotFoundError,
 )
+from icefloe.model.ids import SnapshotId
 from tests.documents import commit_attribute, group
 
 ABSENT = "ZZZZZZZZZZZZZZZZZZZG"
@@ -85,7 +86,7 @@ def test_impossible_names_are_refused(repository: Repository, name: str) -> None
             lookup(name)
 
 
-@pytest.mark.parametrize("name", ["ünï¢ødé", "with space", "a.b", "-", "ref.json", "v1~1", "@{x}"])
+@pytest.mark.parametrize("name", ["ünï¢ødé", "with space", "a.b", "-", "ref.json", "v1~x", "@{x}"])
 def test_odd_names_work(repository: Repository, name: str) -> None:  # api-facts 10
     repository.create_branch(name, "main~1")
     repository.create_tag(name, "main~2")
@@ -98,6 +99,16 @@ def test_odd_names_work(repository: Repository, name: str) -> None:  # api-facts
     assert repository.lookup_branch(name) == tip
     repository.delete_branch(name)
     assert repository.list_branches() == {"main"}
+
+
+@pytest.mark.parametrize("name", ["main~1", "v1~12", "a^", "a@{2026-01-31}"])
+def test_names_that_mean_a_version_are_refused(repository: Repository, name: str) -> None:
+    """Others would be shown another snapshot than they ask for; what is called so is read."""
+    for create in (repository.create_branch, repository.create_tag):
+        with pytest.raises(InvalidInputError, match="it means a version"):
+            create(name, "main")
+    repository._context.refs.create_branch(name, SnapshotId.parse(repository.lookup_branch("main")))
+    assert repository.lookup_branch(name) == repository.lookup_branch("main")
 
 
 def test_what_is_not_there_is_not_found(repository: Repository) -> None:

@@ -101,6 +101,7 @@ def test_arrays_without_dimensions() -> None:
         ("i1", [-128, 3], [127, 4], 255, 0),
         ("?", [False, True], [False, False], 1, 1),
         ("M8[ns]", [0, 5], [3, 1], np.timedelta64(4, "ns"), 1),
+        ("M8[ns]", [0, -(2**62)], ["NaT", 2**62 + 4], np.timedelta64((2**63 + 4) // 1000, "us"), 1),
         ("m8[s]", [1, 5], [3, 5], np.timedelta64(2, "s"), 0),
         ("f8", [1e308, 0], [-1e308, 0], np.inf, 0),
         ("f4", [np.inf, 0], [-np.inf, 0], np.inf, 0),

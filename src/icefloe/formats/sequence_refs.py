@@ -15,6 +15,7 @@ from icefloe.errors import (
     ConflictError,
     FormatError,
     InvalidInputError,
+    InvalidTypeError,
     ObjectNotFoundError,
     StorageError,
 )
@@ -47,8 +48,10 @@ def check_ref_name(name: str, what: str, longest: int) -> None:
         raise InvalidInputError(f"a {what} name has at most {longest} bytes, found {size}")
 
 
-def _is_readable(name: str, names: RefNames) -> bool:
+def _is_readable(name: object, names: RefNames) -> bool:
     """Whether some reference may have that name."""
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"a branch or tag is named by a string, found {name!r}")
     if not name or "/" in name:
         return False
     try:

@@ -16,6 +16,8 @@ _NUMBERS = "biufc"
 _TIMES = "mM"
 _HAVE_MISSING = "fcmM"
 _TEXTS = "UTO"
+_LONGEST = 2**63 - 1
+_COARSER = {"as": "fs", "fs": "ps", "ps": "ns", "ns": "us", "us": "ms", "ms": "s"}
 
 
 class Tally:
@@ -25,6 +27,8 @@ class Tally:
         """Begin with nothing."""
         self.changed = 0
         self.largest: Difference | None = None
+        self._worst: int | float | None = None
+        """The same as a number; of times, in their unit."""
         self.where: tuple[int, ...] | None = None
 
     def add(
@@ -41,21 +45,23 @@ class Tally:
             return
         self.changed += len(cells) * cells_alike
         first, worst = 0, None
-        distances = _distances(old[differs], new[differs])
+        old, new = old[differs], new[differs]
+        distances = _distances(old, new)
         if distances is not None:
             # From or to a missing value there is no distance, but it differs.
-            known = np.flatnonzero(~_is_missing(distances))
+            known = np.flatnonzero(~(_is_missing(old) | _is_missing(new) | _is_missing(distances)))
             if len(known):
                 first = int(known[np.argmax(distances[known])])
                 worst = _plain(distances[first])
-        if self.where is None or (worst is not None and _is_more(worst, self.largest)):
+        if self.where is None or (worst is not None and self._is_more(worst)):
             place = np.unravel_index(int(cells[first]), differs.shape)
             self.where = tuple(start + int(step) for start, step in zip(corner, place, strict=True))
-            self.largest = self.largest if worst is None else worst
+            if worst is not None:
+                self._worst = worst
+                self.largest = _as_time(int(worst), old, new) if old.dtype.kind in _TIMES else worst
 
-
-def _is_more(worst: Any, largest: Any) -> bool:
-    return largest is None or bool(worst > largest)
+    def _is_more(self, worst: float) -> bool:
+        return self._worst is None or worst > self._worst
 
 
 def incomparable(old: np.dtype[Any], new: np.dtype[Any]) -> str | None:
@@ -103,8 +109,18 @@ def _distances(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]
             apart: npt.NDArray[Any] = np.abs(new.astype(wide) - old.astype(wide))
         return apart
     if kinds[0] == kinds[1] and kinds[0] in _TIMES:
-        return np.abs(new - old)  # type: ignore[no-any-return]
+        both = np.result_type(old, new)
+        return _integer_distances(old.astype(both).view("i8"), new.astype(both).view("i8"))
     return None
+
+
+def _as_time(count: int, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> np.timedelta64:
+    """So many units of two columns of times; in a coarser one if there are too many."""
+    unit: Any
+    unit, step = np.datetime_data(np.result_type(old, new))
+    while count * step > _LONGEST and unit in _COARSER:
+        count, unit = count // 1000, _COARSER[unit]
+    return np.timedelta64(min(count * step, _LONGEST), unit)
 
 
 def _integer_distances(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -124,9 +140,7 @@ def _integer_distances(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDAr
     return more.astype(np.uint64) - less.astype(np.uint64)  # type: ignore[no-any-return]
 
 
-def _plain(distance: Any) -> Difference:
-    if isinstance(distance, np.timedelta64):
-        return distance
+def _plain(distance: Any) -> int | float:
     if isinstance(distance, int | np.integer):
         return int(distance)
     return float(distance)

@@ -58,7 +58,21 @@ class _Search:
     def __init__(self, context: Context, source: SnapshotId, target: SnapshotId) -> None:
         self._context = context
         self._tips = (source, target)
-        self._lines = {tip: {stub.id: stub for stub in self._line(tip)} for tip in self._tips}
+        self._lines = self._until_they_meet()
+
+    def _until_they_meet(self) -> dict[SnapshotId, dict[SnapshotId, SnapshotStub]]:
+        """Both lines, newest first, back to where they part: no further, they may be long."""
+        waiting = {tip: self._line(tip) for tip in self._tips}
+        next_ones = {tip: next(line, None) for tip, line in waiting.items()}
+        lines: dict[SnapshotId, dict[SnapshotId, SnapshotStub]] = {tip: {} for tip in self._tips}
+        while left := {tip: stub for tip, stub in next_ones.items() if stub is not None}:
+            tip = max(left, key=lambda each: left[each].written_at)
+            stub = left[tip]
+            lines[tip][stub.id] = stub
+            if all(stub.id in line for line in lines.values()):
+                break
+            next_ones[tip] = next(waiting[tip], None)
+        return lines
 
     def base(self) -> MergeBase:
         mine, theirs = self._lines.values()
