@@ -124,20 +124,23 @@ class Marks:
         self._attributes = IdSet()
 
     def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
-        """Reach a snapshot and its ancestors.
+        """Reach a snapshot and its ancestors, and what these merged, where later merges start.
 
         Raises SnapshotNotFoundError if one is missing, unless the history need not be whole.
         """
         if snapshot_id in self.snapshots:
             return
+        merged: list[SnapshotId] = []
         try:
             for snapshot in self.history.ancestry(snapshot_id):
                 if snapshot.id in self.snapshots:
-                    return
+                    break
                 self.add_snapshot(snapshot)
+                merged += snapshot.merged_ids()
         except SnapshotNotFoundError:
             if is_whole:
                 raise
+        self._add_present(merged)
 
     def add_paths(self, tips: Iterable[SnapshotId], bases: Collection[SnapshotId]) -> None:
         """Reach what lies between snapshots and their descendants, though it may have expired.
