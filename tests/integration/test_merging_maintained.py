@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icefloe
@@ -132,6 +132,7 @@ def start(session: Session) -> None:
 lasting = steps.filter(lambda step: step[0] not in {"pick", "revert"})
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(work=st.lists(lasting, min_size=4, max_size=12), data=st.data())
 def test_compaction_makes_no_difference(work: list[tuple[Any, ...]], data: st.DataObject) -> None:
     """Whatever is done on three branches, and merged from one to another."""
