@@ -1,10 +1,9 @@
 # The commands of the project. Each makes what it needs: a clean clone and Python 3.11 are enough.
-#   PYTHON=...   interpreter to build the environments with     JOBS=3   parallel test processes
+#   PYTHON=...   interpreter to build the environments with     JOBS=2   parallel test processes
 #   ARGS=...     more arguments for pytest, the demo or the benchmarks
 
 PYTHON ?= python3
-# One more than cores: tests wait for JVMs, servers and timeouts.
-JOBS ?= 3
+JOBS ?= 2
 ARGS ?=
 
 ENVIRONMENT := scripts/make_environment.sh
