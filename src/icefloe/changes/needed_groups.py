@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icefloe.changes.shared_groups import BARE_GROUP
 from icefloe.model import paths
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.model.nodes import NodeTable
-
-_BARE = b'{"zarr_format": 3, "node_type": "group"}'
 
 
 def spare_groups(ours: ChangeSet, head: NodeTable) -> None:
@@ -59,7 +58,7 @@ def fill_groups(merged: ChangeSet) -> None:
             if group is None or group.is_array:
                 break
             if merged.deleted.pop(group.id, None) is None:
-                merged.set_document(parent, _BARE)  # it was moved
+                merged.set_document(parent, BARE_GROUP)  # it was moved
             else:
                 merged.rebase(merged.base)
             parent = paths.parent(parent)
@@ -69,4 +68,4 @@ def make_groups(ours: ChangeSet, lost: list[str]) -> None:
     """Make such groups anew, without attributes, over the nodes of others."""
     for path in lost:
         if ours.get(path) is None:
-            ours.set_document(path, _BARE)
+            ours.set_document(path, BARE_GROUP)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.transaction_log import TransactionLog
 
-_BARE = b'{"zarr_format": 3, "node_type": "group"}'
+BARE_GROUP = b'{"zarr_format": 3, "node_type": "group"}'
+"""The document of a group that says nothing more."""
 _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
     ATTRIBUTES: ({}, None),
     "consolidated_metadata": (None,),
@@ -44,7 +45,7 @@ def merged_document(ours: bytes, theirs: bytes) -> tuple[bytes, list[DocumentCon
 
     There it has what they say; and their very bytes, if we have nothing to add.
     """
-    merged, conflicts = merge_documents(_BARE, ours, theirs)
+    merged, conflicts = merge_documents(BARE_GROUP, ours, theirs)
     return (merged if differing_keys(merged, theirs) else theirs), conflicts
 
 
@@ -90,4 +91,4 @@ def _plain(document: bytes) -> bytes:
 
 
 def _is_bare(document: bytes) -> bool:
-    return not differing_keys(_plain(document), _BARE)
+    return not differing_keys(_plain(document), BARE_GROUP)
