@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-LAST_CALLS = 4
+LAST_CALLS = 2
 State = dict[str, bytes]
 """Objects by key."""
 
