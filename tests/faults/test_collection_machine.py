@@ -248,7 +248,6 @@ class CollectionMachine(RuleBasedStateMachine):
         """The machine of a writer is paused anywhere in a commit, while others tidy up."""
         writer = self.open.pop(pick % len(self.open))
         writer.slept = True
-
         self.pause_frozen(writer.storage, after, others, cutoff)
         self.finish(writer)
 

@@ -1,4 +1,4 @@
-"""Expiry, collection, compaction and verification on an object store."""
+"""Expiry, collection, compaction and verification on object stores."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from icefloe import Repository
 from tests.integration.maintained import NATIVE, fill, make, names, values
 
 if TYPE_CHECKING:
-    from tests.endpoints.fixtures import S3Endpoint
+    from icefloe.storage.port import Storage
+
+
+@pytest.fixture(params=["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
+def storage(request: pytest.FixtureRequest) -> Storage:
+    found: Storage = request.getfixturevalue(request.param).storage()
+    return found
 
 
 @pytest.mark.endpoint
-def test_a_repository_on_s3_is_kept_in_order(s3_endpoint: S3Endpoint) -> None:
-    repo = make(NATIVE, s3_endpoint.storage())
+def test_a_repository_on_an_object_store_is_kept_in_order(storage: Storage) -> None:
+    repo = make(NATIVE, storage)
     for value in range(1, 4):
         fill(repo, value)
     repo.create_tag("v1", "main~1")
     assert repo.compact(branch="main").old_files == 4
     assert len(repo.expire_snapshots(keep_last=1)) == 3
-    # The clock of this store counts whole seconds: an hour from now means all that is there.
+    # The clocks of these stores count whole seconds: an hour from now means all that is there.
     planned = repo.garbage_collect(datetime.now(UTC) + timedelta(hours=1), dry_run=True)
     summary = repo.garbage_collect(datetime.now(UTC) + timedelta(hours=1))
     assert summary.chunks_deleted == planned.chunks_deleted == 8

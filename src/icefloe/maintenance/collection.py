@@ -6,9 +6,10 @@ G1  What is listed is listed before references are read; what appears later is n
 G2  Nothing is deleted that is younger than the cutoff or than the beginning of a lease that holds,
     by the storage's clock alone.
 G3  What a branch, a tag, the first snapshot, a lease or a young snapshot reaches stays, with all
-    that it refers to. A chunk file stays while one reference to any part of it does.
-G4  The snapshots to be deleted are announced before leases and references are read for the last
-    time, so that nobody can name one of them unnoticed (see versioning/doomed.py).
+    that it refers to, and the tips that it merged. A chunk file stays while one reference to any
+    part of it does.
+G4  The snapshots to be deleted are announced before leases, references and new snapshots are read
+    for the last time, so that nobody can name one of them unnoticed (see versioning/doomed.py).
 G5  Snapshots go first, newest first, then logs, manifests, attributes and chunk files: whoever
     dies in between leaves only garbage, which the next collection finds.
 G6  What cannot be read ends the collection before anything is deleted. Objects that are not named
