@@ -13,6 +13,7 @@ from icefloe.formats.repository.generation import RepositoryGeneration
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.formats.store.generation import StoreGeneration
 from icefloe.model.record import Record
+from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -145,12 +146,10 @@ def _first_bytes(storage: Storage, key: str) -> bytes:
 
 def _refuse_newer_official(storage: Storage) -> None:
     for key in (f"refs/branch.{MAIN}/ref.json", "repo"):
-        try:
-            storage.head(key)
-        except ObjectNotFoundError:
-            continue
-        raise FormatError(
-            f"{storage.location} holds a repository of a newer official Icechunk release (it has "
-            f"{key}), which icefloe cannot open yet; copy its data with the icechunk package",
-            key,
-        )
+        if is_there(storage, key):
+            raise FormatError(
+                f"{storage.location} holds a repository of a newer official Icechunk release (it "
+                f"has {key}), which icefloe cannot open yet; copy its data with the icechunk "
+                "package",
+                key,
+            )

@@ -22,6 +22,7 @@ from icefloe.errors import (
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
+from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -299,7 +300,7 @@ class SequenceRefs:
         except ObjectNotFoundError:
             return None
         tombstone = self._names.tombstone_key(name)
-        if tombstone is not None and self._exists(tombstone):
+        if tombstone is not None and is_there(self._storage, tombstone):
             return None
         snapshot_id = self._parse(data, key)
         if snapshot_id is None:
@@ -312,7 +313,7 @@ class SequenceRefs:
         taken = f"tag {name!r} exists already, or did once; tags never change"
         key = self._names.tag_key(name)
         # Creating finds equal bytes a success, so a tag that has them already must be seen first.
-        if self._exists(key):
+        if is_there(self._storage, key):
             raise AlreadyExistsError(taken)
         self._refuse_twins(name, "tag", self._tag_names())
         try:
@@ -352,13 +353,6 @@ class SequenceRefs:
 
     def forget(self, snapshots: Collection[SnapshotId]) -> None:
         """Nothing lists snapshots here."""
-
-    def _exists(self, key: str) -> bool:
-        try:
-            self._storage.head(key)
-        except ObjectNotFoundError:
-            return False
-        return True
 
     def _branch_names(self) -> list[str]:
         names = map(self._names.branch_of, self._entries())

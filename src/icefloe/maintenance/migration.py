@@ -24,7 +24,6 @@ from icefloe.config.files import to_json
 from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
-    ObjectNotFoundError,
     StoragePermissionError,
 )
 from icefloe.files.metadata import MetadataFiles
@@ -49,6 +48,7 @@ from icefloe.model.snapshot import (
 )
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.copying import copy_object
+from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.versioning.context import Context, VirtualAccess
 from icefloe.versioning.cuts import Cuts, SeenCuts
@@ -228,14 +228,9 @@ class _Migration:
 
     def _has_file(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot can be read; the first one of old layouts is only remembered."""
-        return bool(snapshot.total_parents or len(snapshot.nodes)) or self._exists(snapshot.id)
-
-    def _exists(self, snapshot_id: SnapshotId) -> bool:
-        try:
-            self._source.storage.head(self._source.format.layout.snapshot(snapshot_id))
-        except ObjectNotFoundError:
-            return False
-        return True
+        key = self._source.format.layout.snapshot(snapshot.id)
+        is_no_first = bool(snapshot.total_parents or len(snapshot.nodes))
+        return is_no_first or is_there(self._source.storage, key)
 
     def _read(self, snapshot_id: SnapshotId) -> Snapshot:
         found = self._remembered.get(snapshot_id)

@@ -16,6 +16,7 @@ import msgspec
 
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.storage.clock import storage_now
+from icefloe.storage.presence import is_there
 from icefloe.versioning.leases import DEFAULT_LIFETIME, Lease, LeaseFiles
 
 if TYPE_CHECKING:
@@ -137,13 +138,11 @@ class SnapshotLease(Lease):
             self._check_exists(snapshot_id)
 
     def _check_exists(self, snapshot_id: SnapshotId) -> None:
-        try:
-            self._storage.head(self._layout.snapshot(snapshot_id))
-        except ObjectNotFoundError:
+        if not is_there(self._storage, self._layout.snapshot(snapshot_id)):
             raise SnapshotNotFoundError(
                 f"snapshot {snapshot_id} does not exist in {self._storage.location}",
                 str(snapshot_id),
-            ) from None
+            )
 
 
 @contextlib.contextmanager

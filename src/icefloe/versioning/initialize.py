@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from icefloe.config.files import from_json, from_yaml, to_json
 from icefloe.config.repository import RepositoryConfig
-from icefloe.errors import AlreadyExistsError, ObjectNotFoundError
+from icefloe.errors import AlreadyExistsError
 from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
+from icefloe.storage.presence import is_there
 from icefloe.storage.probe import PROBE_FOLDER
 
 if TYPE_CHECKING:
@@ -31,11 +32,7 @@ ABANDONED_AFTER = timedelta(seconds=30)
 
 def is_being_created(storage: Storage, layout: Layout) -> bool:
     """Whether a client has begun to create a repository and not published it yet."""
-    try:
-        storage.head(layout.snapshot(FIRST_SNAPSHOT_ID))
-    except ObjectNotFoundError:
-        return False
-    return True
+    return is_there(storage, layout.snapshot(FIRST_SNAPSHOT_ID))
 
 
 def waits_for_creator() -> Iterator[float]:

@@ -22,6 +22,7 @@ import msgspec
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
+from icefloe.storage.presence import is_there
 from icefloe.versioning.keeper import keep_calling
 
 if TYPE_CHECKING:
@@ -210,9 +211,7 @@ class Lease:
         assert before is not None
         assert self.written_at is not None
         previous = self._key(self._number - 1)
-        try:
-            self._storage.head(previous)
-        except ObjectNotFoundError:
+        if not is_there(self._storage, previous):
             self._lapsed = True  # and was broken
             return
         # Nobody broke it, but whoever looked meanwhile did not mind it either.
@@ -254,11 +253,7 @@ class Lease:
 
         If not, each that begins later reads the references after this moment.
         """
-        try:
-            self._storage.head(self._key(self._number))
-        except ObjectNotFoundError:
-            return True
-        return False
+        return not is_there(self._storage, self._key(self._number))
 
     def release(self) -> None:
         """Give up the claim. What is left if that fails lapses by itself."""

@@ -11,10 +11,10 @@ from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
-    ObjectNotFoundError,
     RefNotFoundError,
 )
 from icefloe.model.ids import ManifestId
+from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_twin
@@ -441,13 +441,11 @@ class MaintainedRepository:
         """A manifest as JSON, for people: what it holds of each array."""
         found = ManifestId.parse(manifest_id)
         context = self._context
-        try:
-            context.storage.head(context.format.layout.manifest(found))
-        except ObjectNotFoundError:
+        if not is_there(context.storage, context.format.layout.manifest(found)):
             raise NotFoundError(
                 f"there is no manifest {found} in {context.storage.location}; "
                 "list_manifest_files tells those of a snapshot"
-            ) from None
+            )
         return _json(describe_manifest(found, self._context.files.manifest(found, 0)), pretty)
 
     def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from icefloe.errors import ObjectNotFoundError, SnapshotNotFoundError
+from icefloe.errors import SnapshotNotFoundError
+from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,11 +159,7 @@ class _Search:
 
     def _exists(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is there, whatever caches remember of it."""
-        try:
-            self._context.storage.head(self._context.format.layout.snapshot(snapshot_id))
-        except ObjectNotFoundError:
-            return False
-        return True
+        return is_there(self._context.storage, self._context.format.layout.snapshot(snapshot_id))
 
 
 def _gone(tips: tuple[SnapshotId, SnapshotId], base: SnapshotId | None) -> str:
