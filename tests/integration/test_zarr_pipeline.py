@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from zarr.storage import MemoryStore
 import icefloe
 from icefloe.errors import ReadOnlyStoreError
 from icefloe.versioning.working_tree import WorkingTree
+from icefloe.zarr_store import acceleration
 from icefloe.zarr_store.pipeline import StorePipeline
 
 
@@ -76,22 +78,6 @@ class TestChoice:
             assert type(pipeline_of(ours).inner) is OtherPipeline
         assert zarr.config.get("codec_pipeline.path").endswith("BatchedCodecPipeline")
 
-    def test_it_can_be_switched_off(self):
-        code = (
-            "import icefloe, zarr\n"
-            "s = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session('main')\n"
-            "a = zarr.create_array(s.store, name='a', shape=4, chunks=2, dtype='i4')\n"
-            "print(type(a._async_array.codec_pipeline).__name__)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={"ICEFLOE_ZARR_PIPELINE": "0", "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == "BatchedCodecPipeline"
-
     def test_it_looks_like_the_one_inside(self, session):
         array = zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="i4")
         again = zarr.open_array(session.store, path="a")
@@ -112,6 +98,109 @@ class TestChoice:
         again = pickle.loads(pickle.dumps(array))
         assert type(pipeline_of(again)) is StorePipeline
         np.testing.assert_array_equal(again[...], np.arange(9))
+
+
+class TestAcceleration:
+    """Zarr is changed by the first store, not by an import, and can be changed back."""
+
+    @pytest.fixture(autouse=True)
+    def leave_it_on(self):
+        yield
+        acceleration.enable()
+
+    def pipeline(self, session, name):
+        array = zarr.create_array(session.store, name=name, shape=4, chunks=2, dtype="i4")
+        return type(pipeline_of(array))
+
+    def run(self, code, **environment):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environment, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
+
+    def test_the_first_store_turns_it_on_and_an_import_does_not(self):
+        code = (
+            "import zarr.core.array as zarr_array\n"
+            "plain = zarr_array.create_codec_pipeline\n"
+            "import icefloe, icefloe.zarr_store.store, icefloe.xarray, icefloe.dask\n"
+            "s = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session('main')\n"
+            "print(zarr_array.create_codec_pipeline is plain)\n"
+            "s.store\n"
+            "print(zarr_array.create_codec_pipeline is plain)\n"
+        )
+        assert self.run(code) == ["True", "False"]
+
+    def test_a_store_that_is_unpickled_turns_it_on(self, tmp_path):
+        repository = icefloe.Repository.create(tmp_path / "repo")
+        (tmp_path / "pickle").write_bytes(pickle.dumps(repository.readonly_session("main").store))
+        code = (
+            "import pathlib, pickle\n"
+            f"pickle.loads(pathlib.Path({str(tmp_path / 'pickle')!r}).read_bytes())\n"
+            "from icefloe.zarr_store import acceleration\n"
+            "print(acceleration.is_enabled())\n"
+        )
+        assert self.run(code) == ["True"]
+
+    @pytest.mark.parametrize(("setting", "expected"), [("0", "False"), ("1", "True")])
+    def test_the_environment_decides(self, setting, expected):
+        code = (
+            "import icefloe\n"
+            "from icefloe.zarr_store import acceleration\n"
+            "icefloe.Repository.create(icefloe.in_memory_storage()).readonly_session('main').store\n"
+            "print(acceleration.is_enabled())\n"
+        )
+        assert self.run(code, ICEFLOE_ZARR_PIPELINE=setting) == [expected]
+
+    def test_it_is_turned_off_and_on_again(self, session):
+        assert self.pipeline(session, "on") is StorePipeline
+        wrapper = zarr.core.array.create_codec_pipeline
+        acceleration.disable()
+        acceleration.disable()
+        assert self.pipeline(session, "off") is BatchedCodecPipeline  # no store turns it on again
+        assert zarr.core.array.create_codec_pipeline is wrapper.__wrapped__
+        assert acceleration.enable()
+        assert acceleration.enable()
+        assert self.pipeline(session, "again") is StorePipeline
+        assert zarr.core.array.create_codec_pipeline.__wrapped__ is wrapper.__wrapped__
+
+    def test_a_wrapper_of_another_library_is_respected(self, session, monkeypatch):
+        acceleration.disable()
+        calls = []
+
+        def wrapped(make):
+            @functools.wraps(make)
+            def create_codec_pipeline(*args, **kwargs):
+                calls.append(make)
+                return make(*args, **kwargs)
+
+            return create_codec_pipeline
+
+        theirs = wrapped(zarr.core.array.create_codec_pipeline)
+        monkeypatch.setattr(zarr.core.array, "create_codec_pipeline", theirs)
+        acceleration.enable()
+        assert self.pipeline(session, "inside") is StorePipeline
+        assert len(calls) == 1
+        # And around ours: it cannot be taken out, so it does nothing.
+        around = wrapped(zarr.core.array.create_codec_pipeline)
+        monkeypatch.setattr(zarr.core.array, "create_codec_pipeline", around)
+        acceleration.enable()
+        assert zarr.core.array.create_codec_pipeline is around
+        acceleration.disable()
+        assert zarr.core.array.create_codec_pipeline is around
+        assert self.pipeline(session, "around") is BatchedCodecPipeline
+
+    def test_a_zarr_that_makes_pipelines_otherwise_works_without(
+        self, session, monkeypatch, caplog
+    ):
+        with monkeypatch.context() as patch:
+            patch.delattr(zarr.core.array, "create_codec_pipeline")
+            assert not acceleration.enable()
+            assert "read and written one by one" in caplog.text
+            acceleration.disable()
 
 
 class TestBatches:

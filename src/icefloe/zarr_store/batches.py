@@ -12,7 +12,7 @@ from icefloe.model.paths import ROOT
 from icefloe.regions.selection import Axis
 from icefloe.regions.spans import Spans, spans_of
 from icefloe.zarr_store.keys import resolve
-from icefloe.zarr_store.store import IcefloeStore
+from icefloe.zarr_store.session_store import SessionStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Batch(NamedTuple):
     """Chunk requests on one array of one of our stores."""
 
-    store: IcefloeStore
+    store: SessionStore
     path: str
     coords: Ints
     """Coordinates of the chunks, (n, rank)."""
@@ -59,7 +59,7 @@ def batch_of(requests: Sequence[Request], plan: ArrayPlan) -> Batch | None:
     """The chunks of a batch; None if they are not all of one array of one of our stores."""
     first = requests[0][0]
     store = getattr(first, "store", None)
-    if not isinstance(store, IcefloeStore) or requests[0][1].shape != plan.chunk_shape:
+    if not isinstance(store, SessionStore) or requests[0][1].shape != plan.chunk_shape:
         return None
     target = resolve(first.path, store.session)
     path, place = target or ("", None)

@@ -10,7 +10,6 @@ from zarr.abc.store import (
     ByteRequest,
     OffsetByteRequest,
     RangeByteRequest,
-    Store,
     SuffixByteRequest,
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -26,6 +25,7 @@ from icefloe.errors import (
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.paths import ROOT, check_canonical
 from icefloe.model.virtual_spec import VirtualChunkSpec, virtual_ref
+from icefloe.zarr_store.acceleration import enable_by_default
 from icefloe.zarr_store.keys import resolve
 from icefloe.zarr_store.listing import (
     KeyListing,
@@ -37,6 +37,7 @@ from icefloe.zarr_store.listing import (
     size_below,
     size_in,
 )
+from icefloe.zarr_store.session_store import SessionStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from icefloe.versioning.session import Session
 
 
-class IcefloeStore(Store, SyncMixin):
+class IcefloeStore(SessionStore, SyncMixin):
     """A session as a Zarr store.
 
     All stores of one session are views of the same state. Reading and writing works from any
@@ -61,6 +62,11 @@ class IcefloeStore(Store, SyncMixin):
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._is_open = True
+        enable_by_default()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        enable_by_default()
 
     @classmethod
     async def open(cls, *args: Any, **kwargs: Any) -> Self:
