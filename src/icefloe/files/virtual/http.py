@@ -1,40 +1,43 @@
 """Virtual chunks on web servers.
 
-The client is Python's own and not the object-store library, because that one follows a redirect to
+The client is urllib3 and not the object-store library, because that one follows a redirect to
 wherever the server says: a server could make every reader of a repository fetch addresses inside of
-the reader's network. Here a redirect is followed only to another place below the same container.
+the reader's network. Here urllib3 only moves bytes; redirects, retries and checks are ours, and a
+redirect is followed only to another place below the same container.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import logging
 import os
 import random
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
 
 from icefloe.config.locations import Location, parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.files.virtual.source import SourceStatus, VirtualRange, unlistable
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterator
     from datetime import datetime
     from typing import TypeAlias
 
+    from urllib3.response import BaseHTTPResponse
+
     from icefloe.files.virtual.source import ListedSource
 
 _Answer = TypeVar("_Answer")
-_Understand: TypeAlias = "Callable[[http.client.HTTPResponse, VirtualRange], _Answer]"
+_Understand: TypeAlias = "Callable[[BaseHTTPResponse, VirtualRange], _Answer]"
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +48,9 @@ _MAX_TRIES = 5
 _FIRST_BACKOFF_SECONDS = 0.1
 _MAX_CONNECTIONS = 16
 _PIECE_BYTES = 1024 * 1024
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
+_NUMBER = r"[0-9]{1,18}"
+_CONTENT_RANGE = re.compile(rf"bytes ({_NUMBER})-{_NUMBER}/(?:{_NUMBER}|\*)")
+_TOTAL_SIZE = re.compile(rf"bytes .*/({_NUMBER})")
 
 
 class HttpSource:
@@ -59,7 +64,8 @@ class HttpSource:
             timeout_seconds: How long to wait for a connection, and for the next bytes.
         """
         self._place = place
-        self._connections = _Connections(place, timeout_seconds)
+        self._timeout = timeout_seconds
+        self._pool: urllib3.PoolManager | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._owner = os.getpid()
 
@@ -77,9 +83,9 @@ class HttpSource:
 
     async def read_async(self, wanted: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop."""
-        if self._threads is None or self._owner != os.getpid():  # threads do not survive a fork
+        self._leave_to_parent()
+        if self._threads is None:
             self._threads = ThreadPoolExecutor(_MAX_CONNECTIONS, "icefloe-http")
-            self._owner = os.getpid()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.read, wanted)
 
     def _ask(self, wanted: VirtualRange, understand: _Understand[_Answer]) -> _Answer:
@@ -101,17 +107,48 @@ class HttpSource:
             if attempt:
                 time.sleep(random.uniform(0, _FIRST_BACKOFF_SECONDS * 2**attempt))
             try:
-                with self._connections.request(location, wanted) as response:
+                with self._sent(location, wanted) as response:
                     if response.status in _REDIRECTS:
-                        target = response.getheader("Location", "")
+                        target = response.headers.get("Location", "")
                         return self._redirected(target, location, wanted)
                     if response.status not in _WORTH_ANOTHER_TRY:
                         return understand(response, wanted)
                     problem = f"its server answered {response.status} {response.reason}"
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, urllib3.exceptions.HTTPError) as error:
                 problem = f"{type(error).__name__}: {error}"
             _logger.debug("attempt %s to read %s failed: %s", attempt + 1, location, problem)
         raise wanted.unreadable(problem)
+
+    @contextmanager
+    def _sent(self, location: Location, wanted: VirtualRange) -> Iterator[BaseHTTPResponse]:
+        """Ask for a range and give the answer, whose body is still to be read."""
+        self._leave_to_parent()
+        if self._pool is None:
+            self._pool = _pool_for(self._place)
+        response = self._pool.request(
+            "GET",
+            str(location),
+            headers={
+                "Range": f"bytes={wanted.start}-{wanted.end - 1}",
+                "Accept-Encoding": "identity",
+                "User-Agent": "icefloe",
+            },
+            timeout=self._timeout,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        try:
+            yield response
+            response.read(_PIECE_BYTES)  # what is left of a short error page
+        finally:
+            response.close()  # a connection whose answer was read to its end is kept by the pool
+
+    def _leave_to_parent(self) -> None:
+        """After a fork, open connections and threads of our own: those there are the parent's."""
+        if self._owner != os.getpid():
+            self._pool, self._threads, self._owner = None, None, os.getpid()
 
     def _redirected(self, target: str, location: Location, wanted: VirtualRange) -> Location:
         address = urljoin(str(location), target)
@@ -129,7 +166,7 @@ class HttpSource:
         return found
 
 
-def _bytes_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
+def _bytes_of(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
     match response.status:
         case 200 | 206:
             return _body(response, wanted)
@@ -141,34 +178,34 @@ def _bytes_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes
             raise wanted.unreadable(f"its server answered {status} {response.reason}")
 
 
-def _status_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> SourceStatus | None:
+def _status_of(response: BaseHTTPResponse, wanted: VirtualRange) -> SourceStatus | None:
     match response.status:
         case 200:
-            size = response.length
+            size = response.length_remaining
         case 206 | 416:
-            total = response.getheader("Content-Range", "").rpartition("/")[2]
-            size = int(total) if total.isdecimal() else None
+            total = _TOTAL_SIZE.fullmatch(response.headers.get("Content-Range", ""))
+            size = None if total is None else int(total[1])
         case 404 | 410:
             return None
         case status:
             raise wanted.unreadable(f"its server answered {status} {response.reason}")
-    moment = _moment(response.getheader("Last-Modified"))
+    moment = _moment(response.headers.get("Last-Modified"))
     modified = None if moment is None else int(moment.timestamp())
-    return SourceStatus(size, response.getheader("ETag"), modified)
+    return SourceStatus(size, response.headers.get("ETag"), modified)
 
 
-def _body(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
-    encoding = response.getheader("Content-Encoding", "identity")
+def _body(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
+    encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise wanted.unreadable(
             f"its server sends it encoded ({encoding}), which was not asked for"
         )
     wanted.verify_unchanged(
-        response.getheader("ETag"), _moment(response.getheader("Last-Modified"))
+        response.headers.get("ETag"), _moment(response.headers.get("Last-Modified"))
     )
     start = 0
     if response.status == 206:
-        content_range = response.getheader("Content-Range", "")
+        content_range = response.headers.get("Content-Range", "")
         match = _CONTENT_RANGE.fullmatch(content_range)
         start = int(match[1]) if match else -1
     if start != wanted.start:
@@ -176,17 +213,14 @@ def _body(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
     return _read_up_to(response, wanted.length)
 
 
-def _read_up_to(response: http.client.HTTPResponse, length: int) -> bytes:
+def _read_up_to(response: BaseHTTPResponse, length: int) -> bytes:
     """The next bytes, piece by piece: memory is taken for bytes that came, not for promises."""
-    promised = response.length
     data = bytearray()
     while len(data) < length:
         piece = response.read(min(_PIECE_BYTES, length - len(data)))
         if not piece:
             break
         data += piece
-    if promised is not None and len(data) < min(promised, length):
-        raise http.client.IncompleteRead(bytes(data))
     return bytes(data)
 
 
@@ -197,103 +231,15 @@ def _moment(header: str | None) -> datetime | None:
         return None
 
 
-class _Connections:
-    """Connections to one server that are kept for the next request."""
-
-    def __init__(self, place: Location, timeout_seconds: float) -> None:
-        self._place = place
-        self._timeout = timeout_seconds
-        self._idle: list[http.client.HTTPConnection] = []
-        self._owner = os.getpid()
-        self._lock = threading.Lock()
-        self._tls: ssl.SSLContext | None = None
-
-    def __del__(self) -> None:
-        for connection in self._idle:
-            connection.close()
-
-    @contextmanager
-    def request(
-        self, location: Location, wanted: VirtualRange
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Ask for a range and give the answer, whose body is still to be read."""
-        connection, response = self._sent(location, wanted)
-        try:
-            yield response
-            if not response.isclosed():
-                response.read(_PIECE_BYTES)  # what is left of a short error page
-        except BaseException:
-            connection.close()
-            raise
-        if response.isclosed() and not response.will_close:
-            self._keep(connection)
-        else:
-            connection.close()
-
-    def _sent(
-        self, location: Location, wanted: VirtualRange
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        headers = {
-            "Range": f"bytes={wanted.start}-{wanted.end - 1}",
-            "Accept-Encoding": "identity",
-            "User-Agent": "icefloe",
-        }
-        while True:
-            connection, is_new = self._take()
-            try:
-                connection.request("GET", self._target(location), headers=headers)
-                return connection, connection.getresponse()
-            except (ConnectionError, http.client.BadStatusLine, http.client.CannotSendRequest):
-                connection.close()
-                if is_new:
-                    raise  # an old connection may have been closed by the server meanwhile
-            except BaseException:
-                connection.close()
-                raise
-
-    def _target(self, location: Location) -> str:
-        address = str(location)
-        if self._place.scheme == "http" and self._proxy() is not None:
-            return address
-        return urlsplit(address).path
-
-    def _take(self) -> tuple[http.client.HTTPConnection, bool]:
-        with self._lock:
-            if self._owner != os.getpid():
-                # Sockets that a parent process uses too: they stay with it.
-                self._idle, self._owner = [], os.getpid()
-            if self._idle:
-                return self._idle.pop(), False
-        return self._connected(), True
-
-    def _keep(self, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if self._owner == os.getpid() and len(self._idle) < _MAX_CONNECTIONS:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _connected(self) -> http.client.HTTPConnection:
-        host = self._place.host
-        proxy = self._proxy()
-        if self._place.scheme == "http":
-            return http.client.HTTPConnection(proxy or host, timeout=self._timeout)
-        if self._tls is None:
-            import ssl
-
-            self._tls = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(
-            proxy or host, timeout=self._timeout, context=self._tls
-        )
-        if proxy is not None:
-            connection.set_tunnel(host)
-        return connection
-
-    def _proxy(self) -> str | None:
-        """Host and port of the proxy that the machine's settings name for this server."""
-        from urllib.request import getproxies, proxy_bypass
-
-        if proxy_bypass(self._place.host):
-            return None
-        proxy = getproxies().get(self._place.scheme)
-        return None if proxy is None else urlsplit(proxy).netloc.rpartition("@")[2]
+def _pool_for(place: Location) -> urllib3.PoolManager:
+    """Connections to one server, by way of the proxy that the machine's settings name for it."""
+    proxy = None if proxy_bypass(place.host) else getproxies().get(place.scheme)
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
+    parts = urlsplit(proxy)
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    return urllib3.ProxyManager(
+        f"{parts.scheme or 'http'}://{parts.netloc.rpartition('@')[2]}",
+        proxy_headers=urllib3.make_headers(proxy_basic_auth=login),
+        maxsize=_MAX_CONNECTIONS,
+    )
