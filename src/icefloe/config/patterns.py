@@ -1,13 +1,16 @@
-"""The regular expressions of a configuration: the one place that compiles and applies them."""
+"""The regular expressions of a configuration: the one place that compiles and applies them.
+
+They come from files that anybody may have written, and with Python's own engine a short hostile
+expression keeps every reader of a repository busy for ever. RE2 takes time in proportion to the
+text, whatever the expression; it has no backreferences and cannot look around.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 from operator import methodcaller
-from typing import TYPE_CHECKING
-
-from icefloe.config.automaton import Automaton, UnsupportedError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +27,8 @@ def pattern_error(regex: str) -> str | None:
 
 def found(regex: str, text: str) -> bool:
     """Whether the regex occurs in the text; never, if it is no regex."""
-    compiled = _compiled(regex, anywhere=True)
-    return not isinstance(compiled, str) and compiled.matches(text)
+    compiled = _compiled(regex)
+    return not isinstance(compiled, str) and compiled.search(text) is not None
 
 
 def matches_whole(regex: str, text: str) -> bool:
@@ -33,7 +36,7 @@ def matches_whole(regex: str, text: str) -> bool:
     if regex == ".*":
         return "\n" not in text  # the usual one
     compiled = _compiled(regex)
-    return not isinstance(compiled, str) and compiled.matches(text)
+    return not isinstance(compiled, str) and compiled.fullmatch(text) is not None
 
 
 def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
@@ -61,13 +64,19 @@ def _ending(regex: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def _compiled(regex: str, *, anywhere: bool = False) -> Automaton | str:
+def _compiled(regex: str) -> Any:
     """The compiled expression, or why there is none."""
     if len(regex) > MAX_PATTERN_LENGTH:
         return f"it has {len(regex)} characters, more than {MAX_PATTERN_LENGTH}"
+    import re2  # not at the top: most processes never see an expression
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
     try:
-        return Automaton(regex, anywhere=anywhere)
-    except (re.error, UnsupportedError, OverflowError) as error:
-        return str(error)
-    except RecursionError:
-        return "it is nested too deeply"
+        return re2.compile(regex, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "it is not valid"
+        return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+    except UnicodeEncodeError:
+        return "it has characters that are not valid Unicode"
