@@ -9,7 +9,7 @@ import numpy as np
 from icefloe.changes.documents import ATTRIBUTES, differing_keys, same_document
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
-from icefloe.model.chunk_refs import ChunkKind, gather_bytes
+from icefloe.model.chunk_refs import ChunkKind, gather_bytes, of_one_width
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -141,13 +141,14 @@ def same_refs(left: ChunkRefs, right: ChunkRefs) -> npt.NDArray[np.bool_]:
     same &= inline | (left.offsets == right.offsets)
     native = np.flatnonzero(same & (left.kinds == ChunkKind.NATIVE))
     if len(native):
-        files = left.files[left.sources[native]] == right.files[right.sources[native]]
+        mine, theirs = of_one_width([left.files, right.files])
+        files = mine[left.sources[native]] == theirs[right.sources[native]]
         same[native] = files.all(axis=1)
     virtual = np.flatnonzero(same & (left.kinds == ChunkKind.VIRTUAL))
     if len(virtual):
         numbers: dict[tuple[str, str, int], int] = {}
-        mine = _numbered(left.locations, left.sources[virtual], numbers)
-        same[virtual] = mine == _numbered(right.locations, right.sources[virtual], numbers)
+        sources = _numbered(left.locations, left.sources[virtual], numbers)
+        same[virtual] = sources == _numbered(right.locations, right.sources[virtual], numbers)
     held = np.flatnonzero(inline)
     if len(held):
         same[held] = _same_inline(left, right, held)
