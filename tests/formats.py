@@ -10,12 +10,14 @@ and creates its repositories with `Repository.create(..., **how())`.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect, format_for
+from icefloe.model.ids import ChunkFileId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +67,14 @@ def keeps_logs() -> bool:
     Without logs, what a commit changed is what differs from its parent.
     """
     return format_for(_chosen[-1]).generation.keeps_logs
+
+
+@contextlib.contextmanager
+def wide_ids() -> Iterator[None]:
+    """Name new chunk files by 16 bytes, as other implementations may in the oldest generations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChunkFileId, "random", lambda: ChunkFileId(os.urandom(ChunkFileId.WIDE_SIZE)))
+        yield
 
 
 # --- where things lie

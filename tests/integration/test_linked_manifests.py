@@ -16,7 +16,13 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
-from icefloe.errors import AlreadyExistsError, InvalidInputError, RebaseFailedError
+from icefloe.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    RebaseFailedError,
+    SessionStateError,
+)
+from icefloe.versioning.own_files import check_own_files
 from tests.documents import array, group
 
 ANY = ManifestSplitCondition.AnyArray()
@@ -373,3 +379,13 @@ def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
     forks[1].link_tiles("/a", wrote(forks[1], filled(range(4))))
     with pytest.raises(AlreadyExistsError, match="before you fork"):
         session.merge(*forks)
+
+
+def test_a_session_says_that_manifests_were_collected_and_not_chunk_files(repo):
+    session = repo.writable_session("main")
+    (tile,) = wrote(session, filled(range(4)))
+    session.link_tiles("/a", [tile])
+    key = repo._context.format.layout.manifest(tile.info.id)
+    repo.storage.delete_many([key])
+    with pytest.raises(SessionStateError, match=f"1 manifests that this session wrote.*{key}"):
+        check_own_files(repo._context, session._changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.documents import same_document
 from icefloe.changes.shared_groups import merged_document
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
@@ -273,7 +274,9 @@ class ChangeSet:
             self.new[node.id] = self._overlay[node.path] = node
             return node.id
         same_group = not mine.is_array and not node.is_array
-        if mine.id not in self.new or not (same_group or mine.document == node.document):
+        if mine.id not in self.new or not (
+            same_group or same_document(mine.document, node.document)
+        ):
             raise AlreadyExistsError(
                 f"cannot merge: sessions created different nodes at {node.path}; "
                 "create nodes before you fork, so that the forks share them"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icefloe.changes.documents import ATTRIBUTES, differing_keys, same_document
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex, bounding_box
-from icefloe.model.chunk_refs import ChunkKind, gather_bytes
+from icefloe.model.chunk_refs import ChunkKind, gather_bytes, of_one_width
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -23,30 +24,40 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
 
     ChunkLoader = Callable[[Node], ArrayChunks | None]
+    DocumentLoader = Callable[[Node], bytes]
 
 
-def compare_nodes(
-    before: Sequence[Node],
-    after: Sequence[Node],
-    chunks_before: ChunkLoader,
-    chunks_after: ChunkLoader,
-) -> TransactionLog:
+class State(NamedTuple):
+    """Nodes, with how to read what they refer to."""
+
+    nodes: Sequence[Node]
+    chunks: ChunkLoader
+    """Gives all chunks of an array."""
+    document: DocumentLoader
+    """Gives the whole document of a node."""
+
+
+def compare_nodes(before: State, after: State) -> TransactionLog:
     """What changed from one state to another."""
-    old = {node.id: node for node in before}
-    new = {node.id: node for node in after}
-    created = [node for node in after if node.id not in old]
-    deleted = [node for node in before if node.id not in new]
-    updated = [n for n in after if n.id in old and _document_differs(old[n.id], n)]
-    moves = list(_net_moves(old, {node.path: node for node in before}, after))
+    old = {node.id: node for node in before.nodes}
+    new = {node.id: node for node in after.nodes}
+    created = [node for node in after.nodes if node.id not in old]
+    deleted = [node for node in before.nodes if node.id not in new]
+    updated = [
+        node
+        for node in after.nodes
+        if (twin := old.get(node.id)) is not None and _is_updated(before, twin, after, node)
+    ]
+    moves = list(_net_moves(old, {node.path: node for node in before.nodes}, after.nodes))
     chunks: dict[NodeId, ChunkIndex] = {}
-    for node in after:
+    for node in after.nodes:
         if not node.is_array:
             continue
         twin = old.get(node.id)
         if twin is not None and twin.manifests == node.manifests:
             continue
-        table = None if twin is None else chunks_before(twin)
-        index = compare_chunks(table, chunks_after(node))
+        table = None if twin is None else before.chunks(twin)
+        index = compare_chunks(table, after.chunks(node))
         if index is not None:
             chunks[node.id] = index
     return TransactionLog(
@@ -80,8 +91,16 @@ def _net_moves(
             yield Move(node.id, twin.path, node.path)
 
 
-def _document_differs(old: Node, new: Node) -> bool:
-    return old.document != new.document or old.attributes != new.attributes
+def _is_updated(before: State, old: Node, after: State, new: Node) -> bool:
+    """Whether the metadata of a node means something else now.
+
+    Another writer may keep attributes in a file, or not, without changing anything.
+    """
+    if old.document == new.document and old.attributes == new.attributes:
+        return False
+    if differing_keys(old.outline, new.outline) - {ATTRIBUTES}:
+        return True  # without reading attribute files
+    return not same_document(before.document(old), after.document(new))
 
 
 def compare_chunks(before: ArrayChunks | None, after: ArrayChunks | None) -> ChunkIndex | None:
@@ -122,13 +141,14 @@ def same_refs(left: ChunkRefs, right: ChunkRefs) -> npt.NDArray[np.bool_]:
     same &= inline | (left.offsets == right.offsets)
     native = np.flatnonzero(same & (left.kinds == ChunkKind.NATIVE))
     if len(native):
-        files = left.files[left.sources[native]] == right.files[right.sources[native]]
+        mine, theirs = of_one_width([left.files, right.files])
+        files = mine[left.sources[native]] == theirs[right.sources[native]]
         same[native] = files.all(axis=1)
     virtual = np.flatnonzero(same & (left.kinds == ChunkKind.VIRTUAL))
     if len(virtual):
         numbers: dict[tuple[str, str, int], int] = {}
-        mine = _numbered(left.locations, left.sources[virtual], numbers)
-        same[virtual] = mine == _numbered(right.locations, right.sources[virtual], numbers)
+        sources = _numbered(left.locations, left.sources[virtual], numbers)
+        same[virtual] = sources == _numbered(right.locations, right.sources[virtual], numbers)
     held = np.flatnonzero(inline)
     if len(held):
         same[held] = _same_inline(left, right, held)

@@ -180,8 +180,8 @@ def _is_hidden(
     hidden = np.zeros(len(coords), dtype=np.bool_)
     if before.array is None or mine.array is None or other.array is None:
         return hidden
-    changed = differing_keys(before.document, mine.document)
-    if changed & differing_keys(other.document, mine.document) & _MEANING_OF_CHUNKS:
+    changed = differing_keys(before.outline, mine.outline)
+    if changed & differing_keys(other.outline, mine.outline) & _MEANING_OF_CHUNKS:
         return ~hidden
     lengths = zip(before.array.shape, mine.array.shape, other.array.shape, strict=True)
     for axis, (old, new, theirs) in enumerate(lengths):

@@ -1,11 +1,21 @@
-"""Three-way merge of zarr.json documents, key by key."""
+"""Compares and merges zarr.json documents by what they mean, not by how they are spelled.
+
+Documents are JSON: white space, the order of keys and whether attributes are in a file of their own
+mean nothing. Of a key that occurs twice the last one counts, as it does for zarr. All functions
+take whole documents, with their attributes; see `Node.outline` where these are not needed.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from icefloe.errors import FormatError
 from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ABSENT: Any = object()
 ATTRIBUTES = "attributes"
@@ -39,24 +49,58 @@ def merge_documents(
     Returns:
         The merged document, with their value where there is a conflict, and the conflicts.
     """
-    first, mine, other = (json.loads(document) for document in (base, ours, theirs))
     given = settled or {}
     conflicts: list[DocumentConflict] = []
     own_way = {ATTRIBUTES, *given}
-    merged = _merge(first, mine, other, "", own_way, conflicts)
-    sides = [side.get(ATTRIBUTES) or {} for side in (first, mine, other)]
-    attributes = _merge(sides[0], sides[1], sides[2], f"{ATTRIBUTES}.", set(), conflicts)
-    if attributes or ATTRIBUTES in other:
-        merged[ATTRIBUTES] = attributes
-    return json.dumps({**merged, **given}, indent=2).encode(), conflicts
+    with _reading():
+        first, mine, other = map(parsed, (base, ours, theirs))
+        merged = _merge(first, mine, other, "", own_way, conflicts)
+        sides = [side.get(ATTRIBUTES) or {} for side in (first, mine, other)]
+        attributes = _merge(sides[0], sides[1], sides[2], f"{ATTRIBUTES}.", set(), conflicts)
+        if attributes or ATTRIBUTES in other:
+            merged[ATTRIBUTES] = attributes
+        return json.dumps({**merged, **given}, indent=2).encode(), conflicts
+
+
+def parsed(document: bytes) -> dict[str, Any]:
+    """What a document says; raises FormatError unless it is a JSON object."""
+    with _reading():
+        content = json.loads(document)
+    if not isinstance(content, dict):
+        raise _not_json(f"an object was expected, found {document[:40]!r}")
+    return content
+
+
+def same_document(left: bytes, right: bytes) -> bool:
+    """Whether two documents mean the same."""
+    return left == right or not differing_keys(left, right)
 
 
 def differing_keys(left: bytes, right: bytes) -> set[str]:
     """The keys at the top level whose values are not the same."""
-    mine, other = json.loads(left), json.loads(right)
-    return {
-        key for key in {*mine, *other} if not _same(mine.get(key, _ABSENT), other.get(key, _ABSENT))
-    }
+    with _reading():
+        mine, other = parsed(left), parsed(right)
+        return {
+            key
+            for key in {*mine, *other}
+            if not _same(mine.get(key, _ABSENT), other.get(key, _ABSENT))
+        }
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise FormatError for what is not JSON, such as attributes in a file that was damaged."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise _not_json(str(error)) from error
+
+
+def _not_json(reason: str) -> FormatError:
+    return FormatError(
+        f"a zarr.json cannot be compared with another one: it is not valid JSON ({reason}); "
+        "write the metadata of the node again"
+    )
 
 
 def _merge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.changes.compare import disputed
-from icefloe.changes.documents import differing_keys, merge_documents
+from icefloe.changes.documents import merge_documents, same_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ def _documents(
         if mine is None or node is None or mine == later.documents[node_id]:
             continue
         merged, conflicts = merge_documents(document_of(node), mine, later.documents[node_id])
-        if differing_keys(merged, later.documents[node_id]):
+        if not same_document(merged, later.documents[node_id]):
             later.documents[node_id] = merged
         for conflict in conflicts:
             yield f"{node.path}: {conflict.key}"

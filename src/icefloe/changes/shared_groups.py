@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
+from icefloe.changes.documents import ATTRIBUTES, merge_documents, parsed, same_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def common_document(ours: bytes, theirs: bytes) -> bytes | None:
     Documents that say the same are equal however they are spelled, and one that says nothing but
     that there is a group gives way to the other.
     """
-    if _is_bare(ours) or not differing_keys(*map(_plain, (ours, theirs))):
+    if _is_bare(ours) or same_document(_plain(ours), _plain(theirs)):
         return theirs
     return ours if _is_bare(theirs) else None
 
@@ -46,7 +46,7 @@ def merged_document(ours: bytes, theirs: bytes) -> tuple[bytes, list[DocumentCon
     There it has what they say; and their very bytes, if we have nothing to add.
     """
     merged, conflicts = merge_documents(BARE_GROUP, ours, theirs)
-    return (merged if differing_keys(merged, theirs) else theirs), conflicts
+    return (theirs if same_document(merged, theirs) else merged), conflicts
 
 
 def share_new_groups(
@@ -85,10 +85,10 @@ def share(
 
 def _plain(document: bytes) -> bytes:
     """The document without what says nothing."""
-    content = json.loads(document)
-    kept = {key: value for key, value in content.items() if value not in _SAYS_NOTHING.get(key, ())}
+    content = parsed(document).items()
+    kept = {key: value for key, value in content if value not in _SAYS_NOTHING.get(key, ())}
     return json.dumps(kept).encode()
 
 
 def _is_bare(document: bytes) -> bool:
-    return not differing_keys(_plain(document), BARE_GROUP)
+    return same_document(_plain(document), BARE_GROUP)

@@ -15,7 +15,7 @@ from icefloe.errors import FormatError, ObjectNotFoundError, StorageError, Virtu
 from icefloe.files.checksums import checksums
 from icefloe.files.chunks import wrong_checksum
 from icefloe.files.workers import Job, in_any_order
-from icefloe.model.chunk_refs import ChunkKind, VirtualRef, distinct_files
+from icefloe.model.chunk_refs import ChunkKind, VirtualRef, distinct_files, of_one_width
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
@@ -355,7 +355,7 @@ def _native(located: Sequence[Located]) -> _Native | None:
     sources = parts[0].refs.sources.astype(np.int64)
     if len(parts) > 1:
         starts = np.cumsum([0, *(len(part.refs.files) for part in parts)])
-        files = np.concatenate([part.refs.files for part in parts])
+        files = np.concatenate(of_one_width([part.refs.files for part in parts]))
         sources = np.concatenate(
             [part.refs.sources + start for part, start in zip(parts, starts[:-1], strict=True)]
         ).astype(np.int64)

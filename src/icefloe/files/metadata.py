@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -350,6 +351,10 @@ class MetadataFiles:
                 self.format.layout.attributes(ref.file),
             )
         return join_document(node.document, rows[ref.row], ref.position)
+
+    def documents_of(self, snapshot: Snapshot) -> Callable[[Node], bytes]:
+        """Gives the whole zarr.json of nodes of a snapshot."""
+        return partial(self.document, snapshot=snapshot)
 
     def write_attributes(self, rows: Sequence[bytes]) -> AttributesFileInfo:
         """Write an attribute file; returns it as snapshots list it."""

@@ -223,7 +223,7 @@ def native_refs(
         offsets=offsets,
         lengths=lengths,
         checksums=checksums,
-        files=np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, ChunkFileId.SIZE),
+        files=ChunkRefs.file_column(files),
         locations=_NO_LOCATIONS,
         inline=b"",
     )

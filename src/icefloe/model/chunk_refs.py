@@ -220,7 +220,7 @@ def _distinct(
     return distinct or [dictionaries[0]], np.repeat(np.array(before, dtype=np.uint64), rows)
 
 
-def _of_one_width(files: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
+def of_one_width(files: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
     """Dictionaries of chunk files, the narrower ones filled up with zeros (see `Identifier`)."""
     width = max(column.shape[1] for column in files)
     return [
@@ -366,7 +366,7 @@ class ChunkRefs:
             offsets,
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.checksums for p in parts]),
-            files[0] if len(files) == 1 else np.concatenate(_of_one_width(files)),
+            files[0] if len(files) == 1 else np.concatenate(of_one_width(files)),
             locations[0] if len(locations) == 1 else Locations.concat(locations),
             inline[0] if len(inline) == 1 else b"".join(inline),
         )

@@ -42,6 +42,14 @@ class Node(Record, frozen=True):
         return self.array is not None
 
     @property
+    def outline(self) -> bytes:
+        """The document as valid JSON; with empty attributes if `attributes` says where they are.
+
+        Enough for whoever asks for any other part of the metadata: nothing is read for it.
+        """
+        return _outline(self.document, self.attributes)
+
+    @property
     def num_refs(self) -> int:
         """Number of initialised chunks."""
         return sum(ref.num_refs for ref in self.manifests)
@@ -68,17 +76,19 @@ def make_stored_node(
     attributes: AttributesRef | None,
 ) -> Node:
     """A node of a snapshot; raises InvalidInputError if it makes no sense."""
-    whole = document
-    if attributes is not None:
-        # H-07: the document lacks its attributes, which nothing here needs.
-        at = attributes.position
-        whole = document[:at] + b"{}" + document[at:]
-    array = parse_document(whole, path)
+    array = parse_document(_outline(document, attributes), path)
     if array is None and manifests:
         raise InvalidInputError(f"the group {path} refers to chunks")
     if array is not None and any(ref.extents.rank != array.rank for ref in manifests):
         raise InvalidInputError(f"extents of {path} have another rank than the array")
     return Node(node_id, path, document, array, manifests, attributes)
+
+
+def _outline(document: bytes, attributes: AttributesRef | None) -> bytes:
+    """H-07: a document whose attributes are in a file lacks their bytes."""
+    if attributes is None:
+        return document
+    return document[: attributes.position] + b"{}" + document[attributes.position :]
 
 
 class NodeTable:

@@ -91,12 +91,7 @@ def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
     if node is None or node.array is None:
         what = "is a group" if node is not None else "does not exist"
         raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
-    if node.attributes is None:
-        return node, _plan(node.document, path)
-    # Attributes mean nothing to the plan: the document without them is found again sooner.
-    document = json.loads(session.document(path) or b"")
-    document["attributes"] = {}
-    return node, _plan(json.dumps(document).encode(), path)
+    return node, _plan(node.outline, path)
 
 
 @lru_cache(maxsize=512)

@@ -196,7 +196,7 @@ class BranchWork:
             base.nodes,
             after.nodes,
             net_difference(context.history, base, after),
-            context.files.document,
+            context.files.documents_of(after),
             SnapshotChunks(context.files, after).table,
         )
         attempt = 0

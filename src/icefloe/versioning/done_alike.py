@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.compare import same_refs
+from icefloe.changes.documents import same_document
 from icefloe.changes.solvers import AppendSolver
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.chunk_refs import ChunkKind
@@ -114,12 +115,17 @@ class Meeting:
         self._tidy()
 
     def _drop_node(self, node_id: NodeId, known: Node, *, is_grown: bool) -> None:
-        ours, document = self._ours, self._context.files.document
+        ours = self._ours
+        document = self._context.files.documents_of(self._head)
         created = ours.new.get(node_id)
-        if created is not None and _is_same(known, document(known), created):
+        if (
+            created is not None
+            and created.path == known.path
+            and same_document(document(known), created.document)
+        ):
             del ours.new[node_id]
         written = None if is_grown else ours.documents.get(node_id)
-        if written is not None and document(known) == written:
+        if written is not None and same_document(document(known), written):
             del ours.documents[node_id]
         if ours.places.get(node_id) == known.path:
             del ours.places[node_id]
@@ -188,10 +194,6 @@ class Meeting:
         ours = self._ours
         ours.chunks = {i: edits for i, edits in ours.chunks.items() if not edits.is_empty}
         ours.rebase(ours.base)
-
-
-def _is_same(known: Node, document: bytes, created: Node) -> bool:
-    return known.path == created.path and document == created.document
 
 
 def _without_unchanged(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.changes.compare import compare_nodes
+from icefloe.changes.compare import State, compare_nodes
 from icefloe.changes.logs import brings_back, combine
 from icefloe.errors import (
     FormatError,
@@ -328,8 +328,8 @@ class History:
         return None if parent is None else compared_step(self.files, parent, snapshot)
 
     def _all_new(self, snapshot: Snapshot) -> TransactionLog:
-        table = SnapshotChunks(self.files, snapshot).table
-        return compare_nodes([], list(snapshot.nodes), table, table)
+        state = _state(self.files, snapshot)
+        return compare_nodes(state._replace(nodes=()), state)
 
     def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
         """The parent of what takes the place of a snapshot, and all that happened since."""
@@ -462,9 +462,9 @@ def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) ->
 
 def compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
     """What differs between two states, by looking at them."""
-    return compare_nodes(
-        list(before.nodes),
-        list(after.nodes),
-        SnapshotChunks(files, before).table,
-        SnapshotChunks(files, after).table,
-    )
+    return compare_nodes(_state(files, before), _state(files, after))
+
+
+def _state(files: MetadataFiles, snapshot: Snapshot) -> State:
+    chunks = SnapshotChunks(files, snapshot).table
+    return State(list(snapshot.nodes), chunks, files.documents_of(snapshot))

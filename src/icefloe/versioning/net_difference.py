@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from icefloe.changes.compare import compare_chunks
+from icefloe.changes.documents import same_document
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.transaction_log import TransactionLog
 from icefloe.versioning.chunk_contents import changed_chunks, chosen
@@ -51,7 +52,7 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
         for node_id in log.updated_arrays | log.updated_groups
         if (old := before.nodes.by_id(node_id)) is not None
         and (new := after.nodes.by_id(node_id)) is not None
-        and files.document(old, before) == files.document(new, after)
+        and same_document(files.document(old, before), files.document(new, after))
     }
     return msgspec.structs.replace(
         log,

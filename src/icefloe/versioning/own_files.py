@@ -34,21 +34,22 @@ def check_own_files(context: Context, changes: ChangeSet) -> None:
     cutoff = max(
         (each.cutoff_seconds for each in running_collections(context.storage)), default=None
     )
-    _raise_of_old(_check(context, _linked_manifests(context, changes), cutoff))  # read next
+    manifests = _linked_manifests(context, changes)
+    _raise_of_old(_check(context, manifests, "manifests", cutoff), "manifests")  # read next
     files = _chunk_files(context, changes)
-    old = _check(context, list(files), cutoff)
+    old = _check(context, list(files), "chunk files", cutoff)
     if old:
         kept = _of_base(context, changes, {files[key] for key in old})
-        _raise_of_old([key for key in old if files[key] not in kept])
+        _raise_of_old([key for key in old if files[key] not in kept], "chunk files")
 
 
-def _check(context: Context, keys: list[str], cutoff: float | None) -> list[str]:
+def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -> list[str]:
     """Raise SessionStateError if files are gone; returns those that may be deleted by now."""
     found = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
     lost = [key for key, info in zip(keys, found, strict=True) if info is None]
     if lost:
         raise SessionStateError(
-            f"{len(lost)} chunk files that this session wrote, such as {lost[0]}, were "
+            f"{len(lost)} {what} that this session wrote, such as {lost[0]}, were "
             "collected as garbage: the session was suspended or cut off for longer than its "
             "lease held, or than garbage is kept; write them again in a new session"
         )
@@ -57,10 +58,10 @@ def _check(context: Context, keys: list[str], cutoff: float | None) -> list[str]
     return [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
 
 
-def _raise_of_old(old: list[str]) -> None:
+def _raise_of_old(old: list[str], what: str) -> None:
     if old:
         raise SessionStateError(
-            f"{len(old)} files that this session wrote, such as {old[0]}, are so old that a "
+            f"{len(old)} {what} that this session wrote, such as {old[0]}, are so old that a "
             "garbage collection that runs at this moment may delete them; commit again when it "
             "is over, and take a lease for work that takes long"
         )
@@ -82,7 +83,7 @@ def _chunk_files(context: Context, changes: ChangeSet) -> dict[str, bytes]:
 def _files_of(refs: ChunkRefs) -> set[bytes]:
     native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
     used = refs.files[np.unique(refs.sources[native])]
-    return {row.tobytes() for row in used}
+    return {ChunkFileId(row.tobytes()) for row in used}
 
 
 def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[bytes]:

@@ -80,20 +80,15 @@ def rebase_changes(
     """
     head = view.head.nodes
     before = ours.copy() if shown is None else shown
-    share_new_groups(ours, theirs, head, view.context.files.document)
+    document_of = view.context.files.documents_of(view.head)
+    share_new_groups(ours, theirs, head, document_of)
     _give_up_derived(view, ours, theirs, base_chunks)
     spare_groups(ours, head)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
     if isinstance(solver, AppendSolver):
         try:
-            appended = move_behind(
-                ours,
-                head,
-                theirs.new_arrays,
-                solver.dimension,
-                lambda node: view.context.files.document(node, view.head),
-            )
+            appended = move_behind(ours, head, theirs.new_arrays, solver.dimension, document_of)
         except NotAppendable as reason:
             advice = f"\nthe appends could not be put behind each other: {reason}"
         touched = touched_chunks(ours, base_chunks) if appended else touched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from icefloe.changes.compare import compare_chunks, compare_nodes
+from icefloe.changes.compare import State, compare_chunks, compare_nodes
 from icefloe.changes.logs import brings_back, combine
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import InlineRef
@@ -108,10 +108,12 @@ def test_states_are_compared_by_id() -> None:
     after = [group(A, "/g", "new"), array(B, "/new", 2), array(created, "/c", 1)]
     tables = {"/old": chunks(_0=b"x", _1=b"y"), "/new": chunks(_0=b"x", _1=b"z", _3=b"")}
     log = compare_nodes(
-        before,
-        after,
-        lambda node: tables.get(node.path),
-        lambda node: tables.get(node.path, chunks(_7=b"q")),
+        State(before, lambda node: tables.get(node.path), lambda node: node.document),
+        State(
+            after,
+            lambda node: tables.get(node.path, chunks(_7=b"q")),
+            lambda node: node.document,
+        ),
     )
     assert log == TransactionLog(
         new_arrays=frozenset({created}),
