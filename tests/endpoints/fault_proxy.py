@@ -110,6 +110,7 @@ class FaultProxy:
         self._target = urlsplit(target).netloc
         self._lock = threading.Lock()
         self._plans: list[_Plan] = []
+        self._meanwhile: list[tuple[_Plan, Callable[[], object]]] = []
         self.requests: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.written: dict[str, dict[str, str]] = {}
@@ -130,6 +131,18 @@ class FaultProxy:
         """Let `times` requests of a method, whose path ends so, come to grief after `skip`."""
         with self._lock:
             self._plans.append(_Plan(method, path, trouble, times, skip))
+
+    def before_next(self, method: str, path: str, act: Callable[[], object]) -> None:
+        """Do something when the next request of a method, whose path ends so, has come in."""
+        with self._lock:
+            self._meanwhile.append((_Plan(method, path, Trouble.TWICE, 1, 0), act))
+
+    def begin(self, method: str, path: str) -> None:
+        """Do what was to be done before a request."""
+        with self._lock:
+            acts = [act for plan, act in self._meanwhile if plan.strikes(method, path)]
+        for act in acts:
+            act()
 
     def storm(self, troubles: Sequence[Trouble], share: float, seed: int) -> None:
         """From now on, let a share of all requests come to grief, one way or another."""
@@ -194,6 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.headers.append(headers)
         if self.command == "PUT":
             self.owner.written[unquote(urlsplit(self.path).path)] = headers
+        self.owner.begin(self.command, self.path)
         trouble = self.owner.next_trouble(self.command, self.path)
         request = (self.command, self.path, headers, body)
         if trouble in _BEFORE:
