@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from icefloe.errors import SnapshotNotFoundError as SnapshotNotFoundError
     from icefloe.errors import StorageError as StorageError
     from icefloe.errors import StoragePermissionError as StoragePermissionError
+    from icefloe.errors import StorageUnreachableError as StorageUnreachableError
     from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
     from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
@@ -230,6 +231,7 @@ _HOMES = {
         "SnapshotNotFoundError",
         "StorageError",
         "StoragePermissionError",
+        "StorageUnreachableError",
         "StoreKeyNotFoundError",
         "UnsafeStorageError",
         "TaskFailedError",

@@ -23,6 +23,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
 ├── StorageError                 the world is wrong: network, permissions, disk
 │   ├── StoragePermissionError
+│   ├── StorageUnreachableError  .location: nothing was sent; check the address and the network
 │   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
 │   ├── ForkedProcessError       a client that does not survive fork() was used after one
 │   └── CommitStateUnknownError  .key .snapshot_id: it may have landed; nothing was cleaned up
@@ -70,6 +71,7 @@ class ErrorKind(StrEnum):
     BROKEN_FILES = "broken-files"
     INVALID_TYPE = "invalid-type"
     FORK_SESSION = "fork-session"
+    STORAGE_UNREACHABLE = "storage-unreachable"
 
 
 class IcefloeError(Exception):
@@ -286,6 +288,16 @@ class StoragePermissionError(StorageError):
     """The storage refused the credentials, or they do not allow the operation."""
 
     kind = ErrorKind.STORAGE_PERMISSION
+
+
+class StorageUnreachableError(StorageError):
+    """No connection to the storage could be made, so that nothing was sent there."""
+
+    kind = ErrorKind.STORAGE_UNREACHABLE
+
+    def __init__(self, message: str, location: str = "") -> None:
+        super().__init__(message, location)
+        self.location = location
 
 
 class UnsafeStorageError(StorageError):

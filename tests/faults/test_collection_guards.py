@@ -13,7 +13,13 @@ import pytest
 import zarr
 
 from icefloe import BasicConflictSolver, Repository, RepositoryConfig
-from icefloe.errors import ConflictError, IcefloeError, SessionStateError, SnapshotNotFoundError
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IcefloeError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
 from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.versioning import leases
@@ -27,6 +33,8 @@ from tests.integration.maintained import DAY, HOUR, fill, make, values, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from icefloe.storage.port import Storage
 
 MINUTE = timedelta(minutes=1)
 
@@ -57,8 +65,9 @@ class Meanwhile(ForwardingStorage):
         act: Callable[[], object],
         *,
         nth: int = 1,
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(repo.storage)
+        super().__init__(storage or repo.storage)
         self._when = (verb, prefix)
         self._act = act
         self._left = nth
@@ -628,6 +637,35 @@ def test_names_for_what_was_collected_meanwhile_are_taken_back(
     assert repo.list_tags() == set()
     assert repo.verify(deep=True).is_clean
     name(repo, "late", repo.lookup_branch("main"))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_nobody_is_told_of_a_tag_that_is_about_to_be_taken_back(generation: str) -> None:
+    with chosen(generation):
+        repo = make()
+    doomed = garbage(repo)
+    lasting = repo.lookup_branch("main")
+    tellings: list[type[Exception]] = []
+
+    def pause() -> None:
+        wait(repo, DAY)
+        assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+
+    def meet() -> None:
+        # The tag is there, and whoever made it has not looked again.
+        try:
+            repo.create_tag("late", lasting)
+        except (AlreadyExistsError, ConflictError) as error:
+            tellings.append(type(error))
+
+    behind = Meanwhile(repo, *CREATION[generation], pause)
+    looks = Meanwhile(repo, "head", f"{LEASES_FOLDER}/", meet, nth=2, storage=behind)
+    with pytest.raises(SnapshotNotFoundError, match=doomed):
+        Repository.open(looks).create_tag("late", doomed)
+    assert tellings == [ConflictError]
+    assert repo.list_tags() == set()
+    repo.create_tag("late", lasting)
+    assert repo.lookup_tag("late") == lasting
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

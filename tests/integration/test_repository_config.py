@@ -25,7 +25,9 @@ from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, commit_attribute, group
 
 if TYPE_CHECKING:
-    from icefloe.storage.port import Storage
+    from collections.abc import Mapping
+
+    from icefloe.storage.port import BytesLike, Storage
 
 
 def config_files(storage: Storage) -> list[str]:
@@ -79,10 +81,12 @@ def test_of_two_that_save_at_once_one_is_told() -> None:
     class Rival(FaultyStorage):
         """Another client saves its configuration between our reading and our writing."""
 
-        def create(self, key: str, data: bytes) -> None:
+        def create(
+            self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+        ) -> None:
             if key.startswith("config/"):
                 self.inner.create(key, b'{"inline_chunk_threshold_bytes":99}')
-            super().create(key, data)
+            super().create(key, data, attributes)
 
     storage = Rival(icefloe.in_memory_storage())
     repository = Repository.create(storage).reopen(RepositoryConfig(inline_chunk_threshold_bytes=1))
@@ -199,7 +203,7 @@ def test_storage_settings_reach_the_storage() -> None:
     wanted = StorageSettings(retries=StorageRetriesSettings(max_tries=3))
     Repository.create(storage, RepositoryConfig(storage=wanted))
     Repository.open(storage)
-    assert seen == [wanted, wanted]
+    assert seen == [wanted] * 3  # before the first request, and as kept with the repository
 
 
 def test_the_yaml_of_the_reference_implementation_is_read() -> None:

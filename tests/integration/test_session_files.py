@@ -32,7 +32,10 @@ from tests.documents import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from icefloe.storage.port import BytesLike
 
 LARGE = b"x" * 600
 """More than what is kept inline."""
@@ -392,9 +395,11 @@ class LosesAnswers(ForwardingStorage):
         super().__init__(inner)
         self.lost = 0
 
-    def create(self, key: str, data: bytes) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         def put() -> None:
-            self.inner.create(key, data)
+            self.inner.create(key, data, attributes)
             self.lost += 1
             raise StorageError("the answer was lost")
 

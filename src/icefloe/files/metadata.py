@@ -151,6 +151,12 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(file.data))
         return snapshot
 
+    def create_snapshot(self, snapshot: Snapshot) -> None:
+        """Write a snapshot whose file must not exist; raises AlreadyExistsError."""
+        file = self.format.codec.encode_snapshot(snapshot)
+        key = self.format.layout.snapshot(snapshot.id)
+        self.storage.create(key, file.data, self._attributes(file))
+
     def read_transaction_log(
         self, snapshot_id: SnapshotId, *, check: bool = True
     ) -> TransactionLog | None:
@@ -386,7 +392,9 @@ class MetadataFiles:
             key,
         )
 
+    def _attributes(self, file: EncodedFile) -> dict[str, str] | None:
+        return file.attributes if self.storage.capabilities.keeps_attributes else None
+
     def _put(self, key: str, file: EncodedFile) -> None:
-        attributes = file.attributes if self.storage.capabilities.keeps_attributes else None
-        self.storage.put(key, file.data, attributes)
+        self.storage.put(key, file.data, self._attributes(file))
         logger.debug("wrote %s: %d bytes", key, len(file.data))

@@ -173,7 +173,8 @@ class Refs(Protocol):
     def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
         """Create a branch, or continue the sequence of a deleted one.
 
-        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        Of several clients that create one branch, exactly one succeeds. Raises
+        AlreadyExistsError, InvalidInputError for a bad name.
         """
 
     def branches(self) -> set[str]:
@@ -182,11 +183,12 @@ class Refs(Protocol):
     def tag(self, name: str) -> SnapshotId | None:
         """What a tag points to."""
 
-    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
-        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name.
 
-    def take_back_tag(self, name: str) -> None:
-        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
+        Of several clients that create one tag, on one snapshot or on several, exactly one
+        succeeds. Returns how to undo it: only for a caller that finds that the snapshot is gone.
+        """
 
     def tags(self) -> set[str]:
         """Names of all tags."""

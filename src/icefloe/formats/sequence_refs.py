@@ -19,6 +19,7 @@ from icefloe.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from icefloe.formats.authorship import signed
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
@@ -166,10 +167,15 @@ class SequenceRefs:
         """
         if snapshot_id is None and tip.branch == MAIN:
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
+        content = self._content(snapshot_id, tip.snapshot_id)
+        # The snapshot of a commit is unlike any other; a branch may be deleted by two clients.
+        return self._advance(tip, snapshot_id, signed(content) if snapshot_id is None else content)
+
+    def _advance(self, tip: BranchTip, snapshot_id: SnapshotId | None, content: bytes) -> BranchTip:
         folder = self._folder(tip.branch)
         sequence = tip.sequence + 1
         try:
-            folder.create(sequence, self._content(snapshot_id, tip.snapshot_id))
+            folder.create(sequence, content)
         except AlreadyExistsError:
             folder.start_at(sequence)
             # It may have moved on further, and callers want to know where to.
@@ -195,13 +201,14 @@ class SequenceRefs:
         if tip is not None:
             if tip.snapshot_id is not None:
                 raise AlreadyExistsError(f"branch {branch!r} exists already")
+            content = self._content(snapshot_id, tip.snapshot_id)
             try:
-                return self.advance(tip, snapshot_id)
+                return self._advance(tip, snapshot_id, signed(content))
             except ConflictError:
                 raise AlreadyExistsError(f"branch {branch!r} exists already") from None
         self._refuse_twins(branch, "branch", self._branch_names())
         try:
-            self._folder(branch).create(0, self._content(snapshot_id, None))
+            self._folder(branch).create(0, signed(self._content(snapshot_id, None)))
         except AlreadyExistsError:
             raise AlreadyExistsError(f"branch {branch!r} exists already") from None
         return BranchTip(branch, 0, snapshot_id)
@@ -307,23 +314,30 @@ class SequenceRefs:
             raise FormatError(f"{key}: a tag names a snapshot, found null", key)
         return snapshot_id
 
-    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
-        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name.
+
+        Returns how to undo it: only for a caller that finds that the snapshot is gone.
+        """
         self._names.check(name, "tag")
         taken = f"tag {name!r} exists already, or did once; tags never change"
         key = self._names.tag_key(name)
-        # Creating finds equal bytes a success, so a tag that has them already must be seen first.
+        content = signed(self._content(snapshot_id, None))
         if is_there(self._storage, key):
             raise AlreadyExistsError(taken)
         self._refuse_twins(name, "tag", self._tag_names())
         try:
-            self._storage.create(key, self._content(snapshot_id, None))
+            self._storage.create(key, content)
         except AlreadyExistsError:
             raise AlreadyExistsError(taken) from None
 
-    def take_back_tag(self, name: str) -> None:
-        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
-        self._storage.delete_many([self._names.tag_key(name)])
+        def undo() -> None:
+            # A file with these bytes is ours, and nobody else deletes or replaces it.
+            with contextlib.suppress(ObjectNotFoundError):
+                if self._storage.get(key) == content:
+                    self._storage.delete_many([key])
+
+        return undo
 
     def tags(self) -> set[str]:
         """Names of all tags."""

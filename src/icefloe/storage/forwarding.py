@@ -111,9 +111,11 @@ class ForwardingStorage:
         """Like `put`."""
         await self._run_async("put", key, lambda: self._inner.put_async(key, data, attributes))
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Create an object that must not exist."""
-        self._run("create", key, lambda: self._inner.create(key, data))
+        self._run("create", key, lambda: self._inner.create(key, data, attributes))
 
     def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         """Replace an object if it is still at `expected`."""

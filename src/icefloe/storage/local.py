@@ -257,7 +257,12 @@ class LocalStorage:
         else:
             await asyncio.to_thread(self.put, key, data, attributes)
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self,
+        key: str,
+        data: BytesLike,
+        attributes: Mapping[str, str] | None = None,  # noqa: ARG002 (a filesystem keeps none)
+    ) -> None:
         """Create an object that must not exist, or hold these very bytes already."""
         with (
             self._tree.translated(key, writing=True),

@@ -203,14 +203,16 @@ class MemoryStorage:
         """Like `put`."""
         self.put(key, data, attributes)
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Create an object that must not exist, or hold these very bytes already."""
         contents = self._require()
         check_key(key)
         with contents.lock:
             current = contents.find(key)
             if current is None:
-                contents.store(key, data)
+                contents.store(key, data, attributes)
             elif current.data != data:
                 raise AlreadyExistsError(f"{key!r} exists already in {self._location}")
 

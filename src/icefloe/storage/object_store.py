@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
+import time
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from icefloe.errors import (
     AlreadyExistsError,
-    ConflictError,
     ForkedProcessError,
     IcefloeError,
     InvalidInputError,
     ObjectNotFoundError,
     ReadOnlyError,
     StorageError,
-    StoragePermissionError,
+    StorageUnreachableError,
 )
+from icefloe.storage.client_errors import Request
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
 from icefloe.storage.ranges import coalesce, divide, pick
+from icefloe.storage.retrying import Attempts, note_reached
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
@@ -34,7 +35,7 @@ from icefloe.storage.settings import (
 from icefloe.storage.settling import attempts, settle_create, settle_replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -44,16 +45,6 @@ if TYPE_CHECKING:
 # All at first; what a failed request leaves in doubt is then deleted one by one, twice.
 _DELETE_BATCHES = (1000, 1, 1)
 _LIST_PAGE = 1000
-
-# obstore's own exceptions carry addresses; what in an address can be a secret is cut out.
-_SECRET_IN_TEXT = re.compile(
-    r"(?<=://)[^/@\s]+@"
-    r"|(?<=[?&])(?:sig|X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature)=[^&\s\"')]*",
-    re.IGNORECASE,
-)
-
-# Listings report these as errors of no kind.
-_REFUSED_IN_TEXT = re.compile(r"status code: 40[13]\b")
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -87,9 +78,10 @@ def _claim_runtime(location: str) -> None:
 
 
 class _Clients(NamedTuple):
-    retrying: ObjectStore
     one_shot: ObjectStore
-    """For conditional writes: makes one attempt and reports on that one."""
+    """Makes one attempt and reports on that one: whether to send it again is decided here."""
+    retrying: ObjectStore
+    """For uploads in parts, so that a part which fails does not cost all the others."""
 
 
 class ObjectStorage:
@@ -136,6 +128,7 @@ class ObjectStorage:
                 filled.max_tries,
                 round(filled.initial_backoff_seconds * 1000),
                 round(filled.max_backoff_seconds * 1000),
+                filled.max_connect_tries,
             ),
         ).merge(self._given_settings or StorageSettings())
 
@@ -171,17 +164,17 @@ class ObjectStorage:
         check_range(key, start, length)
         if length == 0 or (length is None and start):
             return self._get_rest(key, start, length)
-        with self._translated(key) as store:
-            if length is None:
-                return store.get(path).bytes().to_bytes()
-            parts = divide(start, length, self._settings.request_bytes)
-            data = b"".join(
-                self._at_once(
-                    lambda part: store.get_range(path, start=part[0], length=part[1]).to_bytes(),
-                    parts,
-                )
+        if length is None:
+            return self._send(key, lambda store: store.get(path).bytes().to_bytes())
+
+        def fetch(part: tuple[int, int]) -> bytes:
+            first, size = part
+            return self._send(
+                key, lambda store: store.get_range(path, start=first, length=size).to_bytes()
             )
-            return self._complete(key, data, start, length)
+
+        parts = divide(start, length, self._settings.request_bytes)
+        return self._complete(key, b"".join(self._at_once(fetch, parts)), start, length)
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Like `get`, without blocking the event loop."""
@@ -191,31 +184,37 @@ class ObjectStorage:
         check_range(key, start, length)
         if length == 0 or (length is None and start):
             return await asyncio.to_thread(self._get_rest, key, start, length)
-        with self._translated(key) as store:
-            if length is None:
+        if length is None:
+
+            async def fetch_all(store: ObjectStore) -> bytes:
                 result = await store.get_async(path)
                 return (await result.bytes_async()).to_bytes()
-            limit = asyncio.Semaphore(self._settings.max_requests_for_object)
 
-            async def fetch(start: int, length: int) -> bytes:
-                async with limit:
-                    part = await store.get_range_async(path, start=start, length=length)
-                    return part.to_bytes()
+            return await self._send_async(key, fetch_all)
+        limit = asyncio.Semaphore(self._settings.max_requests_for_object)
 
-            parts = [fetch(*part) for part in divide(start, length, self._settings.request_bytes)]
-            data = await parts[0] if len(parts) == 1 else b"".join(await asyncio.gather(*parts))
-            return self._complete(key, data, start, length)
+        async def fetch(first: int, size: int) -> bytes:
+            async with limit:
+                part = await self._send_async(
+                    key, lambda store: store.get_range_async(path, start=first, length=size)
+                )
+                return part.to_bytes()
+
+        parts = [fetch(*part) for part in divide(start, length, self._settings.request_bytes)]
+        data = await parts[0] if len(parts) == 1 else b"".join(await asyncio.gather(*parts))
+        return self._complete(key, data, start, length)
 
     def get_suffix(self, key: str, length: int) -> bytes:
         """Read the last `length` bytes (all of a shorter object)."""
         path = self._path(key)
         check_range(key, 0, length)
         if self._place.kind != "azure" and length:  # Azure has no such ranges
+            options: Any = {"range": {"suffix": length}}
             try:
-                with self._translated(key) as store:
-                    options: Any = {"range": {"suffix": length}}
-                    return store.get(path, options=options).bytes().to_bytes()
-            except ObjectNotFoundError:
+                return self._send(
+                    key, lambda store: store.get(path, options=options).bytes().to_bytes()
+                )
+            except StorageUnreachableError:
                 raise
             except StorageError:
                 if self.head(key).size:
@@ -239,24 +238,28 @@ class ObjectStorage:
 
     def get_with_version(self, key: str) -> tuple[bytes, Version]:
         """Read a replaceable object with the token for `replace`."""
+        return self._get_with_version(key)
+
+    def _get_with_version(self, key: str, deadline: float | None = None) -> tuple[bytes, Version]:
         path = self._path(key)
-        with self._translated(key) as store:
+
+        def fetch(store: ObjectStore) -> tuple[bytes, Version]:
             result = store.get(path)
             return result.bytes().to_bytes(), _version_of(result.meta)
+
+        return self._send(key, fetch, deadline=deadline)
 
     def get_attributes(self, key: str) -> dict[str, str]:
         """Return the attributes that the object was written with."""
         path = self._path(key)
-        with self._translated(key) as store:
-            options: Any = {"head": True}
-            attributes = store.get(path, options=options).attributes
-            return {name: value for name, value in attributes.items() if name != "Content-Type"}
+        options: Any = {"head": True}
+        attributes = self._send(key, lambda store: store.get(path, options=options).attributes)
+        return {name: value for name, value in attributes.items() if name != "Content-Type"}
 
     def head(self, key: str) -> ObjectInfo:
         """Size and last-modified time."""
         path = self._path(key)
-        with self._translated(key) as store:
-            return self._info(store.head(path))
+        return self._info(self._send(key, lambda store: store.head(path)))
 
     # Writing
 
@@ -266,16 +269,26 @@ class ObjectStorage:
         An attribute `Storage-Class` sets the class of this object.
         """
         path = self._path(key, write=True)
-        with self._translated(key, writing=True) as store:
-            store.put(path, data, **self._put_options(data, attributes))
+        options = self._put_options(data, attributes)
+        self._send(
+            key,
+            lambda store: store.put(path, data, **options),
+            writing=True,
+            in_parts=options["use_multipart"],
+        )
 
     async def put_async(
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
     ) -> None:
         """Like `put`, without blocking the event loop."""
         path = self._path(key, write=True)
-        with self._translated(key, writing=True) as store:
-            await store.put_async(path, data, **self._put_options(data, attributes))
+        options = self._put_options(data, attributes)
+        await self._send_async(
+            key,
+            lambda store: store.put_async(path, data, **options),
+            writing=True,
+            in_parts=options["use_multipart"],
+        )
 
     def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
         """Let the store copy an object of the same bucket; None if it is in another one."""
@@ -285,41 +298,46 @@ class ObjectStorage:
         if (ours.kind, ours.bucket, ours.config) != (theirs.kind, theirs.bucket, theirs.config):
             return None
         path, source_path = self._path(key, write=True), source._path(source_key)  # noqa: SLF001
-        with self._translated(source_key) as store:
-            store.copy(source_path, path)
+        self._send(source_key, lambda store: store.copy(source_path, path))
         return CopyMethod.SERVER_SIDE
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Create an object that must not exist, or hold these very bytes already."""
         path = self._path(key, write=True)
+        options: dict[str, Any] = {"use_multipart": False}
+        if attributes:
+            options["attributes"] = self._put_options(data, attributes)["attributes"]
+        deadline = time.monotonic() + self._settings.operation_timeout_seconds
 
-        def put() -> None:
-            with self._translated(key, writing=True, one_shot=True) as store:
-                store.put(path, data, mode=self._create_mode(path), use_multipart=False)
+        def put(store: ObjectStore) -> None:
+            store.put(path, data, mode=self._create_mode(path), **options)
 
         settle_create(
             key,
             data,
-            put=put,
-            read=lambda: self._read_if_as_long(key, len(data)),
+            put=lambda: self._send(key, put, writing=True, conditional=True, deadline=deadline),
+            read=lambda: self._read_if_as_long(key, len(data), deadline),
             tries=self._attempts(),
         )
 
     def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         """Replace an object if it is still at `expected` (None: if it is absent)."""
         path = self._path(key, write=True)
+        deadline = time.monotonic() + self._settings.operation_timeout_seconds
+        is_new = expected is None
 
-        def put() -> Version:
+        def put(store: ObjectStore) -> Version:
             mode = self._create_mode(path) if expected is None else self._update_mode(expected)
-            with self._translated(key, writing=expected is None, one_shot=True) as store:
-                return _version_of(store.put(path, data, mode=mode, use_multipart=False))
+            return _version_of(store.put(path, data, mode=mode, use_multipart=False))
 
         return settle_replace(
             key,
             data,
             expected,
-            put=put,
-            read=lambda: self.get_with_version(key),
+            put=lambda: self._send(key, put, writing=is_new, conditional=True, deadline=deadline),
+            read=lambda: self._get_with_version(key, deadline),
             tries=self._attempts(),
         )
 
@@ -393,14 +411,17 @@ class ObjectStorage:
             )
         return b"" if length == 0 or start == size else self.get(key, start, size - start)
 
-    def _read_if_as_long(self, key: str, length: int) -> bytes:
+    def _read_if_as_long(self, key: str, length: int, deadline: float) -> bytes:
         """Read an object whole, but no more than says that it is not `length` bytes long."""
         path = self._path(key)
-        with self._translated(key) as store:
+
+        def fetch(store: ObjectStore) -> bytes:
             result = store.get(path)
             if result.meta["size"] > length:
                 return b"\0" * (length + 1)
             return result.bytes().to_bytes()
+
+        return self._send(key, fetch, deadline=deadline)
 
     def _put_options(self, data: BytesLike, attributes: Mapping[str, str] | None) -> dict[str, Any]:
         settings = self._settings
@@ -419,11 +440,10 @@ class ObjectStorage:
     def _create_mode(self, path: str) -> Any:
         if self._settings.uses_conditional_create:
             return "create"
-        with self._translated(path) as store:
-            try:
-                store.head(path)
-            except FileNotFoundError:
-                return "overwrite"
+        try:
+            self._send(path, lambda store: store.head(path))
+        except ObjectNotFoundError:
+            return "overwrite"
         raise AlreadyExistsError(f"{path!r} exists already in {self.location}")
 
     def _update_mode(self, expected: Version) -> Any:
@@ -440,9 +460,11 @@ class ObjectStorage:
         }
 
     def _try_delete(self, keys: Sequence[str]) -> IcefloeError | None:
+        paths = [self._root + key for key in keys]
         try:
-            with self._translated(keys[0]) as store:
-                store.delete([self._root + key for key in keys])
+            self._send(keys[0], lambda store: store.delete(paths))
+        except StorageUnreachableError:
+            raise
         except (ObjectNotFoundError, StorageError) as error:
             # One was absent or failed, and what became of the others is not said.
             return error
@@ -481,46 +503,69 @@ class ObjectStorage:
                 clients = self._clients
                 if clients is None:
                     clients = self._clients = _Clients(
-                        self._place.connect(self._settings, retries=True),
-                        self._place.connect(self._settings, retries=False),
+                        one_shot=self._place.connect(self._settings, retries=False),
+                        retrying=self._place.connect(self._settings, retries=True),
                     )
         return clients
 
-    @contextmanager
-    def _translated(
-        self, key: str, *, writing: bool = False, one_shot: bool = False
-    ) -> Iterator[ObjectStore]:
-        """Give the client, and raise our errors for its."""
-        from obstore import exceptions
+    def _send(
+        self,
+        key: str,
+        act: Callable[[ObjectStore], _Result],
+        *,
+        writing: bool = False,
+        conditional: bool = False,
+        in_parts: bool = False,
+        deadline: float | None = None,
+    ) -> _Result:
+        """Do something with the client, again if it fails and the settings allow it.
 
+        What is conditional is sent again only if it was not sent at all.
+        """
+        request = Request(key, self.location, writing, conditional)
+        again = StorageUnreachableError if conditional else StorageError
+        attempts = Attempts(self._settings, self.location, deadline)
+        while True:
+            try:
+                with self._translated(request, in_parts=in_parts) as store:
+                    return act(store)
+            except again as error:
+                time.sleep(attempts.pause_after(error))
+
+    async def _send_async(
+        self,
+        key: str,
+        act: Callable[[ObjectStore], Awaitable[_Result]],
+        *,
+        writing: bool = False,
+        in_parts: bool = False,
+    ) -> _Result:
+        """Like `_send`, without blocking the event loop."""
+        import asyncio
+
+        request = Request(key, self.location, writing)
+        attempts = Attempts(self._settings, self.location)
+        while True:
+            try:
+                with self._translated(request, in_parts=in_parts) as store:
+                    return await act(store)
+            except StorageError as error:
+                await asyncio.sleep(attempts.pause_after(error))
+
+    @contextmanager
+    def _translated(self, request: Request, *, in_parts: bool = False) -> Iterator[ObjectStore]:
+        """Give the client, and raise our errors for its."""
         try:
             clients = self._connect()
-            yield clients.one_shot if one_shot else clients.retrying
-        except IcefloeError:
-            raise
-        except FileNotFoundError as error:
-            if writing:  # not the object is missing
-                raise StoragePermissionError(
-                    f"{self.location} has no bucket or container that can be written to"
-                ) from error
-            raise ObjectNotFoundError(f"no object {key!r} in {self.location}", key) from error
-        except exceptions.AlreadyExistsError as error:
-            raise AlreadyExistsError(f"{key!r} exists already in {self.location}") from error
-        except exceptions.PreconditionError as error:
-            raise ConflictError(f"{key!r} in {self.location} changed meanwhile") from error
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise StoragePermissionError(self._text(key, error)) from error
-        except (exceptions.BaseError, NotImplementedError, OSError) as error:
-            text = self._text(key, error)
-            if _REFUSED_IN_TEXT.search(text):
-                raise StoragePermissionError(text) from error
-            raise StorageError(text) from error
-        except ValueError as error:
-            raise InvalidInputError(self._text(key, error)) from error
-
-    def _text(self, key: str, error: Exception) -> str:
-        first, _, _ = str(error).partition("\n")
-        return f"{key!r} in {self.location}: {_SECRET_IN_TEXT.sub('***', first)}"
+            yield clients.retrying if in_parts else clients.one_shot
+        except BaseException as error:
+            translated = request.failed(error)
+            if translated is None or translated is error:
+                raise
+            if not isinstance(translated, StorageUnreachableError):
+                note_reached(self.location)
+            raise translated from error
+        note_reached(self.location)
 
     # Listing
 
@@ -528,8 +573,9 @@ class ObjectStorage:
         """Sorted names of the immediate children of the folder `prefix`."""
         self._require_listing()
         folder = self._root + check_folder(prefix)
-        with self._translated(prefix) as store:
-            found = store.list_with_delimiter(folder.rstrip("/") or None)
+        found = self._send(
+            prefix, lambda store: store.list_with_delimiter(folder.rstrip("/") or None)
+        )
         paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
@@ -562,16 +608,7 @@ class ObjectStorage:
             offset = self._root + after
         else:
             offset = _before(self._root + prefix, rest)
-        stream = None
-        while True:
-            with self._translated(prefix) as store:
-                if stream is None:
-                    stream = store.list(
-                        folder or None, offset=offset or None, chunk_size=_LIST_PAGE
-                    )
-                page = next(stream, None)
-            if page is None:
-                return
+        for page in self._pages(prefix, folder or None, offset or None):
             for meta in page:
                 info = self._info(meta)
                 if info.key.startswith(prefix):
@@ -579,6 +616,29 @@ class ObjectStorage:
                         yield info
                 elif info.key > prefix and self._place.lists_in_order:
                     return
+
+    def _pages(
+        self, key: str, folder: str | None, offset: str | None = None
+    ) -> Iterator[Sequence[ObjectMeta]]:
+        """The pages of a listing; one that breaks off is gone on with behind its last page."""
+        if not self._place.lists_in_order:  # there is no such thing as "behind"
+            yield from self._send(
+                key, lambda store: [*store.list(folder, offset=offset, chunk_size=_LIST_PAGE)]
+            )
+            return
+        stream: Iterator[Sequence[ObjectMeta]] | None = None
+
+        def next_page(store: ObjectStore) -> Sequence[ObjectMeta] | None:
+            nonlocal stream
+            pages = stream or store.list(folder, offset=offset, chunk_size=_LIST_PAGE)
+            stream = None  # one that fails is over
+            page = next(pages, None)
+            stream = pages
+            return page
+
+        while (page := self._send(key, next_page)) is not None:
+            yield page
+            offset = page[-1]["path"] if page else offset
 
 
 def _version_of(meta: Mapping[str, Any]) -> Version:

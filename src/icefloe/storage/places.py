@@ -30,6 +30,7 @@ from icefloe.storage.keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from urllib.parse import SplitResult
 
     from obstore.store import ObjectStore, RetryConfig
 
@@ -145,7 +146,7 @@ def s3_place(
     if options.region is not None:
         config["region"] = options.region
     if options.endpoint_url is not None:
-        _refuse_userinfo(options.endpoint_url)
+        _check_endpoint(options.endpoint_url)
         config["endpoint"] = options.endpoint_url
     if options.requester_pays:
         config["request_payer"] = True
@@ -178,7 +179,7 @@ def gcs_place(
     options, client = _split_options(config)
     base_url = options.get("base_url")
     if base_url is not None:
-        _refuse_userinfo(base_url)
+        _check_endpoint(base_url)
     return Place(
         kind="gcs",
         bucket=_check_bucket(bucket),
@@ -203,7 +204,7 @@ def azure_place(
     options, client = _split_options(config)
     endpoint = options.get("endpoint")
     if endpoint is not None:
-        _refuse_userinfo(endpoint)
+        _check_endpoint(endpoint)
     return Place(
         kind="azure",
         bucket=_check_bucket(container),
@@ -222,6 +223,7 @@ def http_place(base_url: str, opts: Mapping[str, str] | None = None) -> Place:
     url = urlsplit(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise InvalidInputError("expected a URL that starts with http:// or https:// and a host")
+    _check_port(url)
     options, client = _split_options(opts)
     if options:
         raise InvalidInputError(f"unknown options {sorted(options)} of a web server")
@@ -288,9 +290,18 @@ def _location(scheme: str, bucket: str, prefix: str | None, **options: str | Non
     return f"{scheme}://{path}{'?' if query else ''}{query}"
 
 
-def _refuse_userinfo(url: str) -> None:
-    if "@" in urlsplit(url).netloc:
+def _check_endpoint(url: str) -> None:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
         raise InvalidInputError("an endpoint must not hold credentials (user:password@)")
+    _check_port(parts)
+
+
+def _check_port(parts: SplitResult) -> None:
+    try:
+        _ = parts.port  # the client would panic
+    except ValueError as error:
+        raise InvalidInputError(f"the address of a server has a bad port: {error}") from None
 
 
 # Credentials reach the client through a provider, even if static: it neither mixes those with what

@@ -109,7 +109,9 @@ class Storage(Protocol):
     ) -> None:
         """Like `put`, without blocking the event loop."""
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Create an object that must not exist: atomic, exclusive and durable, and settled.
 
         All that this process `put` before is durable when the object appears. Lost answers are

@@ -5,11 +5,20 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from icefloe.errors import AlreadyExistsError, ConflictError, IcefloeError, UnsafeStorageError
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IcefloeError,
+    StorageUnreachableError,
+    UnsafeStorageError,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from icefloe.storage.port import Storage
 
 _logger = logging.getLogger(__name__)
@@ -42,9 +51,7 @@ def ensure_conditional_writes(storage: Storage) -> None:
 def _probe(storage: Storage) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    keys = [f"{PROBE_FOLDER}/{secrets.token_hex(12)}" for _ in range(2)]
-    twice, raced = keys
-    try:
+    with _probe_key(storage) as twice, _probe_key(storage) as raced:
         storage.create(twice, secrets.token_bytes(16))
         if _creates(storage, twice, secrets.token_bytes(16)):
             _refuse(storage, "it overwrote an object that existed already")
@@ -55,11 +62,27 @@ def _probe(storage: Storage) -> None:
             _refuse(storage, f"{won.count(True)} of {_RACERS} writers created the same object")
         if storage.get(raced) != bodies[won.index(True)]:
             _refuse(storage, "an object held the bytes of a writer that was refused")
-    finally:
-        try:
-            storage.delete_many(keys)
-        except IcefloeError as error:
-            _logger.warning("probes %s were left behind in %s: %s", keys, storage.location, error)
+
+
+@contextmanager
+def _probe_key(storage: Storage) -> Iterator[str]:
+    """A key to try things with, deleted afterwards."""
+    key = f"{PROBE_FOLDER}/{secrets.token_hex(12)}"
+    try:
+        yield key
+    except StorageUnreachableError:
+        raise  # nothing was written there
+    except BaseException:
+        _delete_probe(storage, key)
+        raise
+    _delete_probe(storage, key)
+
+
+def _delete_probe(storage: Storage, key: str) -> None:
+    try:
+        storage.delete_many([key])
+    except IcefloeError as error:
+        _logger.warning("the probe %s was left behind in %s: %s", key, storage.location, error)
 
 
 def ensure_conditional_replace(storage: Storage) -> None:
@@ -73,8 +96,7 @@ def ensure_conditional_replace(storage: Storage) -> None:
 
 
 def _probe_replace(storage: Storage) -> None:
-    key = f"{PROBE_FOLDER}/{secrets.token_hex(12)}"
-    try:
+    with _probe_key(storage) as key:
         first = storage.replace(key, secrets.token_bytes(16), None)
         newest = secrets.token_bytes(16)
         storage.replace(key, newest, first)
@@ -86,11 +108,6 @@ def _probe_replace(storage: Storage) -> None:
             _refuse(storage, "it replaced an object that had changed; a dataset needs If-Match")
         if storage.get(key) != newest:
             _refuse(storage, "an object held the bytes of a writer that was refused")
-    finally:
-        try:
-            storage.delete_many([key])
-        except IcefloeError as error:
-            _logger.warning("the probe %s was left behind in %s: %s", key, storage.location, error)
 
 
 def _creates(storage: Storage, key: str, data: bytes) -> bool:

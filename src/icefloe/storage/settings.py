@@ -38,6 +38,8 @@ class StorageRetriesSettings(_Settings):
     """Longest wait before the second attempt (100)."""
     max_backoff_ms: int | None = None
     """Longest wait before any attempt (180,000)."""
+    max_connect_tries: int | None = None
+    """Attempts to connect to a place that never answered this process before (3)."""
 
 
 class StorageTimeoutSettings(_Settings):
@@ -82,6 +84,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True):
     max_tries: int = 10
     initial_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 180.0
+    max_connect_tries: int = 3
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 60.0
     operation_timeout_seconds: float = 180.0
@@ -105,6 +108,7 @@ def fill_in(settings: StorageSettings | None) -> EffectiveSettings:
         "max_tries": retries.max_tries,
         "initial_backoff_seconds": _seconds(retries.initial_backoff_ms),
         "max_backoff_seconds": _seconds(retries.max_backoff_ms),
+        "max_connect_tries": retries.max_connect_tries,
         "connect_timeout_seconds": _seconds(timeouts.connect_timeout_ms),
         "read_timeout_seconds": _seconds(timeouts.read_timeout_ms),
         "operation_timeout_seconds": _seconds(timeouts.operation_timeout_ms),

@@ -2,6 +2,7 @@
 
 Both functions call a `put` that makes exactly one attempt. Its errors mean:
 
+- StorageUnreachableError, ForkedProcessError: nothing was sent;
 - StoragePermissionError: refused; this attempt has not landed and will not;
 - AlreadyExistsError or ConflictError: the condition failed, perhaps because of our own earlier
   attempt, or because a network delivered this one twice;
@@ -18,9 +19,11 @@ from icefloe.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
     ConflictError,
+    ForkedProcessError,
     ObjectNotFoundError,
     StorageError,
     StoragePermissionError,
+    StorageUnreachableError,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ def settle_create(
     """
     doubt: StorageError | None = None
     for _ in tries:
-        attempt = _attempt(put)
+        attempt = _attempt(put, doubt)
         if attempt.landed:
             return
         doubt = doubt or attempt.doubt
@@ -96,7 +99,7 @@ def settle_replace(
     """Replace an object that is still at `expected`; `data` must be unlike any other writer's."""
     doubt: StorageError | None = None
     for _ in tries:
-        attempt = _attempt(put)
+        attempt = _attempt(put, doubt)
         if attempt.version is not None:
             return attempt.version
         doubt = doubt or attempt.doubt
@@ -122,9 +125,14 @@ def settle_replace(
     raise _unknown(key) from doubt
 
 
-def _attempt(put: Callable[[], Version | None]) -> _Attempt:
+def _attempt(put: Callable[[], Version | None], doubt: StorageError | None) -> _Attempt:
+    """Make an attempt; raises its error if no attempt, this one included, was ever sent."""
     try:
         return _Attempt(landed=True, version=put())
+    except (StorageUnreachableError, ForkedProcessError):
+        if doubt is None:
+            raise
+        return _Attempt()
     except StoragePermissionError as error:
         return _Attempt(refusal=error)
     except (AlreadyExistsError, ConflictError, ObjectNotFoundError):

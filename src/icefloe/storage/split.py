@@ -79,9 +79,11 @@ class SplitStorage(ForwardingStorage):
         """Write an object under a fresh name."""
         self._of(key).put(key, data, attributes)
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Create an object that must not exist."""
-        self._of(key).create(key, data)
+        self._of(key).create(key, data, attributes)
 
     def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         """Replace an object if it is still at `expected`.

@@ -326,12 +326,16 @@ class StorageTests(StorageReadTests):
 
     def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:  # R2-14
         storage.put("attributed", b"1", {"icefloetype": "snapshot", "icefloeversion": "2"})
+        storage.create("created", b"1", {"icefloetype": "snapshot", "icefloeversion": "2"})
         storage.put("plain", b"1")
+        storage.create("created plain", b"1")
         expected = {"icefloetype": "snapshot", "icefloeversion": "2"}
         if not storage.capabilities.keeps_attributes:
             expected = {}
         assert storage.get_attributes("attributed") == expected
+        assert storage.get_attributes("created") == expected
         assert storage.get_attributes("plain") == {}
+        assert storage.get_attributes("created plain") == {}
         assert storage.get("attributed") == b"1"
 
     # Conditional writes

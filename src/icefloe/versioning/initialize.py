@@ -64,10 +64,10 @@ def write_first_snapshot(context: Context) -> SnapshotId:
         attribute_files=(),
         nodes=NodeTable.of([]),
     )
-    key = context.format.layout.snapshot(snapshot.id)
     try:
-        context.storage.create(key, context.format.codec.encode_snapshot(snapshot).data)
+        context.files.create_snapshot(snapshot)
     except AlreadyExistsError:
+        key = context.format.layout.snapshot(snapshot.id)
         age = datetime.now(UTC) - context.storage.head(key).last_modified
         if age < ABANDONED_AFTER:
             raise AlreadyExistsError(

@@ -61,6 +61,13 @@ MAIN = "main"
 DEFAULT_GENERATION = "repository"
 
 
+def _place(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
+    """The storage, used as the configuration of a caller says from the first request on."""
+    place = storage_from_url(storage)
+    settings = None if config is None else config.storage
+    return place if settings is None else place.with_settings(settings)
+
+
 class Repository(BranchedRepository):
     """A versioned Zarr hierarchy in a storage."""
 
@@ -97,7 +104,7 @@ class Repository(BranchedRepository):
             generation: The family of formats: `repository` (compact and fast), `store` (JSON) or
                 `dataset` (manifests are Parquet tables).
         """
-        place = storage_from_url(storage)
+        place = _place(storage, config)
         fmt = format_for(generation, spec_version)
         ensure_conditional_writes(place)
         check_absent(place, fmt, check_clean_root=check_clean_root)
@@ -116,7 +123,7 @@ class Repository(BranchedRepository):
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
     ) -> Repository:
         """Open a repository; `config` is laid over the configuration that is kept with it."""
-        place = storage_from_url(storage)
+        place = _place(storage, config)
         found = discover(place)
         if found is None:
             raise RepositoryNotFoundError(
@@ -143,7 +150,7 @@ class Repository(BranchedRepository):
 
         `create_version` and `generation` say in which format to create it.
         """
-        place = storage_from_url(storage)
+        place = _place(storage, config)
         for pause in waits_for_creator():
             if cls.exists(place):
                 break

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.conflicts import check_solver
 from icefloe.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidInputError,
     RefNotFoundError,
@@ -90,13 +91,31 @@ class BranchedRepository(RepositoryHistory):
         check_new_name(tag, "tag")
         ensure_conditional_writes(self._context.storage)
         with self._pinned(snapshot_id) as (target, pin):
-            self._context.refs.create_tag(tag, target)
+            try:
+                undo = self._context.refs.create_tag(tag, target)
+            except AlreadyExistsError:
+                self._require_lasting(tag)
+                raise
             try:
                 pin.confirm()
             except SnapshotNotFoundError:
-                self._context.refs.take_back_tag(tag)
+                undo()
                 raise
         self._note("create_tag", {"tag": tag, "snapshot_id": str(target)})
+
+    def _require_lasting(self, tag: str) -> None:
+        """Raise ConflictError if the client that just created a tag is about to undo it."""
+        target = self._context.refs.tag(tag)
+        if target is None:
+            return
+        try:
+            with self._pinned(str(target)):
+                pass
+        except SnapshotNotFoundError:
+            raise ConflictError(
+                f"tag {tag!r} was just created for snapshot {target}, which was collected at the "
+                "same moment, so that the tag does not last; try again"
+            ) from None
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""

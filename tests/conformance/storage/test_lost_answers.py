@@ -11,12 +11,13 @@ from icefloe.errors import (
     StoragePermissionError,
 )
 from icefloe.storage.settings import StorageSettings, StorageTimeoutSettings
-from tests.endpoints.fault_proxy import Trouble, fault_proxy
+from tests.endpoints.fault_proxy import CUTS, Trouble, fault_proxy
 
 pytestmark = pytest.mark.endpoint
 
 IMPATIENT = StorageSettings(timeouts=StorageTimeoutSettings(operation_attempt_timeout_ms=1000))
-HEALING = [trouble for trouble in Trouble if trouble is not Trouble.FORBIDDEN]
+LASTING = {Trouble.FORBIDDEN, Trouble.CLOSE_AFTER, Trouble.SLOW_SENDER_400}
+HEALING = [trouble for trouble in Trouble if trouble not in {*LASTING, *CUTS}]
 
 
 @pytest.fixture(params=["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
@@ -100,17 +101,3 @@ def test_a_refusal_after_a_lost_answer_is_no_answer(storage, proxy):
     proxy.plan(Trouble.FORBIDDEN, method="PUT", path="refs/next", times=100)
     storage.create("refs/next", b"ours")
     assert storage.get("refs/next") == b"ours"
-
-
-@pytest.mark.parametrize(
-    "trouble",
-    [Trouble.DROP_AFTER, Trouble.ERROR_503_BEFORE, Trouble.ERROR_500_AFTER, Trouble.THROTTLED],
-    ids=lambda trouble: trouble.name,
-)
-def test_reads_and_plain_writes_are_tried_again(storage, proxy, trouble):
-    proxy.plan(trouble, method="PUT", path="chunks/one")
-    storage.put("chunks/one", b"data")
-    proxy.plan(trouble, method="GET", path="chunks/one")
-    assert storage.get("chunks/one") == b"data"
-    proxy.plan(trouble, method="GET", path="chunks/one")
-    assert storage.get("chunks/one", 1, 2) == b"at"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from obstore import GetResult, ObjectMeta
+    from obstore.store import ObjectStore
 
     from icefloe.config.locations import Location
 
@@ -32,11 +33,14 @@ class ObjectSource(ObjectStorage):
     def read(self, wanted: VirtualRange) -> bytes:
         """The bytes of a range."""
         key = wanted.location.key
+
+        def fetch(store: ObjectStore) -> bytes:
+            result = store.get(self._path(key), options=_options(wanted))
+            _verify(result, wanted)
+            return result.bytes().to_bytes()
+
         try:
-            with self._translated(key) as store:
-                result = store.get(self._path(key), options=_options(wanted))
-                _verify(result, wanted)
-                data = result.bytes().to_bytes()
+            data = self._send(key, fetch)
         except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
             raise self._explained(error, wanted) from error
         return wanted.completed(data)
@@ -44,11 +48,14 @@ class ObjectSource(ObjectStorage):
     async def read_async(self, wanted: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop."""
         key = wanted.location.key
+
+        async def fetch(store: ObjectStore) -> bytes:
+            result = await store.get_async(self._path(key), options=_options(wanted))
+            _verify(result, wanted)
+            return (await result.bytes_async()).to_bytes()
+
         try:
-            with self._translated(key) as store:
-                result = await store.get_async(self._path(key), options=_options(wanted))
-                _verify(result, wanted)
-                data = (await result.bytes_async()).to_bytes()
+            data = await self._send_async(key, fetch)
         except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
             raise self._explained(error, wanted) from error
         return wanted.completed(data)
@@ -56,8 +63,8 @@ class ObjectSource(ObjectStorage):
     def status(self, location: Location) -> SourceStatus | None:
         """What is known of an object; None if there is none."""
         try:
-            with self._translated(location.key) as store:
-                return _described(store.head(self._path(location.key)))
+            path = self._path(location.key)
+            return _described(self._send(location.key, lambda store: store.head(path)))
         except ObjectNotFoundError:
             return None
         except (StorageError, InvalidInputError) as error:
@@ -67,20 +74,13 @@ class ObjectSource(ObjectStorage):
         """All objects below a folder."""
         key = folder.key
         depth = len(key) + 1 if key else 0
-        stream = None
-        while True:
-            try:
-                with self._translated(key) as store:
-                    if stream is None:
-                        stream = store.list(f"{key}/" if key else None, chunk_size=1000)
-                    page = next(stream, None)
-            except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
-                raise unlistable(folder, error.message) from error
-            if page is None:
-                return
-            for meta in page:
-                below = tuple(part for part in meta["path"][depth:].split("/") if part)
-                yield ListedSource(folder.joined(below), _described(meta))
+        try:
+            for page in self._pages(key, f"{key}/" if key else None):
+                for meta in page:
+                    below = tuple(part for part in meta["path"][depth:].split("/") if part)
+                    yield ListedSource(folder.joined(below), _described(meta))
+        except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
+            raise unlistable(folder, error.message) from error
 
     def _explained(
         self, error: StorageError | ObjectNotFoundError | InvalidInputError, wanted: VirtualRange

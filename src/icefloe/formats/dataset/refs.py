@@ -26,6 +26,7 @@ from icefloe.errors import (
     InvalidInputError,
     ObjectNotFoundError,
 )
+from icefloe.formats.authorship import signed
 from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
@@ -140,7 +141,7 @@ class StateRefs:
         def change(state: State) -> State:
             found = state.tip(tip.branch) or (state.latest() if tip.branch == MAIN else None)
             if found != tip:
-                if moved in state.log(tip.branch):
+                if snapshot_id is not None and moved in state.log(tip.branch):
                     return state  # by us: a request arrived twice, and others swapped since
                 actual = None if found is None else found.snapshot_id
                 raise ConflictError(
@@ -174,8 +175,11 @@ class StateRefs:
         self._swap(change, may_create=branch == MAIN)
         return created[0]
 
-    def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
-        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name."""
+    def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
+        """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name.
+
+        Returns how to undo it: only for a caller that finds that the snapshot is gone.
+        """
         check_ref_name(name, "tag", MAX_NAME_BYTES)
 
         def change(state: State) -> State:
@@ -186,9 +190,11 @@ class StateRefs:
 
         self._swap(change)
 
-    def take_back_tag(self, name: str) -> None:
-        """Undo `create_tag`: only for who just called it, and found that the snapshot is gone."""
-        self._swap(lambda state: self._moved(state, name, "tag", None))
+        def without(state: State) -> State:
+            is_ours = state.tag(name) == snapshot_id
+            return self._moved(state, name, "tag", None) if is_ours else state
+
+        return lambda: self._swap(without)
 
     def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
         """Raise InvalidInputError unless all of these names could be given, side by side."""
@@ -276,7 +282,8 @@ class StateRefs:
             if successor is state:
                 return
             try:
-                self._storage.replace(STATE_KEY, successor.encode(), version)
+                # Another client may be about to make the same change.
+                self._storage.replace(STATE_KEY, signed(successor.encode()), version)
             except ConflictError:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
             else:

@@ -1,0 +1,143 @@
+"""What the errors of obstore mean, as errors of icefloe, and which of them may pass.
+
+obstore says more in the text of an error than in its class: the status of an answer, or the reason
+why there was none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    StorageError,
+    StoragePermissionError,
+    StorageUnreachableError,
+)
+
+# Texts carry addresses; what in an address can be a secret is cut out.
+_SECRET = re.compile(
+    r"(?<=://)[^/@\s]+@"
+    r"|(?<=[?&])(?:sig|X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature)=[^&\s\"')]*",
+    re.IGNORECASE,
+)
+_STATUS = re.compile(r"status code: (\d{3})\b")
+_NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,|client::legacy::Error\(\s*Connect,")
+_REASON = re.compile(r'(?:message|error): "([^"]*)"')
+_BROKEN_OFF = re.compile(r"HTTP error|HttpError|invalid list response", re.IGNORECASE)
+_TRIED_OUT = re.compile(r"after (\d+) retries, max_retries: \1,")
+_SLOW_SENDER = "<Code>RequestTimeout</Code>"
+
+_REFUSED = frozenset({401, 403})
+_MISSING = 404
+_BAD_REQUEST = 400
+_SERVER_ERROR = 500
+_PASSING = frozenset({408, 409, 425, 429})
+"""Timeouts, throttling, and 409: on S3, another request for the same key was under way."""
+_FOR_GOOD = frozenset({501, 505})
+
+
+class Request(NamedTuple):
+    """What was asked of a place, as far as it decides what an error means."""
+
+    key: str
+    location: str
+    is_writing: bool = False
+    """That something was not found then means the bucket."""
+    is_conditional: bool = False
+    """Only then can an answer be that the condition failed."""
+
+    def failed(self, error: BaseException) -> IcefloeError | None:
+        """The error of icefloe to raise from one of the client; None for any other exception."""
+        if isinstance(error, IcefloeError):
+            return error
+        if not isinstance(error, Exception):
+            # A panic of the client derives from BaseException, and its class cannot be imported.
+            return StorageError(self._text(error)) if is_panic(error) else None
+        return self._condition(error) or self._refusal(error) or self._failure(error)
+
+    def _condition(self, error: Exception) -> IcefloeError | None:
+        from obstore import exceptions
+
+        if not self.is_conditional:
+            return None
+        if isinstance(error, exceptions.AlreadyExistsError):
+            return AlreadyExistsError(f"{self.key!r} exists already in {self.location}")
+        if isinstance(error, exceptions.PreconditionError):
+            return ConflictError(f"{self.key!r} in {self.location} changed meanwhile")
+        return None
+
+    def _refusal(self, error: Exception) -> IcefloeError | None:
+        from obstore import exceptions
+
+        status = _status_of(error)
+        if isinstance(error, FileNotFoundError) and not self.is_writing:
+            return ObjectNotFoundError(f"no object {self.key!r} in {self.location}", self.key)
+        if isinstance(error, FileNotFoundError) or status == _MISSING:
+            return StoragePermissionError(
+                f"{self.location} has no bucket or container of that name; check the name and the "
+                "address, or create it"
+            )
+        refusals = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        if isinstance(error, refusals) or status in _REFUSED:
+            return StoragePermissionError(self._text(error))
+        return None
+
+    def _failure(self, error: Exception) -> IcefloeError | None:
+        from obstore import exceptions
+
+        if _was_never_sent(error):
+            reason = _REASON.search(str(error))
+            because = f": {reason[1]}" if reason else ""
+            return StorageUnreachableError(
+                f"{self.location} cannot be reached{because}; nothing was sent there. Check the "
+                "address and the network",
+                self.location,
+            )
+        if isinstance(error, exceptions.BaseError | NotImplementedError | OSError):
+            return StorageError(self._text(error))
+        if isinstance(error, ValueError):
+            return InvalidInputError(self._text(error))
+        return None
+
+    def _text(self, error: BaseException) -> str:
+        first, _, _ = str(error).partition("\n")
+        return f"{self.key!r} in {self.location}: {_SECRET.sub('***', first)}"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an exception is a panic of the client's native code."""
+    return type(error).__name__ == "PanicException"
+
+
+def may_pass(error: StorageError) -> bool:
+    """Whether the same request may succeed if it is sent again."""
+    from obstore import exceptions
+
+    cause = error.__cause__
+    if isinstance(error, StoragePermissionError) or cause is None:
+        return False
+    status = _status_of(cause)
+    if _TRIED_OUT.search(str(cause)):
+        return False  # the client itself has sent it again, as often as the settings allow
+    if status is None:
+        is_known = isinstance(cause, exceptions.GenericError)
+        return is_known and _BROKEN_OFF.search(str(cause)) is not None
+    if status == _BAD_REQUEST:
+        return _SLOW_SENDER in str(cause)
+    return status in _PASSING or (status >= _SERVER_ERROR and status not in _FOR_GOOD)
+
+
+def _status_of(error: BaseException) -> int | None:
+    found = _STATUS.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def _was_never_sent(error: Exception) -> bool:
+    """Whether there was no connection, so that not a single byte of the request was sent."""
+    return _status_of(error) is None and _NOT_CONNECTED.search(str(error)) is not None
