@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 import icefloe
-from icefloe.spark import register_functions, table, write_table
+from icefloe.spark import register_functions, register_storage_provider, table, write_table
 
 VALUES = np.arange(600.0).reshape(20, 30)
 
@@ -41,10 +41,14 @@ def write_by_format(rows: Any, url: str) -> dict[str, Any]:
         rows.write.format("icefloe").mode("append")
         .options(group="again", dims="y,x", message="by the writer").save(url)
     )  # fmt: skip
+    # Not importable anywhere: it travels as it is.
+    register_storage_provider(spark, "ours", lambda _: icefloe.local_filesystem_storage(url))
+    provided = spark.read.format("icefloe").options(group="again", storage_provider="ours")
     register_functions(spark)
     told = spark.sql(f"SELECT message FROM icefloe_history('{url}') WHERE steps_back = 0").collect()
     session = icefloe.Repository.open(url).readonly_session("main")
     return {
         "told": told[0][0],
         "again": np.array_equal(session.read_region("/again/v"), VALUES[10:] * 2),
+        "provided": provided.load("ours://").count() == VALUES[10:].size,
     }

@@ -132,6 +132,7 @@ def test_tables_on_spark_connect(connect):
         "little": True,
         "told": "by the writer",
         "again": True,
+        "provided": True,
     }
     assert connect.code == 0
 

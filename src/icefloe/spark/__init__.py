@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from icefloe.spark.rechunking import rechunk as rechunk
     from icefloe.spark.reducing import reduce as reduce
     from icefloe.spark.session import local_session as local_session
+    from icefloe.spark.storage_providers import (
+        register_storage_provider as register_storage_provider,
+    )
     from icefloe.spark.table_functions import register_functions as register_functions
     from icefloe.spark.table_reading import register as register
     from icefloe.spark.table_reading import table as table
@@ -45,6 +48,7 @@ _HOMES = {
     "rechunk": "rechunking",
     "register": "table_reading",
     "register_functions": "table_functions",
+    "register_storage_provider": "storage_providers",
     "table": "table_reading",
     "reduce": "reducing",
     "write": "writing",

@@ -6,7 +6,7 @@ DataFrame, so a second query of it would silently miss rows. Selection is by opt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,17 +16,21 @@ from pyspark.sql.datasource import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from icefloe.spark.tables.options import Options
     from icefloe.spark.tables.places import Pinned
     from icefloe.spark.tables.scanning import ScanTicket
 
 
 class IcefloeDataSource(DataSource):
     """Arrays as tables: `spark.read.format("icefloe").option("branch", "main").load(url)`."""
+
+    providers: ClassVar[Mapping[str, bytes]] = {}
+    """Storage providers by name, pickled, which the driver registered."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Take the options of a reader or writer."""
@@ -63,25 +67,25 @@ class IcefloeDataSource(DataSource):
         """A writer of rows: mode `append` creates or appends, `overwrite` replaces."""
         from icefloe.spark.table_writer import TableWriter
 
-        return TableWriter(dict(self.options), schema, overwrite=overwrite)
+        return TableWriter(self._options(writing=True), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
         """A reader of the cells that each new commit changes."""
         from icefloe.spark.table_stream import TableStreamReader
 
-        return TableStreamReader(dict(self.options), schema)
+        return TableStreamReader(self._options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
         """A writer of one commit for each micro-batch."""
         from icefloe.spark.table_stream import TableStreamWriter
 
-        return TableStreamWriter(dict(self.options), schema, overwrite=overwrite)
+        return TableStreamWriter(self._options(writing=True), schema, overwrite=overwrite)
 
-    def _options(self) -> Any:
+    def _options(self, *, writing: bool = False) -> Options:
         from icefloe.spark.tables.options import Options
 
-        options = Options(self.options)
-        options.check()
+        options = Options(self.options, self.providers)
+        options.check(writing=writing)
         return options
 
     def _ticket(self, schema: StructType | None = None) -> ScanTicket:
@@ -102,6 +106,19 @@ class IcefloeDataSource(DataSource):
         if schema is not None and request.layout == "cells":
             request = msgspec.structs.replace(request, columns=tuple(schema.names))
         return ScanTicket(self._pinned, request)
+
+
+def source_with(providers: Mapping[str, bytes]) -> type[IcefloeDataSource]:
+    """The data source with storage providers.
+
+    Spark pickles a class of a function by value: planners and executors get the providers with it.
+    """
+
+    class IcefloeDataSourceWithProviders(IcefloeDataSource):
+        pass
+
+    IcefloeDataSourceWithProviders.providers = providers
+    return IcefloeDataSourceWithProviders
 
 
 class Blocks(InputPartition):

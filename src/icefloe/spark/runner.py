@@ -155,8 +155,8 @@ def collect_rows(
 
 
 def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -> DataFrame:
-    pickled = _pickled(items)
-    function, common = _pickled([work, shared])
+    pickled = pickled_values(items)
+    function, common = pickled_values([work, shared])
     attempts = max_failures(spark)
     count = len(items)
     if sum(map(len, pickled)) <= MAX_CLOSURE_BYTES:
@@ -171,7 +171,7 @@ def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -
     return rows.mapInArrow(_body(icefloe.__version__, attempts, function, common, None), tasks.DDL)
 
 
-def _pickled(values: Iterable[Any]) -> list[bytes]:
+def pickled_values(values: Iterable[Any]) -> list[bytes]:
     """Values as bytes; functions that executors cannot import travel as they are."""
     from pyspark import cloudpickle
 

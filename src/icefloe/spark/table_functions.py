@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.spark.arrow_types import spark_schema
+from icefloe.spark.storage_providers import registered_providers
 from icefloe.spark.tables.inspecting import INSPECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -20,19 +21,21 @@ def register_functions(spark: SparkSession) -> list[str]:
 
     They take the URL and, by name, `branch`, `tag`, `snapshot_id` or `as_of`:
     `SELECT * FROM icefloe_snapshots('/data/repository', branch => 'dev')`. A function lives as
-    long as the Spark session.
+    long as the Spark session, and knows the storage providers that were registered before it.
     """
     from pyspark.sql.functions import udtf
 
+    providers = registered_providers()
     names = []
     for what, kind in INSPECTIONS.items():
-        function: Any = udtf(_handler(what), returnType=spark_schema(kind.schema).simpleString())
+        handler = _handler(what, providers)
+        function: Any = udtf(handler, returnType=spark_schema(kind.schema).simpleString())
         spark.udtf.register(PREFIX + what, function)
         names.append(PREFIX + what)
     return names
 
 
-def _handler(what: str) -> type:
+def _handler(what: str, providers: Mapping[str, bytes]) -> type:
     class Handler:
         """Yields the rows of one table."""
 
@@ -46,10 +49,11 @@ def _handler(what: str) -> type:
             storage_provider: str | None = None,
         ) -> Iterator[Any]:
             from icefloe.spark.tables.inspecting import inspect
-            from icefloe.spark.tables.places import Place, Version
+            from icefloe.spark.tables.places import Place, Version, registered
 
             version = Version(branch, tag, snapshot_id, as_of)
-            for batch in inspect(Place(url, storage_provider).open(), version, what):
+            place = Place(url, registered(storage_provider, providers))
+            for batch in inspect(place.open(), version, what):
                 maps = {f.name for f in batch.schema if str(f.type).startswith("map")}
                 for row in batch.to_pylist():
                     # Arrow gives maps as pairs, Spark takes dictionaries.

@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, Write
 from icefloe.errors import InvalidInputError
 from icefloe.spark.arrow_types import arrow_schema, conform
 from icefloe.spark.table_writer import RowWriter, StagedMessage
-from icefloe.spark.tables.options import Options
 from icefloe.spark.tables.places import Pinned, moment_of
 from icefloe.spark.tables.scanning import ScanTicket
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from icefloe.spark.tables.options import Options
     from icefloe.versioning.repository import Repository
 
 _SNAPSHOT = "snapshot"
@@ -46,15 +46,14 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     `starting-snapshot-id` (or `stream-from-timestamp`) says after which snapshot to begin.
     """
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         """Take the options of the stream and the schema that was promised."""
-        self._given = options
+        self._options = options
         self._schema = schema
         self._target: str | None = None
 
     def _parsed(self) -> Options:
-        options = Options(self._given)
-        options.check()
+        options = self._options
         for name in ("tag", "snapshot-id", "as-of-timestamp", "start-snapshot-id", "inspect"):
             if options.text(name) is not None:
                 raise InvalidInputError(f"a stream follows a branch: it has no option {name!r}")
@@ -143,9 +142,9 @@ class TableStreamWriter(_StreamWriterBase):
     A batch that Spark runs again after a crash is found in the history and not written again.
     """
 
-    def __init__(self, options: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         """Take the options of the query."""
-        self._checkpoint = options.get("checkpointlocation") or options.get("checkpointLocation")
+        self._checkpoint = options.text("checkpointlocation")
         self._rows = RowWriter(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

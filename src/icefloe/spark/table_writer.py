@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from icefloe.spark.arrow_types import arrow_schema
 from icefloe.spark.staging import MAX_STAGED_BYTES, Commit, Staged, commit_staged, stage
 from icefloe.spark.table_writing import properties_of, request_of, transaction_of
-from icefloe.spark.tables.options import Options
 from icefloe.spark.tables.write_plan import dims_of
 from icefloe.spark.transactions import Transaction
 from icefloe.spark.worker import SessionSpec
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from icefloe.spark.tables.options import Options
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +39,8 @@ class StagedMessage(WriterCommitMessage):
 class RowWriter:
     """What batch and stream writers share; made where the query is planned."""
 
-    def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
-        options = Options(given)
-        options.check(writing=True)
-        self._given = given
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
         self._overwrite = overwrite
         self._schema = arrow_schema(schema)
         self._max_bytes = options.number("max-staged-bytes") or MAX_STAGED_BYTES
@@ -61,7 +60,7 @@ class RowWriter:
 
     def commit(self, parts: list[Staged], txn: tuple[str | None, int | None] | None) -> str | None:
         """Make arrays of all rows and commit."""
-        options = Options(self._given)
+        options = self._options
         app, version = transaction_of(options) if txn is None else txn
         found = commit_staged(
             options.place().open(),
@@ -85,9 +84,9 @@ class RowWriter:
 class TableWriter(DataSourceArrowWriter):
     """Writes the rows of a DataFrame into arrays: all in one commit, or nothing."""
 
-    def __init__(self, options: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         """Check the options; nothing is written yet."""
-        transaction_of(Options(options))
+        transaction_of(options)
         self._rows = RowWriter(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

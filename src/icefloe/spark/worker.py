@@ -34,7 +34,7 @@ class SessionSpec(Record, frozen=True):
     """What another process needs to open the same session; small, and without secrets of ours.
 
     How credentials travel is the storage's business: name where they come from (environment,
-    instance role, a function that can be imported) rather than giving them.
+    instance role, a function that can be pickled) rather than giving them.
     """
 
     context: bytes

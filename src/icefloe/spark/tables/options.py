@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.places import Place, Version, url_with
+from icefloe.spark.tables.places import Place, Version, registered, url_with
 from icefloe.spark.tables.request import DEFAULT_BATCH_ROWS, LAYOUTS, TableRequest
 
 if TYPE_CHECKING:
@@ -51,8 +51,11 @@ PROPERTY_PREFIX = "snapshot-property."
 class Options:
     """Options as Spark gives them: names in lower case, values texts."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        """Take options; nothing is checked before it is asked for."""
+    def __init__(
+        self, given: Mapping[str, str], providers: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Take options, and the storage providers that they may name; checks nothing yet."""
+        self._providers = providers or {}
         self._given = {}
         for key, value in given.items():
             name = key.lower()
@@ -156,7 +159,8 @@ class Options:
             if (value := self.text(ours)) is not None
         }
         virtual = self.names("authorize-virtual") or ()
-        return Place(url_with(path, settings), self.text("storage-provider"), virtual)
+        provider = registered(self.text("storage-provider"), self._providers)
+        return Place(url_with(path, settings), provider, virtual)
 
     def version(self) -> Version:
         """Which snapshot is meant."""

@@ -1,10 +1,9 @@
-"""Where a table is: a repository and a version of it, named so that every process can open it."""
+"""Where a table is: a repository and a version of it, described so that any process opens it."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
+import pickle
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -16,6 +15,8 @@ from icefloe.versioning.history import parse_moment
 from icefloe.versioning.repository import Repository
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from icefloe.versioning.session import Session
 
 _MAX_OPEN = 16
@@ -25,8 +26,11 @@ class Place(Record, frozen=True):
     """A repository by its URL. Credentials come from the environment or from a provider."""
 
     url: str
-    provider: str | None = None
-    """`module:function`, which is called with the URL and returns a storage or a repository."""
+    provider: bytes | None = None
+    """A function that the driver registered, pickled: it makes a storage or repository of the URL.
+
+    Never made from text: options only choose among registered names, see `registered`.
+    """
     virtual: tuple[str, ...] = ()
     """URL prefixes of virtual chunks that may be read, with the environment's credentials."""
 
@@ -40,27 +44,24 @@ def _open(place: Place) -> Repository:
     allowed: dict[str, None] | None = dict.fromkeys(place.virtual) or None
     if place.provider is None:
         return Repository.open(place.url, authorize_virtual_chunk_access=allowed)
-    found = _provider(place.provider)(place.url)
-    if isinstance(found, Repository):
-        return found
-    return Repository.open(found, authorize_virtual_chunk_access=allowed)
+    opened = pickle.loads(place.provider)(place.url)
+    if isinstance(opened, Repository):
+        return opened
+    return Repository.open(opened, authorize_virtual_chunk_access=allowed)
 
 
-def _provider(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 (a user's function)
-    module, _, attribute = name.partition(":")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        # An option is text that anyone may have written: it is no way to call os.system.
+def registered(name: str | None, providers: Mapping[str, bytes]) -> bytes | None:
+    """The storage provider that was registered under a name; None if none is named."""
+    if name is None:
+        return None
+    if name not in providers:
+        known = ", ".join(map(repr, sorted(providers))) or "none"
         raise InvalidInputError(
-            f"the option storage-provider is a function of yours that makes storages; "
-            f"{name!r} is one of Python's own modules"
+            f"no storage provider {name!r} is registered in this Spark session (registered: "
+            f"{known}); the driver registers one by icefloe.spark.register_storage_provider(spark, "
+            "name, function). A provider is not imported by name"
         )
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInputError(
-            f"the option storage-provider is 'module:function' of a module that drivers and "
-            f"executors can import; {name!r} failed: {error}"
-        ) from None
+    return providers[name]
 
 
 def url_with(url: str, settings: dict[str, str]) -> str:
