@@ -18,7 +18,7 @@ from icefloe.model.chunk_refs import ChunkKind
 from icefloe.spark import ingest
 from icefloe.spark.ingest_sources import find_files
 from icefloe.virtual import ingested_files
-from tests.virtual.files import grib_message, month_file, tiff_file
+from tests.virtual.files import grib_message, month_file, series_file, tiff_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,6 +218,21 @@ def test_files_that_references_cannot_describe_are_copied(
         ingest(spark, repo, f"{data}/")
     ingest(spark, repo, f"{data}/", mode="copy", file_coordinates={"run": r"/(\d)\.h5"})
     np.testing.assert_array_equal(found_in(repo).v.values, noise)
+
+
+def test_series_whose_chunks_are_not_full(
+    spark: SparkSession, repo: icefloe.Repository, data: Path
+) -> None:
+    for start in (0, 10):
+        series_file(data / f"{start:02d}.nc", start, 10)
+    ingest(spark, repo, f"{data}/")
+    np.testing.assert_array_equal(found_in(repo).v.values, np.arange(20))
+    series_file(data / "20.nc", 20, 7)
+    ingest(spark, repo, f"{data}/")
+    np.testing.assert_array_equal(found_in(repo).v.values, np.arange(27))
+    session = repo.readonly_session("main")
+    assert session.chunk_count("/v", ChunkKind.VIRTUAL) == 3
+    np.testing.assert_array_equal(session.read_region("/v"), np.arange(27))
 
 
 def test_members_and_times_with_a_hole(

@@ -92,29 +92,50 @@ def month_file(
     return path
 
 
+def series_file(path: Path, start: int, length: int, *, chunk: int | None = None) -> Path:
+    """A NetCDF file with a short uncompressed series along an unlimited dimension."""
+    with netCDF4.Dataset(path, "w") as data:
+        data.createDimension("time", None)
+        time = data.createVariable("time", "f8", ("time",))
+        time.units = "days since 2000-01-01"
+        time[:] = np.arange(start, start + length)
+        chunks = None if chunk is None else (chunk,)
+        data.createVariable("v", "i4", ("time",), chunksizes=chunks)[:] = np.arange(
+            start, start + length
+        )
+    return path
+
+
 def tiff_file(
     path: Path,
     image: npt.NDArray[Any],
     *,
     tile: int = 16,
+    strip: int | None = None,
+    compressed: bool = True,
     order: str = "<",
     corner: tuple[float, float] = (10.0, 50.0),
     scale: tuple[float, float] = (0.5, 0.25),
     nodata: str | None = None,
     predictor: int = 1,
 ) -> Path:
-    """A tiled GeoTIFF, compressed by deflate; predictor 2 keeps differences of neighbours."""
+    """A GeoTIFF of square tiles, or of strips of some rows of which the last may be short.
+
+    Predictor 2 keeps differences of neighbours.
+    """
     height, width = image.shape
+    rows, columns = (tile, tile) if strip is None else (strip, width)
     out = bytearray(b"II*\0" if order == "<" else b"MM\0*") + bytearray(4)
     offsets, lengths = [], []
-    for row in range(0, height, tile):
-        for column in range(0, width, tile):
-            block = np.zeros((tile, tile), image.dtype.newbyteorder(order))  # type: ignore[arg-type]
-            part = image[row : row + tile, column : column + tile]
+    for row in range(0, height, rows):
+        for column in range(0, width, columns):
+            part = image[row : row + rows, column : column + columns]
+            shape = (tile, tile) if strip is None else part.shape
+            block = np.zeros(shape, image.dtype.newbyteorder(order))  # type: ignore[arg-type]
             block[: part.shape[0], : part.shape[1]] = part
             if predictor == 2:
                 block[:, 1:] -= block[:, :-1].copy()
-            data = zlib.compress(block.tobytes())
+            data = zlib.compress(block.tobytes()) if compressed else block.tobytes()
             offsets.append(len(out))
             lengths.append(len(data))
             out += data
@@ -127,18 +148,18 @@ def tiff_file(
         return at
 
     kind = {"u": 1, "i": 2, "f": 3}[image.dtype.kind]
+    offset_tag, length_tag = (324, 325) if strip is None else (273, 279)
     tags = [
+        *([(322, 4, 1, tile), (323, 4, 1, tile)] if strip is None else [(278, 4, 1, strip)]),
         (256, 4, 1, width),
         (257, 4, 1, height),
         (258, 3, 1, image.itemsize * 8),
-        (259, 3, 1, 8),
+        (259, 3, 1, 8 if compressed else 1),
         (262, 3, 1, 1),
         (277, 3, 1, 1),
-        (322, 4, 1, tile),
-        (323, 4, 1, tile),
         # A single number stands in the directory itself.
-        (324, 4, len(offsets), appended("I", offsets) if len(offsets) > 1 else offsets[0]),
-        (325, 4, len(offsets), appended("I", lengths) if len(lengths) > 1 else lengths[0]),
+        (offset_tag, 4, len(offsets), appended("I", offsets) if len(offsets) > 1 else offsets[0]),
+        (length_tag, 4, len(offsets), appended("I", lengths) if len(lengths) > 1 else lengths[0]),
         (317, 3, 1, predictor),
         (339, 3, 1, kind),
         (33550, 12, 3, appended("d", (*scale, 0.0))),

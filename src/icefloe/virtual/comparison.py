@@ -128,7 +128,7 @@ def _chunks(everywhere: Mapping[str, VariableHeader], moving: Sequence[str]) -> 
     """What must be the same about chunks: all of their shape, unless they can be cut."""
     first = next(iter(everywhere.values()))
     may_cut = all(each.is_divisible for each in everywhere.values())
-    cut = may_cut and first.dims[:1] and first.dims[0] in moving and EXISTING not in everywhere
+    cut = may_cut and first.dims[:1] and first.dims[0] in moving
     return lambda each: list(each.chunk_shape[1 if cut else 0 :])
 
 

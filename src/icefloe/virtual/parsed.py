@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -82,6 +83,16 @@ class ParsedArray(Record, frozen=True, eq=False):
         """Number of elements of a chunk along each dimension."""
         return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
 
+    @property
+    def raw_chunk_bytes(self) -> int | None:
+        """Bytes of every chunk, if these are its elements and nothing else; None otherwise.
+
+        A chunk at the edge of the array is as long as any other.
+        """
+        if [codec["name"] for codec in self.document["codecs"]] != ["bytes"]:
+            return None
+        return prod(self.chunk_shape) * numpy_type(self.document).itemsize
+
 
 class ParsedFile(Record, frozen=True, eq=False):
     """What a parser found in one file."""
@@ -92,6 +103,16 @@ class ParsedFile(Record, frozen=True, eq=False):
     arrays: dict[str, ParsedArray]
     attributes: dict[str, Any]
     """Those of the file's group."""
+
+
+def numpy_type(document: dict[str, Any]) -> np.dtype[Any]:
+    """The type of the elements of an array, in native byte order."""
+    from zarr.core.dtype import get_data_type_from_json
+
+    from icefloe.virtual.quiet import quietly
+
+    with quietly():
+        return get_data_type_from_json(document["data_type"], zarr_format=3).to_native_dtype()
 
 
 def dimension_names(document: dict[str, Any]) -> tuple[str, ...]:

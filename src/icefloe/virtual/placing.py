@@ -107,21 +107,19 @@ def _cut(
     columns = refs.coords, refs.codes, refs.offsets, refs.lengths
     if not wanted or not array.chunk_shape or array.chunk_shape[0] == wanted[0]:
         return columns
-    if array.inline:
+    chunk_bytes = array.raw_chunk_bytes
+    if array.inline or chunk_bytes is None:
         raise InvalidInputError(f"{url}: {name} has chunks that cannot be cut; copy it instead")
     own, size = array.chunk_shape[0], array.shape[0]
-    rows = np.minimum(own, size - refs.coords[:, 0] * own)
-    bytes_per_row = refs.lengths // np.maximum(1, rows).astype(np.uint64)
-    pieces = -(-rows // wanted[0])
+    # Chunks are stored whole, at the edge of an array too, and so are the pieces of the last one:
+    # the plan has seen to it that they end where the chunk ends, or before.
+    piece_bytes = np.uint64(chunk_bytes // own * wanted[0])
+    pieces = -(-np.minimum(own, size - refs.coords[:, 0] * own) // wanted[0])
     number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     coords = np.repeat(refs.coords, pieces, axis=0)
-    coords[:, 0] = coords[:, 0] * (own // wanted[0] if own >= wanted[0] else 1) + number
-    per_row = np.repeat(bytes_per_row, pieces)
-    first = (number * wanted[0]).astype(np.uint64)
-    left = np.repeat(rows, pieces).astype(np.uint64) - first
-    lengths = np.minimum(np.uint64(wanted[0]), left) * per_row
-    offsets = np.repeat(refs.offsets, pieces) + first * per_row
-    return coords, np.repeat(refs.codes, pieces), offsets, lengths
+    coords[:, 0] = coords[:, 0] * (own // wanted[0]) + number
+    offsets = np.repeat(refs.offsets, pieces) + number.astype(np.uint64) * piece_bytes
+    return coords, np.repeat(refs.codes, pieces), offsets, np.full(len(number), piece_bytes)
 
 
 def _checks(

@@ -97,6 +97,8 @@ class VariablePlanner:
                 "name": "regular",
                 "configuration": {"chunk_shape": chunk_shape},
             }
+        if compared.is_divisible and old is not None and 0 in moving:
+            self._check_pieces(name, chunk_shape[0], placed, found)
         moved: dict[int, npt.NDArray[np.int64]] = {}
         for axis in moving:
             self._check_alignment(name, dims[axis], chunk_shape[axis], placed)
@@ -184,14 +186,30 @@ class VariablePlanner:
     ) -> int:
         """The longest chunk that all files can be cut into."""
         axis = self._axes[dim]
-        common = 0
+        ends = [end for url in placed for end in axis.places[url] if end < len(axis)]
+        common = gcd(*ends)
         for url in placed:
-            start, stop = axis.places[url]
-            common = gcd(common, start, *([stop] if stop < len(axis) else []))
-            # A chunk that holds the whole of its file can be cut anywhere.
-            chunk = found[url].chunk_shape[0]
-            common = gcd(common, min(chunk, stop - start) if stop < len(axis) else chunk)
+            rows, chunk = found[url].shape[0], found[url].chunk_shape[0]
+            choices = (common, gcd(common, rows), gcd(common, chunk))
+            common = max(each for each in choices if each and _can_cut(rows, chunk, each))
         return max(1, common)
+
+    def _check_pieces(
+        self, name: str, chunk: int, placed: Sequence[str], found: dict[str, VariableHeader]
+    ) -> None:
+        """The chunks of files must be chunks of the repository, or several of them."""
+        wrong = [
+            url
+            for url in placed
+            if not _can_cut(found[url].shape[0], found[url].chunk_shape[0], chunk)
+        ]
+        if wrong:
+            lengths: dict[str, list[str]] = {str(chunk): [EXISTING]}
+            for url in wrong:
+                lengths.setdefault(str(found[url].chunk_shape[0]), []).append(url)
+            groups = tuple((length, tuple(urls)) for length, urls in lengths.items())
+            hint = "chunks of these files cannot be cut into those of the repository: copy them"
+            self.differences.append(Difference(name, "length of chunks", groups, hint=hint))
 
     def _check_alignment(self, name: str, dim: str, chunk: int, placed: Sequence[str]) -> None:
         """A file must begin where a chunk begins, and end where one ends."""
@@ -352,6 +370,17 @@ class VariablePlanner:
                 "compat='override' takes those of the first file"
             )
             self.differences.append(Difference(name, "values", groups, hint=hint))
+
+
+def _can_cut(rows: int, chunk: int, piece: int) -> bool:
+    """Whether uncompressed chunks of so many rows of a file can be cut into equal pieces.
+
+    Where there is one chunk only, what follows its last piece does not matter. All pieces must be
+    whole: what is stored of a chunk may be longer than what is valid of it, and never shorter.
+    """
+    if rows > chunk:
+        return chunk % piece == 0
+    return -(-rows // piece) * piece <= chunk
 
 
 def _overlap_partly(boxes: npt.NDArray[np.int64]) -> tuple[int, int] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
 from icefloe.virtual.authorized import AuthorizedRegistry, AuthorizedStore
-from icefloe.virtual.parsed import ParsedFile
+from icefloe.virtual.parsed import ParsedArray, ParsedFile
 from icefloe.virtual.quiet import quietly
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def parse_file(
 
         with quietly():
             arrays, attributes = arrays_of(parser(url, AuthorizedRegistry(store)))
-        return ParsedFile(url, type(parser).__name__, sources.status(url), arrays, attributes)
+        name = type(parser).__name__
+        return _checked(ParsedFile(url, name, sources.status(url), arrays, attributes))
     found = file_format or detect_format(url, store)
     if found == "hdf5" and for_copies:
         from icefloe.virtual.parsers.hdf5 import parse_hdf5_for_copies
@@ -71,8 +74,35 @@ def parse_file(
             raise
         msg = f"{url} cannot be read as {found}: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
+    return _checked(parsed)
+
+
+def _checked(parsed: ParsedFile) -> ParsedFile:
+    """The file, if what it says about its chunks can be true; raises InvalidInputError."""
     _check_complete(parsed)
+    for name, array in parsed.arrays.items():
+        _check_lengths(name, array, parsed.url)
     return parsed
+
+
+def _check_lengths(name: str, array: ParsedArray, url: str) -> None:
+    """Raise InvalidInputError if an uncompressed chunk has not the bytes of its elements."""
+    expected = array.raw_chunk_bytes
+    if expected is None:
+        return
+    wrong = np.flatnonzero(array.references.lengths != expected)
+    places = array.references.coords[wrong[:1]].tolist()
+    lengths = array.references.lengths[wrong[:1]].tolist()
+    for place, data in array.inline.items():
+        if len(data) != expected:
+            places.append(list(place))
+            lengths.append(len(data))
+    if places:
+        raise InvalidInputError(
+            f"{url}: chunk {places[0]} of {name!r} has {lengths[0]} bytes, and {expected} are "
+            "expected of an uncompressed chunk, at the edge of an array too; write the file again, "
+            f"or leave the variable out: drop_variables=[{name!r}]"
+        )
 
 
 def _check_complete(parsed: ParsedFile) -> None:
