@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-pytest_plugins = ["tests.endpoints.fixtures", "tests.formats"]
+pytest_plugins = ["tests.endpoints.fixtures", "tests.formats", "tests.generations_touched"]
 
 
 SLOW_FIRST = (

@@ -111,7 +111,7 @@ def committed(*documents: bytes) -> tuple[Storage, dict[str, Any]]:
 
 
 def test_where_files_lie(tmp_path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-91 H-24
-    # R3-23, R3-39, R3-41
+    # R3-23, R3-39, R3-41, R3-43
     storage = icefloe.local_filesystem_storage(str(tmp_path))
     config = RepositoryConfig(inline_attributes_threshold_bytes=50)
     repo = Repository.create(storage, config, generation="store")
@@ -154,6 +154,30 @@ def test_names_that_would_be_mistaken_are_refused(name: str) -> None:  # R3-42 H
     for create in (repo.create_branch, repo.create_tag):
         with pytest.raises(InvalidInputError):
             create(name, tip)
+
+
+def test_the_first_listed_file_is_the_newest() -> None:  # R3-94, R3-44, R3-95
+    storage, _ = committed()
+    for value in range(3):
+        session = Repository.open(storage).writable_session("main")
+        session.set_document("/", group(value=value))
+        tip = session.commit(f"{value}")
+    newest, *older = [info.key for info in storage.list("r/main/")]
+    assert (newest, len(older)) == ("r/main/ZZZZZZZV.json", 4)
+    assert bytes(json.loads(storage.get(newest))["snapshot"][:12]) == SnapshotId.parse(tip)
+    assert Repository.open(storage).lookup_branch("main") == tip
+
+
+def test_no_commit_goes_beyond_the_last_number() -> None:  # R3-46
+    storage, _ = committed()
+    newest = storage.get("r/main/ZZZZZZZY.json")
+    storage.put("r/main/00000000.json", newest)
+    session = Repository.open(storage).writable_session("main")
+    session.set_document("/", group(value=1))
+    with pytest.raises(InvalidInputError, match="sequence numbers go from 0 to 1099511627775"):
+        session.commit("one too many")
+    assert next(storage.list("r/main/")).key == "r/main/00000000.json"
+    assert storage.get("r/main/00000000.json") == newest
 
 
 def test_tags_and_branches_of_one_name_live_side_by_side() -> None:  # R3-30 R3-48 R3-49
