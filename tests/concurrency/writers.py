@@ -208,3 +208,12 @@ def append_to_series(storage: Storage, writer: int, times: int, barrier: Barrier
         message = f"{writer}.{turn}"
         outcome.committed[message] = session.commit(message, rebase_with=AppendSolver("time"))
     return outcome
+
+
+def put_for_ever(storage: Storage) -> None:
+    """Write big objects until somebody kills this process."""
+    data = bytes(8_000_000)
+    number = 0
+    while True:
+        storage.put(f"chunks/by-a-dead-writer-{number % 4}", data)
+        number += 1

@@ -7,13 +7,22 @@ import os
 import random
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 import icefloe
 from icefloe import Repository
-from tests.concurrency.writers import commit_for_ever, create_pair, processes, read_pair, write_pair
+from icefloe.storage.keys import RESERVED_SEGMENT
+from tests.concurrency.writers import (
+    commit_for_ever,
+    create_pair,
+    processes,
+    put_for_ever,
+    read_pair,
+    write_pair,
+)
 from tests.formats import GENERATIONS
 
 if TYPE_CHECKING:
@@ -47,6 +56,46 @@ def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path, generati
     with repo.transaction("main", message="by a client that lives") as store:
         write_pair(store.session, 1)
     assert [info.id for info in repo.ancestry(branch="main")][1] == before
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_collection_removes_what_killed_writers_left(tmp_path: Path, generation: str) -> None:
+    root = tmp_path / "repository"
+    storage = icefloe.local_filesystem_storage(str(root))
+    repo = create_pair(storage, generation=generation)
+    lasting = set(temporary_files(root))
+    chance = random.Random(20240918)
+    deadline = time.monotonic() + _WITHIN_SECONDS
+    while len(temporary_files(root)) < len(lasting) + 2:
+        assert time.monotonic() < deadline, "no writer was killed in the middle of a file"
+        process = processes().Process(target=put_for_ever, args=(storage,))
+        process.start()
+        while not list(storage.list("chunks/by-a-dead-writer")) and process.is_alive():
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    left = temporary_files(root)
+    # They are young: for all that a collection knows, their writers live.
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    assert repo.garbage_collect(soon).temporary_files_deleted == 0
+    assert temporary_files(root) == left
+    two_hours_ago = time.time() - 7200
+    for name in left:
+        os.utime(root / RESERVED_SEGMENT / name, (two_hours_ago, two_hours_ago))
+    planned = repo.garbage_collect(soon, dry_run=True)
+    assert planned.temporary_files_deleted == len(left) - len(lasting)
+    assert temporary_files(root) == left
+    summary = repo.garbage_collect(soon)
+    assert summary.temporary_files_deleted == planned.temporary_files_deleted
+    assert summary.bytes_deleted >= sum(size for name, size in left.items() if name not in lasting)
+    assert f"{summary.temporary_files_deleted} temporary files" in str(summary)
+    assert set(temporary_files(root)) == lasting
+    assert repo.verify(deep=True).is_clean
+
+
+def temporary_files(root: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in (root / RESERVED_SEGMENT).iterdir()}
 
 
 def wait_for(journal: Path, line: str) -> None:

@@ -45,6 +45,7 @@ from icefloe.maintenance.marking import (
 )
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
+from icefloe.storage.port import Swept
 from icefloe.storage.probe import PROBE_FOLDER
 from icefloe.versioning.cuts import CUTS_FOLDER, cut_key
 from icefloe.versioning.doomed import announce, announcements, doomed_key
@@ -88,6 +89,8 @@ class GCSummary(msgspec.Struct, frozen=True):
     """Only what is older was looked at: the given moment, or the beginning of a lease."""
     leases: int = 0
     """Leases that held."""
+    temporary_files_deleted: int = 0
+    """What writers that died left half written on local files; never younger than an hour."""
 
     def __str__(self) -> str:
         counts = {
@@ -97,6 +100,7 @@ class GCSummary(msgspec.Struct, frozen=True):
             "attribute files": self.attributes_deleted,
             "chunk files": self.chunks_deleted,
             "notes": self.notes_deleted,
+            "temporary files": self.temporary_files_deleted,
         }
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         when = "" if self.cutoff is None else f", older than {self.cutoff:%Y-%m-%d %H:%M:%S} UTC"
@@ -108,6 +112,13 @@ def collect_garbage(
     context: Context, older_than: datetime | timedelta, *, dry_run: bool, limits: Limits
 ) -> GCSummary:
     """Delete what is not reached and was written before a moment of the storage's clock."""
+    with context.storage.using_reserve():  # a full disk is why many collections are run
+        return _collect(context, older_than, dry_run=dry_run, limits=limits)
+
+
+def _collect(
+    context: Context, older_than: datetime | timedelta, *, dry_run: bool, limits: Limits
+) -> GCSummary:
     storage = context.storage
     if not storage.capabilities.can_list:
         raise StorageError(f"{storage.location} cannot list objects, so garbage is not found")
@@ -166,12 +177,16 @@ class _Collection:
         self._cutoff = cutoff
         self._limits = limits
         self._dry_run = dry_run
+        self._swept = Swept()
 
     def run(self) -> GCSummary:
         layout = self._context.format.layout
         listed = {kind: list_objects(self._storage, layout, kind) for kind in _ORDER}  # G1
         leases = self._leases()
         cutoff = _cutoff(self._cutoff, leases)  # G2
+        # First of all, for a disk may be full of them. They are no objects: nothing refers to them.
+        before = min(cutoff, self._now - _DEBRIS_AFTER)
+        self._swept = self._storage.sweep_temporary(before, dry_run=self._dry_run)
         parts = {kind: objects.split(cutoff) for kind, objects in listed.items()}
         young = parts[ObjectKind.SNAPSHOT][1]
         old = {kind: old for kind, (old, _) in parts.items()}
@@ -310,7 +325,7 @@ class _Collection:
         counts = {kind: len(objects) for kind, objects in doomed.objects.items()}
         sizes = [int(np.sum(objects.sizes)) for objects in doomed.objects.values()]
         return GCSummary(
-            bytes_deleted=sum(sizes) + sum(notes.values()),
+            bytes_deleted=sum(sizes) + sum(notes.values()) + self._swept.size_bytes,
             chunks_deleted=counts[ObjectKind.CHUNK_FILE],
             manifests_deleted=counts[ObjectKind.MANIFEST],
             snapshots_deleted=counts[ObjectKind.SNAPSHOT],
@@ -319,6 +334,7 @@ class _Collection:
             notes_deleted=len(notes),
             cutoff=doomed.cutoff,
             leases=len(doomed.leases),
+            temporary_files_deleted=self._swept.files,
         )
 
 

@@ -190,6 +190,11 @@ class FolderTree:
         match error.errno:
             case errno.EACCES | errno.EPERM | errno.EROFS:
                 raise StoragePermissionError(text) from error
+            case errno.ENOSPC | errno.EDQUOT:
+                raise StorageError(
+                    f"{text}: the disk is full, and nothing was changed; expire old snapshots and "
+                    "collect garbage, which works on a full disk, or make room elsewhere on it"
+                ) from error
             case errno.ENAMETOOLONG | errno.EISDIR:
                 raise InvalidInputError(f"cannot be an object: {text}") from error
         raise StorageError(text) from error

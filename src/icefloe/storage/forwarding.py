@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import datetime
 
-    from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Storage, Version
+    from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Storage, Swept, Version
     from icefloe.storage.settings import StorageSettings
 
 _Result = TypeVar("_Result")
@@ -129,6 +131,16 @@ class ForwardingStorage:
     def sync(self) -> None:
         """Make all earlier `put`s of this process durable."""
         self._run("sync", "", self._inner.sync)
+
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:
+        """Remove what dead writers left half written."""
+        return self._run(
+            "sweep_temporary", "", lambda: self._inner.sweep_temporary(before, dry_run=dry_run)
+        )
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """Let writes use room that is kept for cleaning up."""
+        return self._inner.using_reserve()
 
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children of a folder."""

@@ -20,7 +20,7 @@ import os
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from icefloe.errors import (
     AlreadyExistsError,
@@ -31,6 +31,7 @@ from icefloe.errors import (
     UnsafeStorageError,
 )
 from icefloe.storage.copy_method import CopyMethod
+from icefloe.storage.disk_reserve import DISK_FULL, RESERVE_FILE, Reserve
 from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
 from icefloe.storage.folder_tree import READ, FolderTree, stat_object
 from icefloe.storage.keys import (
@@ -40,13 +41,13 @@ from icefloe.storage.keys import (
     check_prefix,
     check_range,
 )
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.settings import StorageSettings
 from icefloe.storage.temporary_files import LOCK_FILE, TemporaryFile, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime
 
 Durability = Literal["fsync", "none"]
 
@@ -56,6 +57,11 @@ _SYNC_THREADS = 8
 _SYNC_ALL_FROM = 6
 # So many bytes take no longer to read from (or write to) the page cache than a hop to a thread.
 _IMMEDIATE_BYTES = 256 * 1024
+
+# A temporary file may be swept away again while a suspended writer wakes up.
+_MAX_WRITES = 3
+_LASTING_FILES = frozenset({LOCK_FILE, RESERVE_FILE})
+_Result = TypeVar("_Result")
 
 _CAPABILITIES = Capabilities(lists_in_pages=False, reads_are_immediate=True)
 
@@ -92,6 +98,7 @@ class LocalStorage:
         self._root, self._durability = state
         self._location = Path(self._root).as_uri()
         self._unsynced = Unsynced.below(self._root)
+        self._reserve = Reserve.below(self._root)
         self._tree = FolderTree(self._root, self._location, self._unsynced.made_folder)
 
     @property
@@ -194,6 +201,9 @@ class LocalStorage:
         attributes: Mapping[str, str] | None = None,  # noqa: ARG002 (a filesystem keeps none)
     ) -> None:
         """Write an object under a fresh name."""
+        self._persist(lambda: self._put_object(key, data))
+
+    def _put_object(self, key: str, data: BytesLike) -> None:
         # Without context managers, whose cost shows where thousands of chunks are written.
         parent, _, name = check_key(key).rpartition("/")
         try:
@@ -264,6 +274,9 @@ class LocalStorage:
         attributes: Mapping[str, str] | None = None,  # noqa: ARG002 (a filesystem keeps none)
     ) -> None:
         """Create an object that must not exist, or hold these very bytes already."""
+        self._persist(lambda: self._create(key, data))
+
+    def _create(self, key: str, data: BytesLike) -> None:
         with (
             self._tree.translated(key, writing=True),
             self._tree.parent(key, make=True) as (folder, name),
@@ -285,9 +298,13 @@ class LocalStorage:
                 raise
             if self._durability == "fsync":
                 os.fsync(folder)
+            self._reserve.keep(temporary.folder)
 
     def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         """Replace an object if it is still at `expected` (None: if it is absent)."""
+        return self._persist(lambda: self._replace(key, data, expected))
+
+    def _replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
         with (
             self._tree.translated(key, writing=True),
             self._tree.parent(key, make=True) as (folder, name),
@@ -299,7 +316,35 @@ class LocalStorage:
                 temporary.move(folder, name)
                 if self._durability == "fsync":
                     os.fsync(folder)
+            self._reserve.keep(temporary.folder)
             return _version_of(data)
+
+    def _persist(self, write: Callable[[], _Result]) -> _Result:
+        """Write, again if our temporary file was swept away or if there is a reserve to use."""
+        for _ in range(_MAX_WRITES):
+            try:
+                return write()
+            except StorageError as error:
+                cause = error.__cause__
+                is_full = isinstance(cause, OSError) and cause.errno in DISK_FULL
+                if not (self._release_reserve() if is_full else _is_absent(cause)):
+                    raise
+        return write()
+
+    def _release_reserve(self) -> bool:
+        with suppress(OSError), self._tree.folder(RESERVED_SEGMENT) as folder:
+            return self._reserve.release(folder)
+        return False
+
+    @contextmanager
+    def using_reserve(self) -> Iterator[None]:
+        """Let writes use room that is kept for cleaning up; it is kept again afterwards."""
+        try:
+            with self._reserve.in_use():
+                yield
+        finally:
+            with suppress(OSError), self._tree.folder(RESERVED_SEGMENT) as folder:
+                self._reserve.keep(folder)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete objects; absent ones are no error."""
@@ -323,27 +368,26 @@ class LocalStorage:
             with self._tree.translated("", writing=True):
                 self._unsynced.settle(self._sync_now)
 
-    def sweep_temporary(self, older_than: timedelta) -> int:
-        """Remove temporary files that dead writers left behind, and return how many.
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:
+        """Remove temporary files that dead writers left behind.
 
-        Age is judged by the filesystem's clock, which on a network may not be ours.
+        A writer that lives but was suspended for long writes its file again.
         """
-        removed = 0
+        sizes = []
         with (
             self._tree.translated(RESERVED_SEGMENT, absent_is_fine=True),
             self._tree.folder(RESERVED_SEGMENT) as folder,
+            os.scandir(folder) as entries,
         ):
-            with self._temporary(b"") as probe:
-                now = os.stat(probe.name, dir_fd=folder).st_mtime
-            cutoff = now - older_than.total_seconds()
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        modified = entry.stat(follow_symlinks=False).st_mtime
-                        if entry.name != LOCK_FILE and modified < cutoff:
-                            os.unlink(entry.name, dir_fd=folder)
-                            removed += 1
-        return removed
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.name in _LASTING_FILES or status.st_mtime >= before.timestamp():
+                        continue
+                    if not dry_run:
+                        os.unlink(entry.name, dir_fd=folder)
+                    sizes.append(status.st_size)
+        return Swept(len(sizes), sum(sizes))
 
     # Listing
 
@@ -466,6 +510,10 @@ class LocalStorage:
             finally:
                 os.close(descriptor)
         return True
+
+
+def _is_absent(error: BaseException | None) -> bool:
+    return isinstance(error, FileNotFoundError)
 
 
 def _version_of(data: BytesLike) -> Version:

@@ -9,17 +9,19 @@ import threading
 import time
 import weakref
 from bisect import bisect_left, bisect_right, insort
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, StorageError
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 _PAGE = 1000
 _FEW = 32
@@ -259,6 +261,14 @@ class MemoryStorage:
 
     def sync(self) -> None:
         """Nothing to do: memory is never durable."""
+
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:  # noqa: ARG002
+        """Nothing: an object appears whole or not at all."""
+        return Swept()
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """No room is kept: it does not end."""
+        return nullcontext()
 
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children of the folder `prefix`."""

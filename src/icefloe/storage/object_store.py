@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from icefloe.errors import (
 from icefloe.storage.client_errors import Request
 from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.ranges import coalesce, divide, pick
 from icefloe.storage.retrying import Attempts, note_reached
 from icefloe.storage.settings import (
@@ -36,6 +36,8 @@ from icefloe.storage.settling import attempts, settle_create, settle_replace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import datetime
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -568,6 +570,17 @@ class ObjectStorage:
         note_reached(self.location)
 
     # Listing
+
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:  # noqa: ARG002
+        """Nothing: an object appears whole or not at all.
+
+        Parts of an upload that was never finished are for a rule of the bucket to drop.
+        """
+        return Swept()
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """No room is kept: it does not end."""
+        return nullcontext()
 
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children of the folder `prefix`."""

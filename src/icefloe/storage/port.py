@@ -14,6 +14,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from icefloe.storage.settings import StorageSettings
 
@@ -28,6 +29,13 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     size: int
     last_modified: datetime
     """By the storage's clock, timezone-aware."""
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What dead writers had left behind outside of all objects, and was or would be removed."""
+
+    files: int = 0
+    size_bytes: int = 0
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -143,6 +151,15 @@ class Storage(Protocol):
 
     def sync(self) -> None:
         """Make all earlier `put`s of this process durable."""
+
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:
+        """Remove what writers that died before a moment of the storage's clock left half written.
+
+        Only what is no object under any key. A writer that lives is not harmed.
+        """
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """Let writes use room that is kept for cleaning up, where a storage keeps some."""
 
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children (objects and folders) of the folder `prefix`."""

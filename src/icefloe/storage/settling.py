@@ -77,9 +77,11 @@ def settle_create(
         doubt = doubt or attempt.doubt
         try:
             found = read()
-        except (ObjectNotFoundError, StorageError):
-            # Absent (the same bytes may be sent again under the same key), or not to be known yet.
+        except ObjectNotFoundError:  # the same bytes may be sent again under the same key
             _give_up_if_refused(attempt, doubt)
+            continue
+        except StorageError as error:
+            doubt = _still_in_doubt(attempt, doubt, error)
             continue
         if found == data:
             return
@@ -109,8 +111,9 @@ def settle_replace(
             found, actual = read()
         except ObjectNotFoundError:
             pass
-        except StorageError:
-            actual = expected  # not to be known yet
+        except StorageError as error:
+            doubt = _still_in_doubt(attempt, doubt, error)
+            continue
         if actual is not None and found == data:
             return actual
         if actual == expected:
@@ -139,6 +142,17 @@ def _attempt(put: Callable[[], Version | None], doubt: StorageError | None) -> _
         return _Attempt()
     except StorageError as error:
         return _Attempt(doubt=error)
+
+
+def _still_in_doubt(
+    attempt: _Attempt, doubt: StorageError | None, error: StorageError
+) -> StorageError:
+    """What remains unknown after an attempt whose outcome could not be read back.
+
+    That its condition failed may be the doing of this very attempt, delivered twice.
+    """
+    _give_up_if_refused(attempt, doubt)
+    return doubt or error
 
 
 def _give_up_if_refused(attempt: _Attempt, doubt: StorageError | None) -> None:

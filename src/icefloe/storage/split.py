@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.storage.port import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from icefloe.storage.port import BytesLike, ObjectInfo, Storage, Version
     from icefloe.storage.settings import StorageSettings
@@ -99,6 +102,22 @@ class SplitStorage(ForwardingStorage):
         self._inner.delete_many(key for key in names if key != STATE_KEY)
         if STATE_KEY in names:
             self._state.delete_many([STATE_KEY])
+
+    def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:
+        """Remove what dead writers left half written, in both places."""
+        swept = [each.sweep_temporary(before, dry_run=dry_run) for each in self._places()]
+        return Swept(sum(each.files for each in swept), sum(each.size_bytes for each in swept))
+
+    @contextmanager
+    def using_reserve(self) -> Iterator[None]:
+        """Let writes use room that is kept for cleaning up, in both places."""
+        with ExitStack() as stack:
+            for place in self._places():
+                stack.enter_context(place.using_reserve())
+            yield
+
+    def _places(self) -> tuple[Storage, Storage]:
+        return self._state, self._inner
 
     def list(
         self, prefix: str = "", *, start_after: str = "", limit: int | None = None

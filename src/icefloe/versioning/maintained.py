@@ -138,14 +138,15 @@ class MaintainedRepository:
         if older_than is None and keep_last is None and not (branches or tags):
             raise InvalidInputError("say what expires: give older_than, keep_last or policies")
         ensure_conditional_writes(self._context.storage)
-        plan = expire(
-            self._context,
-            ExpirationPolicy(older_than, keep_last),
-            branches=branches or {},
-            tags=tags or {},
-            delete_branches=delete_expired_branches,
-            dry_run=dry_run,
-        )
+        with self._context.storage.using_reserve():
+            plan = expire(
+                self._context,
+                ExpirationPolicy(older_than, keep_last),
+                branches=branches or {},
+                tags=tags or {},
+                delete_branches=delete_expired_branches,
+                dry_run=dry_run,
+            )
         if not dry_run:
             details = {"snapshots": len(plan.expired), "branches_deleted": list(plan.branches)}
             self._note("expire_snapshots", details, job)

@@ -20,11 +20,6 @@ LASTING = {Trouble.FORBIDDEN, Trouble.CLOSE_AFTER, Trouble.SLOW_SENDER_400}
 HEALING = [trouble for trouble in Trouble if trouble not in {*LASTING, *CUTS}]
 
 
-@pytest.fixture(params=["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
-def endpoint(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def proxy(endpoint):
     with fault_proxy(endpoint.endpoint_url) as proxy:

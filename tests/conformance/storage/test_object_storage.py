@@ -92,7 +92,7 @@ child = os.fork()
 if child == 0:
     for candidate in (storage, other, pickle.loads(pickle.dumps(other))):
         try:
-            candidate.put("child", b"1")
+            getattr(candidate, sys.argv[3])("child", b"1")
             print("written", flush=True)
         except ForkedProcessError as error:
             print("refused" if "spawn" in str(error) else error, flush=True)
@@ -101,11 +101,12 @@ os.waitpid(child, 0)
 """
 
 
+@pytest.mark.parametrize("verb", ["put", "create"])
 @pytest.mark.parametrize(("parent", "outcome"), [("used", "refused"), ("unused", "written")])
-def test_a_forked_child_raises_instead_of_hanging(s3_endpoint, parent, outcome):
+def test_a_forked_child_raises_instead_of_hanging(s3_endpoint, parent, outcome, verb):
     storages = pickle.dumps((s3_endpoint.storage(), s3_endpoint.storage())).hex()
     result = subprocess.run(
-        [sys.executable, "-c", FORK, storages, parent],
+        [sys.executable, "-c", FORK, storages, parent, verb],
         capture_output=True,
         text=True,
         check=True,

@@ -45,11 +45,6 @@ DATA = os.urandom(100_000)
 MANY = 1100  # two pages of a listing
 
 
-@pytest.fixture(params=["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
-def endpoint(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def proxy(endpoint):
     with fault_proxy(endpoint.endpoint_url) as proxy:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,8 @@ from icefloe.errors import (
 from icefloe.storage import local
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.port import Swept
+from icefloe.storage.temporary_files import TemporaryFile
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ class TestOddFilesystemContents:
     def test_reading_makes_nothing(self, storage, root):
         assert [*storage.list()] == []
         assert storage.list_dir("") == []
-        assert storage.sweep_temporary(timedelta(0)) == 0
+        assert storage.sweep_temporary(datetime.now(UTC)) == Swept()
         storage.delete_many(["absent"])
         with pytest.raises(ObjectNotFoundError):
             storage.get("absent")
@@ -193,7 +195,7 @@ class TestTemporaryFiles:
             storage.create("b", b"3")
         version = storage.replace("c", b"4", None)
         storage.replace("c", b"5", version)
-        assert files_below(root / RESERVED_SEGMENT) == {"replace.lock"}
+        assert files_below(root / RESERVED_SEGMENT) == {"replace.lock", "reserve"}
 
     def test_they_are_never_listed(self, storage, root):
         storage.put("a", b"1")
@@ -206,11 +208,37 @@ class TestTemporaryFiles:
         folder = root / RESERVED_SEGMENT
         (folder / "old").write_bytes(b"x")
         (folder / "young").write_bytes(b"x")
-        for name in ("old", "replace.lock"):
+        for name in ("old", "replace.lock", "reserve"):
             os.utime(folder / name, (time.time() - 7200, time.time() - 7200))
-        assert storage.sweep_temporary(timedelta(hours=1)) == 1
-        assert files_below(folder) == {"young", "replace.lock"}
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        assert storage.sweep_temporary(an_hour_ago, dry_run=True) == Swept(1, 1)
+        assert storage.sweep_temporary(an_hour_ago) == Swept(1, 1)
+        assert storage.sweep_temporary(an_hour_ago) == Swept()
+        assert files_below(folder) == {"young", "replace.lock", "reserve"}
         assert storage.get("a") == b"1"
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda storage: storage.put("a", b"1"),
+            lambda storage: storage.create("a", b"1"),
+            lambda storage: storage.replace("a", b"1", None),
+        ],
+    )
+    def test_a_writer_whose_file_is_swept_away_writes_it_again(self, storage, monkeypatch, write):
+        storage.put("other", b"1")
+        whole = TemporaryFile.write
+        swept = []
+
+        def write_and_be_suspended(temporary, data):
+            whole(temporary, data)
+            if len(swept) < 2:
+                swept.append(storage.sweep_temporary(datetime.now(UTC) + timedelta(hours=1)).files)
+
+        monkeypatch.setattr(TemporaryFile, "write", write_and_be_suspended)
+        write(storage)
+        assert storage.get("a") == b"1"
+        assert swept == [1, 1]
 
 
 class Recorder:
@@ -365,6 +393,8 @@ REPLACE_FOR_EVER = """
 import json, sys, zlib
 from icefloe.errors import ConflictError
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.port import Swept
+from icefloe.storage.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1], durability="none")
 print("ready", flush=True)
 while True:
@@ -381,6 +411,8 @@ while True:
 PUT_FOR_EVER = """
 import os, sys
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.port import Swept
+from icefloe.storage.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1], durability="none")
 print("ready", flush=True)
 number = 0
@@ -417,8 +449,8 @@ class TestKilledProcesses:
         for _ in range(4):
             self.kill_soon(PUT_FOR_EVER, root, chance)
         assert {info.size for info in storage.list()} <= {4_000_000}
-        storage.sweep_temporary(timedelta(seconds=-10))
-        assert files_below(root / RESERVED_SEGMENT) <= {"replace.lock"}
+        storage.sweep_temporary(datetime.now(UTC) + timedelta(seconds=10))
+        assert files_below(root / RESERVED_SEGMENT) <= {"replace.lock", "reserve"}
 
 
 def test_a_forked_child_can_write(storage):
@@ -443,6 +475,8 @@ def test_a_full_disk_leaves_no_partial_object(root):
 import resource, signal, sys
 from icefloe.errors import StorageError
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.port import Swept
+from icefloe.storage.temporary_files import TemporaryFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 storage = LocalStorage(sys.argv[1])
@@ -466,6 +500,8 @@ def test_missing_permissions_are_reported(tmp_path):
 import os, sys
 from icefloe.errors import StoragePermissionError
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.port import Swept
+from icefloe.storage.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1])
 os.setuid(65534)
 for act in (lambda: storage.put("new", b""), lambda: storage.create("new", b""),

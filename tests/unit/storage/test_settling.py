@@ -14,6 +14,7 @@ from icefloe.errors import (
     ObjectNotFoundError,
     StorageError,
     StoragePermissionError,
+    StorageUnreachableError,
 )
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.settling import attempts, settle_create, settle_replace
@@ -35,7 +36,7 @@ class BadNetwork:
             return request()
         match self.chance.randrange(5):
             case 0:
-                raise StorageError("connection refused")
+                raise StorageUnreachableError("connection refused")
             case 1:
                 self.in_flight.append(request)
                 raise StorageError("timeout")
@@ -54,7 +55,7 @@ class BadNetwork:
         for request in [*self.in_flight]:
             if all_of_them or self.chance.random() < 0.5:
                 self.in_flight.remove(request)
-                with contextlib.suppress(AlreadyExistsError, ConflictError):
+                with contextlib.suppress(AlreadyExistsError, ConflictError, ObjectNotFoundError):
                     request()
 
 
@@ -85,7 +86,12 @@ def test_create_tells_the_truth_on_a_bad_network(seed, reliability):
                 tries=range(8),
             )
             outcomes[data] = "created"
-        except (AlreadyExistsError, CommitStateUnknownError, StoragePermissionError) as error:
+        except (
+            AlreadyExistsError,
+            CommitStateUnknownError,
+            StoragePermissionError,
+            StorageUnreachableError,
+        ) as error:
             outcomes[data] = type(error).__name__
     for network in networks:
         network.deliver_late(all_of_them=True)
@@ -98,7 +104,7 @@ def test_create_tells_the_truth_on_a_bad_network(seed, reliability):
     for data, outcome in outcomes.items():
         if outcome == "created":
             assert final == data
-        elif outcome in ("AlreadyExistsError", "StoragePermissionError"):
+        elif outcome != "CommitStateUnknownError":
             assert final != data
 
 
@@ -131,14 +137,19 @@ def test_replace_tells_the_truth_on_a_bad_network(seed, reliability):
                 tries=range(8),
             )
             outcomes[data] = "replaced"
-        except (ConflictError, CommitStateUnknownError, StoragePermissionError) as error:
+        except (
+            ConflictError,
+            CommitStateUnknownError,
+            StoragePermissionError,
+            StorageUnreachableError,
+        ) as error:
             outcomes[data] = type(error).__name__
     for network in networks:
         network.deliver_late(all_of_them=True)
     for data, outcome in outcomes.items():
         if outcome == "replaced":
             assert data in applied
-        elif outcome in ("ConflictError", "StoragePermissionError"):
+        elif outcome != "CommitStateUnknownError":
             assert data not in applied
 
 
