@@ -24,6 +24,7 @@ from urllib.parse import urljoin, urlsplit
 from icefloe.config.locations import Location, parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.files.virtual.source import SourceStatus, VirtualRange, unlistable
+from icefloe.model.bounded_text import whole_number
 
 if TYPE_CHECKING:
     import ssl
@@ -114,19 +115,26 @@ class HttpSource:
         raise wanted.unreadable(problem)
 
     def _redirected(self, target: str, location: Location, wanted: VirtualRange) -> Location:
-        address = urljoin(str(location), target)
         try:
+            address = urljoin(str(location), target)
             found = parse_location(address)
-        except InvalidInputError:
-            found = None
+        except (InvalidInputError, ValueError):
+            address, found = target, None
         if found is None or not found.is_below(self._place):
             # Only the host is shown: the rest may hold a signature.
-            host = urlsplit(address).hostname
+            host = _host_of(address)
             raise wanted.unreadable(
                 f"its server redirects to another place (on the host {host}), and only "
                 f"{self._place} was authorized; write references to that place instead"
             )
         return found
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 def _bytes_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
@@ -147,7 +155,7 @@ def _status_of(response: http.client.HTTPResponse, wanted: VirtualRange) -> Sour
             size = response.length
         case 206 | 416:
             total = response.getheader("Content-Range", "").rpartition("/")[2]
-            size = int(total) if total.isdecimal() else None
+            size = whole_number(total)
         case 404 | 410:
             return None
         case status:
@@ -166,11 +174,11 @@ def _body(response: http.client.HTTPResponse, wanted: VirtualRange) -> bytes:
     wanted.verify_unchanged(
         response.getheader("ETag"), _moment(response.getheader("Last-Modified"))
     )
-    start = 0
+    start: int | None = 0
     if response.status == 206:
         content_range = response.getheader("Content-Range", "")
         match = _CONTENT_RANGE.fullmatch(content_range)
-        start = int(match[1]) if match else -1
+        start = whole_number(match[1]) if match else None
     if start != wanted.start:
         raise wanted.unreadable("its server does not serve ranges of files")
     return _read_up_to(response, wanted.length)
@@ -193,7 +201,7 @@ def _read_up_to(response: http.client.HTTPResponse, length: int) -> bytes:
 def _moment(header: str | None) -> datetime | None:
     try:
         return None if header is None else parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
