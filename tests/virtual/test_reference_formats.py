@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import xarray as xr
 import zarr
 
 import icefloe
-from icefloe.errors import InvalidInputError, VirtualChunkError
+from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, read_file, reference_files
 from tests.virtual.files import (
@@ -932,3 +933,80 @@ def test_fill_values_of_kerchunk_references_are_missing_values(tmp_path: Path) -
     with xr.open_dataset(path) as expected:
         assert int(np.isnan(expected.t2m.values).sum()) > 0
         np.testing.assert_array_equal(opened(session).t2m.values, expected.t2m.values)
+
+
+class Loud:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        import os
+
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize("dtype", ["|O", "<i4"])
+@pytest.mark.parametrize("where", ["filters", "compressor"])
+@pytest.mark.parametrize("kind", ["kerchunk", "zarr"])
+def test_the_pickle_filter_of_zarr_2_is_refused(
+    tmp_path: Path, kind: str, where: str, dtype: str
+) -> None:
+    target = tmp_path / "made-by-a-pickle"
+    data = pickle.dumps(Loud(str(target)))
+    zarray = {
+        "zarr_format": 2,
+        "shape": [1],
+        "chunks": [1],
+        "dtype": dtype,
+        "fill_value": 0,
+        "order": "C",
+        "filters": None,
+        "compressor": None,
+        where: [{"id": "pickle"}] if where == "filters" else {"id": "pickle"},
+    }
+    if kind == "kerchunk":
+        path = tmp_path / "refs.json"
+        (tmp_path / "data").write_bytes(data)
+        refs = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(zarray)}
+        refs["t/0"] = [(tmp_path / "data").as_uri(), 0, len(data)]  # type: ignore[assignment]
+        path.write_text(json.dumps({"version": 1, "refs": refs}))
+    else:
+        path = tmp_path / "a.zarr"
+        (path / "t").mkdir(parents=True)
+        (path / ".zgroup").write_text('{"zarr_format": 2}')
+        (path / "t" / ".zarray").write_text(json.dumps(zarray))
+        (path / "t" / "0").write_bytes(data)
+    session = session_for(tmp_path)
+    with pytest.raises(IcefloeError):
+        reference_files(session, path, loadable_variables=["t"])
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"refs": ' + "[" * 5000,
+        '{"refs": {".zgroup": "{", "t/.zarray": "{}"}}',
+        '{"refs": {".zgroup": "{}", "t/.zarray": "' + "[" * 5000 + '"}}',
+        '{"version": ' + "9" * 5000 + "}",
+    ],
+)
+def test_hostile_kerchunk_references_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "refs.json"
+    path.write_text(text)
+    with pytest.raises(IcefloeError):
+        reference_files(session_for(tmp_path), path)
+
+
+def test_kerchunk_references_to_no_url_are_refused(tmp_path: Path) -> None:
+    path = month_file(tmp_path / "a.nc", 1, file_format="NETCDF3_CLASSIC", days=30)
+    refs = kerchunk_refs(path)
+    for value in refs["refs"].values():
+        if isinstance(value, list):
+            value[0] = "http://[/a.nc"
+    references = tmp_path / "a.json"
+    references.write_text(json.dumps(refs))
+    with pytest.raises(IcefloeError, match="no URL"):
+        reference_files(session_for(tmp_path), references)

@@ -12,6 +12,7 @@ from icefloe.config.manifest_sets import ChunkManifests
 from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
 from icefloe.config.preloading import PreloadRule
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import whole_number
 from icefloe.storage.settings import StorageRetriesSettings, StorageSettings
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ def default_codec_threads() -> int:
     """
     given = os.environ.get("ICEFLOE_THREADS")
     if given:
-        if not given.isdecimal() or int(given) < 1:
+        threads = whole_number(given)
+        if threads is None or threads < 1:
             raise InvalidInputError(
                 f"ICEFLOE_THREADS is a number of threads, 1 or more; found {given!r}"
             )
-        return int(given)
+        return threads
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import json_value, shortened, whole_number
 from icefloe.model.record import Record
 from icefloe.spark import tasks
 from icefloe.spark.arrow_types import arrow_schema, spark_type
@@ -334,6 +334,12 @@ def request_of(options: Options, *, overwrite: bool) -> WriteRequest:
     if operation is None and overwrite:
         operation = "replace"
     encoding = options.mapping("encoding")
+    for name, settings in encoding.items():
+        if not isinstance(settings, dict):
+            raise InvalidInputError(
+                'option "encoding" is a JSON object such as {"column": {"dtype": "f4"}}, found '
+                f"{settings!r} for {name!r}"
+            )
     for name, fill in options.mapping("fill").items():
         encoding[name] = {**encoding.get(name, {}), "_FillValue": fill}
     return WriteRequest(
@@ -355,9 +361,12 @@ def transaction_of(options: Options) -> tuple[str | None, int | None]:
     app, version = options.text("txnappid"), options.text("txnversion")
     if (app is None) != (version is None):
         raise InvalidInputError("give both txnAppId and txnVersion, or neither")
-    if version is not None and not version.lstrip("-").isdigit():
-        raise InvalidInputError(f"txnVersion is a whole number, found {version!r}")
-    return app, None if version is None else int(version)
+    number = None if version is None else whole_number(version)
+    if version is not None and number is None:
+        raise InvalidInputError(
+            f"txnVersion is a whole number of 64 bits, found {shortened(version)!r}"
+        )
+    return app, number
 
 
 def properties_of(options: Options) -> dict[str, Any]:
@@ -367,7 +376,7 @@ def properties_of(options: Options) -> dict[str, Any]:
 
 def _plain(text: str) -> Any:
     try:
-        found = json.loads(text)
+        found = json_value(text)
     except ValueError:
         return text
     return found if isinstance(found, dict | list | int | float | bool) else text

@@ -89,7 +89,7 @@ class LocalStorage:
     def __init__(self, root: str | os.PathLike[str], durability: Durability = "fsync") -> None:
         if durability not in ("fsync", "none"):
             raise InvalidInputError(f"durability must be 'fsync' or 'none', not {durability!r}")
-        self.__setstate__((os.path.realpath(os.fspath(root)), durability))
+        self.__setstate__((_resolved(root), durability))
 
     def __getstate__(self) -> tuple[str, Durability]:
         return (self._root, self._durability)
@@ -538,3 +538,13 @@ def _failed(jobs: Sequence[tuple[Callable[[str], bool], str]]) -> set[str]:
     with ThreadPoolExecutor(min(_SYNC_THREADS, len(jobs))) as threads:
         done = threads.map(lambda job: job[0](job[1]), jobs)
         return {name for (_, name), stored in zip(jobs, done, strict=True) if not stored}
+
+
+def _resolved(root: str | os.PathLike[str]) -> str:
+    path = os.fspath(root)
+    try:
+        if b"\0" not in os.fsencode(path):
+            return os.path.realpath(path)
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInputError(f"no folder can have the path {path!r}: it is no text, or has a NUL")

@@ -220,7 +220,7 @@ def azure_place(
 
 def http_place(base_url: str, opts: Mapping[str, str] | None = None) -> Place:
     """Describe a place on a web server."""
-    url = urlsplit(base_url)
+    url = split_url(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise InvalidInputError("expected a URL that starts with http:// or https:// and a host")
     _check_port(url)
@@ -285,13 +285,30 @@ def _check_prefix(prefix: str | None) -> str:
 
 
 def _location(scheme: str, bucket: str, prefix: str | None, **options: str | None) -> str:
-    path = quote(f"{bucket}/{(prefix or '').strip('/')}".rstrip("/"), safe="/~!$&'()*+,;=:@")
-    query = urlencode({name: value for name, value in options.items() if value is not None})
+    named = f"{bucket}/{(prefix or '').strip('/')}".rstrip("/")
+    try:
+        path = quote(named, safe="/~!$&'()*+,;=:@")
+        query = urlencode({name: value for name, value in options.items() if value is not None})
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"the place {named!r} or its address is no Unicode text") from None
     return f"{scheme}://{path}{'?' if query else ''}{query}"
 
 
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL; raises InvalidInputError if it has none."""
+    try:
+        url.encode()  # raises for halves of surrogate pairs, which no URL can have
+        return urlsplit(url)
+    except ValueError:
+        # Neither shown nor quoted from Python's error: what stands before an @ may be a password.
+        raise InvalidInputError(
+            "expected a URL such as s3://bucket/prefix or https://server/path; the part between "
+            "// and the next / is not valid"
+        ) from None
+
+
 def _check_endpoint(url: str) -> None:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if "@" in parts.netloc:
         raise InvalidInputError("an endpoint must not hold credentials (user:password@)")
     _check_port(parts)

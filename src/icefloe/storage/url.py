@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from icefloe.errors import InvalidInputError
 from icefloe.storage import port
@@ -16,6 +16,7 @@ from icefloe.storage.factories import (
     s3_storage,
 )
 from icefloe.storage.memory import MemoryStorage
+from icefloe.storage.places import split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,7 @@ def storage_from_url(place: StorageLike) -> port.Storage:
         raise InvalidInputError("expected a storage, a URL or a path, found an empty string")
     if "://" not in place:
         return local_filesystem_storage(place)
-    url = urlsplit(place)
+    url = split_url(place)
     make = _BY_SCHEME.get(url.scheme)
     if make is None:
         raise InvalidInputError(

@@ -20,6 +20,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.files.snapshot_chunks import SnapshotChunks
+from icefloe.model.bounded_text import shortened
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
@@ -444,7 +445,7 @@ def parse_moment(text: str) -> datetime:
     except ValueError:
         raise InvalidInputError(
             f"expected a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T12:00Z, "
-            f"found {text!r}"
+            f"found {shortened(text)!r}"
         ) from None
     if len(text.strip()) == len("2026-01-31"):
         moment = moment.replace(hour=23, minute=59, second=59, microsecond=999_999)

@@ -101,8 +101,7 @@ class Server:
             self._send(request, 416, b"")
         else:
             begins = start + self.behaviour.get("shift", 0)
-            if not self.behaviour.get("shown range"):
-                headers["Content-Range"] = f"bytes {begins}-{end - 1}/{len(data)}"
+            headers.setdefault("Content-Range", f"bytes {begins}-{end - 1}/{len(data)}")
             self._send(request, 206, data[start:end], headers)
 
     def _send(
@@ -427,7 +426,6 @@ class TestStatus:
     @pytest.mark.parametrize("total", ["9" * 5_000, "", "*", "-1"])
     def test_a_size_that_is_none(self, server, total):
         server.behaviour["headers"] = {"Content-Range": f"bytes 0-0/{total}"}
-        server.behaviour["shown range"] = True
         status = source(server).status(parse_location(f"{server.url}/data/x"))
         assert status.size is None
 
@@ -449,6 +447,20 @@ class TestStatus:
         with pytest.raises(VirtualChunkError, match="redirects to another place"):
             source(server).status(location)
         assert other_server.requests == []
+
+    @pytest.mark.parametrize("target", ["http://[/x", "//[", "http://a]b/x"])
+    def test_redirects_to_what_is_no_address_are_refused(self, server, target):
+        server.behaviour["redirects"] = {"/data/old": target}
+        with pytest.raises(VirtualChunkError, match="redirects to another place"):
+            source(server).status(parse_location(f"{server.url}/data/old"))
+
+    def test_sizes_and_times_that_are_none_are_not_known(self, server):
+        server.behaviour["headers"] = {
+            "Content-Range": f"bytes 0-0/{'9' * 5000}",
+            "Last-Modified": "Mon, 01 Jan 99999 00:00:00 +99999999",
+        }
+        status = source(server).status(parse_location(f"{server.url}/data/x"))
+        assert (status.size, status.last_modified) == (None, None)
 
     def test_refusals_are_errors_and_no_absence(self, server):
         server.behaviour["statuses"] = [403]

@@ -151,19 +151,26 @@ class HttpSource:
             self._pool, self._threads, self._owner = None, None, os.getpid()
 
     def _redirected(self, target: str, location: Location, wanted: VirtualRange) -> Location:
-        address = urljoin(str(location), target)
         try:
+            address = urljoin(str(location), target)
             found = parse_location(address)
-        except InvalidInputError:
-            found = None
+        except (InvalidInputError, ValueError):
+            address, found = target, None
         if found is None or not found.is_below(self._place):
             # Only the host is shown: the rest may hold a signature.
-            host = urlsplit(address).hostname
+            host = _host_of(address)
             raise wanted.unreadable(
                 f"its server redirects to another place (on the host {host}), and only "
                 f"{self._place} was authorized; write references to that place instead"
             )
         return found
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 def _bytes_of(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
@@ -203,11 +210,11 @@ def _body(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
     wanted.verify_unchanged(
         response.headers.get("ETag"), _moment(response.headers.get("Last-Modified"))
     )
-    start = 0
+    start: int | None = 0
     if response.status == 206:
         content_range = response.headers.get("Content-Range", "")
         match = _CONTENT_RANGE.fullmatch(content_range)
-        start = int(match[1]) if match else -1
+        start = int(match[1]) if match else None
     if start != wanted.start:
         raise wanted.unreadable("its server does not serve ranges of files")
     return _read_up_to(response, wanted.length)
@@ -227,7 +234,7 @@ def _read_up_to(response: BaseHTTPResponse, length: int) -> bytes:
 def _moment(header: str | None) -> datetime | None:
     try:
         return None if header is None else parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -55,6 +55,7 @@ _MONTHS_NOLEAP = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _MONTHS_LEAP = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _MONTHS_360 = np.arange(13) * 30
 _MAX_MICROSECONDS = 2**63 - 1
+_MAX_UNITS_LENGTH = 200
 
 
 class TimeUnits(Record, frozen=True):
@@ -107,7 +108,7 @@ class TimeUnits(Record, frozen=True):
         moments = np.zeros(len(texts), dtype=np.int64)
         for at, text in enumerate(texts):
             matched = _REFERENCE.fullmatch(text)
-            if matched is not None and 1 <= int(matched["month"]) <= 12:
+            if matched is not None and _is_day(matched):
                 moments[at] = _moment(matched, self.calendar)
         again = self.texts(moments)
         wrong = [text for text, own in zip(texts, again.tolist(), strict=True) if text != own]
@@ -142,7 +143,7 @@ class TimeUnits(Record, frozen=True):
 
 def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     """What units mean, or None if they are no units of time (or of no fixed length)."""
-    if not isinstance(units, str):
+    if not isinstance(units, str) or len(units) > _MAX_UNITS_LENGTH:
         return None
     matched = _UNITS.fullmatch(units)
     name = str(calendar or "standard").lower()
@@ -150,7 +151,7 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
         return None
     length = _unit_length(matched["unit"])
     reference = _REFERENCE.fullmatch(matched["reference"])
-    if length is None or reference is None:
+    if length is None or reference is None or not _is_day(reference):
         return None
     return TimeUnits(length, _moment(reference, name), name)
 
@@ -168,6 +169,10 @@ def unit_nanoseconds(unit: str) -> int | None:
         return 1
     length = _unit_length(unit)
     return None if length is None else length * 1000
+
+
+def _is_day(parts: re.Match[str]) -> bool:
+    return 1 <= int(parts["month"]) <= 12 and 1 <= int(parts["day"]) <= 31
 
 
 def _moment(parts: re.Match[str], calendar: str) -> int:

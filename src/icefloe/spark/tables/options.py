@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import json_value, shortened, whole_number
 from icefloe.spark.tables.decoding import Reading
 from icefloe.spark.tables.places import Place, Version, registered, url_with
 from icefloe.spark.tables.request import DEFAULT_BATCH_ROWS, LAYOUTS, TableRequest
@@ -94,7 +94,9 @@ class Options:
         if text.startswith("["):
             found = self.json(name)
             if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-                raise InvalidInputError(f"option {name!r} is a list of names, found {text!r}")
+                raise InvalidInputError(
+                    f"option {name!r} is a list of names, found {shortened(text)!r}"
+                )
             return tuple(found)
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -104,9 +106,11 @@ class Options:
         if text is None:
             return None
         try:
-            return json.loads(text)
+            return json_value(text)
         except ValueError as error:
-            raise InvalidInputError(f"option {name!r} is JSON, found {text!r}: {error}") from None
+            raise InvalidInputError(
+                f"option {name!r} is JSON, found {shortened(text)!r}: {error}"
+            ) from None
 
     def mapping(self, name: str) -> dict[str, Any]:
         """A JSON object; empty if it is not given."""
@@ -124,9 +128,12 @@ class Options:
         text = self.text(name)
         if text is None:
             return None
-        if not text.isdigit() or int(text) < 1:
-            raise InvalidInputError(f"option {name!r} is a whole number above 0, found {text!r}")
-        return int(text)
+        number = whole_number(text)
+        if number is None or number < 1:
+            raise InvalidInputError(
+                f"option {name!r} is a whole number above 0, found {shortened(text)!r}"
+            )
+        return number
 
     def flag(self, name: str, *, default: bool) -> bool:
         """True or false."""

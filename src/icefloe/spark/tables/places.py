@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import shortened, whole_number
 from icefloe.model.record import Record
 from icefloe.spark.worker import SessionSpec
 from icefloe.versioning.history import parse_moment
@@ -68,7 +69,12 @@ def url_with(url: str, settings: dict[str, str]) -> str:
     """A URL with settings of its storage added behind `?`."""
     if not settings:
         return url
-    return url + ("&" if "?" in url else "?") + urlencode(settings)
+    try:
+        return url + ("&" if "?" in url else "?") + urlencode(settings)
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"settings of a storage are Unicode text, found {shortened(repr(settings))}"
+        ) from None
 
 
 class Version(Record, frozen=True):
@@ -97,9 +103,16 @@ class Version(Record, frozen=True):
 
 def moment_of(text: str) -> datetime:
     """A moment as Iceberg (milliseconds since 1970) or as ISO 8601."""
-    if text.strip().lstrip("-").isdigit() and len(text.strip()) > 8:
-        return datetime.fromtimestamp(int(text) / 1000, UTC)
-    return parse_moment(text)
+    milliseconds = whole_number(text.strip())
+    if milliseconds is None or len(text.strip()) <= len("20260131"):
+        return parse_moment(text)
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise InvalidInputError(
+            f"expected milliseconds since 1970 that are a moment of the years 1 to 9999, "
+            f"found {text!r}"
+        ) from None
 
 
 class Pinned(Record, frozen=True):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int64]
 
 _SHOWN = 5
-_PARTIAL = re.compile(r"\d{4}(-\d{2}){0,2}([T ]\d{2}(:\d{2}){0,2}(\.\d{1,6})?)?Z?")
+_PARTIAL = re.compile(r"\d{4}(-\d{2}){0,2}([T ]\d{2}(:\d{2}){0,2}(\.\d{1,6})?)?Z?", re.ASCII)
 _TEXT_CALENDAR = re.compile(r"-?\d{4}(-\d{2})?(-\d{2})?([T ].*)?")
 
 
@@ -95,15 +96,16 @@ def select_positions(dim: str, size: int, choice: Any) -> Indices:
         if unknown:
             raise InvalidInputError(f"isel of {dim!r}: unknown {sorted(unknown)} in {choice!r}")
         choice = slice(choice.get("start"), choice.get("stop"), choice.get("step"))
-    if isinstance(choice, slice):
-        return np.sort(np.arange(size, dtype=np.int64)[choice])
-    asked = np.atleast_1d(np.asarray(choice))
+    try:
+        if isinstance(choice, slice):
+            return np.sort(np.arange(size, dtype=np.int64)[choice])
+        asked = np.atleast_1d(np.asarray(choice))
+    except (TypeError, ValueError, OverflowError):
+        raise _no_positions(dim, choice) from None
     if asked.dtype.kind == "b" and asked.shape == (size,):
         asked = np.flatnonzero(asked)
     if asked.dtype.kind not in "iu" and asked.size:
-        raise InvalidInputError(
-            f"isel of {dim!r} is a number, a list of numbers or a slice, found {choice!r}"
-        )
+        raise _no_positions(dim, choice)
     asked = asked.astype(np.int64)
     wrong = asked[(asked < -size) | (asked >= size)]
     if len(wrong):
@@ -113,10 +115,17 @@ def select_positions(dim: str, size: int, choice: Any) -> Indices:
     return np.unique(np.where(asked < 0, asked + size, asked))
 
 
+def _no_positions(dim: str, choice: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"isel of {dim!r} is a number, a list of numbers or a slice of numbers, found "
+        f"{shortened(repr(choice))}"
+    )
+
+
 def _between(dim: str, coordinate: pa.Array, choice: Between) -> npt.NDArray[np.bool_]:
     low = None if choice.start is None else _period(dim, coordinate, choice.start)
     high = None if choice.stop is None else _period(dim, coordinate, choice.stop)
-    if low is not None and high is not None and low[0] > high[1]:
+    if low is not None and high is not None and _is_above(dim, coordinate, low[0], high[1]):
         # Of coordinates that descend, users give the larger bound first.
         low, high = high, low
     mask = np.ones(len(coordinate), dtype=bool)
@@ -125,6 +134,13 @@ def _between(dim: str, coordinate: pa.Array, choice: Between) -> npt.NDArray[np.
     if high is not None:
         mask &= _true(pc.less_equal(coordinate, _scalar(dim, high[1], coordinate.type)))
     return mask
+
+
+def _is_above(dim: str, coordinate: pa.Array, one: Any, other: Any) -> bool:
+    try:
+        return bool(one > other)
+    except (TypeError, ValueError):
+        raise _incomparable(dim, coordinate.type, (one, other)) from None
 
 
 def _equal(dim: str, coordinate: pa.Array, value: Any) -> npt.NDArray[np.bool_]:
@@ -144,9 +160,12 @@ def _nearest(dim: str, coordinate: pa.Array, value: Any) -> Indices:
         goal = target.cast(pa.int64()).as_py()
     else:
         numbers = coordinate.to_numpy(zero_copy_only=False)
-        goal = value
+        is_exact = isinstance(value, int) and -(2**63) <= value < 2**63
+        goal = value if is_exact else _scalar(dim, value, pa.float64()).as_py()
     if numbers.dtype.kind not in "iuf":
         raise InvalidInputError(f"dimension {dim!r} has no numbers or times: nothing is near")
+    if goal is None or np.isnan(numbers.astype(np.float64) - goal).all():
+        raise InvalidInputError(f"dimension {dim!r}: nothing is near {value!r}")
     return np.array([int(np.nanargmin(np.abs(numbers - goal)))], dtype=np.int64)
 
 
@@ -180,12 +199,13 @@ def time_period(dim: str, value: Any) -> tuple[np.datetime64, np.datetime64]:
         if not _PARTIAL.fullmatch(text):
             value = _iso(dim, text)
         else:
-            start = np.datetime64(text.removesuffix("Z").replace(" ", "T"))
+            try:
+                start = np.datetime64(text.removesuffix("Z").replace(" ", "T"))
+            except ValueError:
+                raise _no_time(dim, text) from None
             return start.astype("M8[us]"), (start + 1).astype("M8[us]") - np.timedelta64(1, "us")
     if isinstance(value, datetime):
-        if value.tzinfo is not None:
-            value = value.astimezone(UTC).replace(tzinfo=None)
-        moment = np.datetime64(value, "us")
+        moment = np.datetime64(_naive(dim, value), "us")
         return moment, moment
     if isinstance(value, date):
         return time_period(dim, value.isoformat())
@@ -194,20 +214,29 @@ def time_period(dim: str, value: Any) -> tuple[np.datetime64, np.datetime64]:
     if isinstance(value, np.datetime64):
         moment = value.astype("M8[us]")
         return moment, moment
-    raise InvalidInputError(
-        f"dimension {dim!r} has times: give a datetime or a text such as 2020-01-31 or "
-        f"2020-01-31T12:00, found {value!r}"
-    )
+    raise _no_time(dim, value)
 
 
 def _iso(dim: str, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInputError(
-            f"dimension {dim!r} has times: expected ISO 8601, such as 2020-01-31T12:00, "
-            f"found {text!r}"
-        ) from None
+        raise _no_time(dim, text) from None
+
+
+def _naive(dim: str, moment: datetime) -> datetime:
+    """A moment in UTC, as numpy has it."""
+    try:
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        raise _no_time(dim, moment) from None
+
+
+def _no_time(dim: str, value: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"dimension {dim!r} has times: give a datetime or ISO 8601 text, such as 2020-01-31 or "
+        f"2020-01-31T12:00, found {shortened(repr(value))}"
+    )
 
 
 def _scalar(dim: str, value: Any, wanted: pa.DataType) -> pa.Scalar:
@@ -222,10 +251,15 @@ def _scalar(dim: str, value: Any, wanted: pa.DataType) -> pa.Scalar:
         if pa.types.is_integer(wanted) and isinstance(value, float):
             return pa.scalar(value, pa.float64())
         return pa.scalar(value, wanted)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-        raise InvalidInputError(
-            f"dimension {dim!r} has values of {wanted}, which cannot be compared with {value!r}"
-        ) from None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise _incomparable(dim, wanted, value) from None
+
+
+def _incomparable(dim: str, wanted: pa.DataType, value: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"dimension {dim!r} has values of {wanted}, which cannot be compared with "
+        f"{shortened(repr(value))}"
+    )
 
 
 class Axis(Record, frozen=True, eq=False):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
 from icefloe.spark.tables.selection import time_period
 
@@ -25,6 +26,11 @@ _TOKEN = re.compile(
     r"|'(?P<text>(?:[^']|'')*)'|\"(?P<quoted>[^\"]*)\"|`(?P<escaped>[^`]+)`"
     r"|(?P<word>[^\W\d]\w*)|(?P<operator><=>|<=|>=|<>|!=|==|[=<>(),]))"
 )
+MAX_CONDITION_LENGTH = 1024 * 1024
+MAX_CONDITION_NESTING = 50
+_MAX_NUMBER_LENGTH = 400
+"""Longer than any float64 that is written out."""
+_SPACE = re.compile(r"\s*")
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false"}
@@ -84,19 +90,29 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
     return _Parser(text, columns).parse()
 
 
+def _end_of_space(text: str, position: int) -> int:
+    matched = _SPACE.match(text, position)
+    return position if matched is None else matched.end()
+
+
 class _Parser:
     def __init__(self, text: str, columns: Sequence[str]) -> None:
         self._text = text
         self._columns = columns
+        if len(text) > MAX_CONDITION_LENGTH:
+            raise InvalidInputError(
+                f"a condition has at most {MAX_CONDITION_LENGTH} characters, found {len(text)}"
+            )
         self._tokens = list(self._tokenize())
         self._at = 0
+        self._depth = 0
 
     def _tokenize(self) -> Iterable[tuple[str, str]]:
         position = 0
-        while self._text[position:].strip():
+        while (position := _end_of_space(self._text, position)) < len(self._text):
             matched = _TOKEN.match(self._text, position)
             if matched is None:
-                raise self._error(self._text[position:].strip()[:20])
+                raise self._error(self._text[position : position + 20].strip())
             kind = matched.lastgroup or ""
             yield kind, matched[kind]
             position = matched.end()
@@ -104,7 +120,8 @@ class _Parser:
     def _error(self, found: str) -> InvalidInputError:
         return InvalidInputError(
             "a condition compares columns with values (=, <>, <, <=, >, >=, BETWEEN, IN, "
-            f"IS NULL), joined by AND, OR and NOT; cannot read {found!r} in {self._text!r}"
+            "IS NULL), joined by AND, OR and NOT; "
+            f"cannot read {shortened(found)!r} in {shortened(self._text)!r}"
         )
 
     def parse(self) -> Condition:
@@ -150,12 +167,19 @@ class _Parser:
         return _joined(Either if negated else Both, parts)
 
     def _one(self, *, negated: bool) -> Condition:
-        if self._take_word("not"):
-            return self._one(negated=not negated)
+        while self._take_word("not"):
+            negated = not negated
         if self._take_operator("("):
-            found = self._either(negated=negated)
+            self._depth += 1
+            if self._depth > MAX_CONDITION_NESTING:
+                raise InvalidInputError(
+                    f"parentheses in a condition are nested at most {MAX_CONDITION_NESTING} deep; "
+                    f"simplify {shortened(self._text)!r}"
+                )
+            inner = self._either(negated=negated)
             self._need(")")
-            return found
+            self._depth -= 1
+            return inner
         return self._predicate(negated=negated)
 
     def _predicate(self, *, negated: bool) -> Condition:
@@ -203,7 +227,7 @@ class _Parser:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "number":
-            return "value", float(text) if re.search(r"[.eE]", text) else int(text)
+            return "value", self._number(text)
         if kind == "text":
             return "value", text.replace("''", "'")
         if kind in {"escaped", "quoted"}:
@@ -220,6 +244,14 @@ class _Parser:
                 return "value", literal
         return "column", text
 
+    def _number(self, text: str) -> float | int:
+        if len(text) > _MAX_NUMBER_LENGTH:
+            raise InvalidInputError(
+                f"a number in a condition has at most {_MAX_NUMBER_LENGTH} characters, found "
+                f"{len(text)} in {shortened(self._text)!r}"
+            )
+        return float(text) if re.search(r"[.eE]", text) else int(text)
+
     def _column(self, operand: tuple[str, Any]) -> str:
         kind, name = operand
         if kind != "column":
@@ -229,7 +261,7 @@ class _Parser:
         same = [c for c in self._columns if c.lower() == str(name).lower()]
         if len(same) != 1:
             raise InvalidInputError(
-                f"the condition {self._text!r} names {name!r}; the table has "
+                f"the condition {shortened(self._text)!r} names {shortened(name)!r}; the table has "
                 f"{', '.join(self._columns)}"
             )
         return same[0]
@@ -330,7 +362,7 @@ def literal_for(wanted: pa.DataType, name: str, value: Any) -> pa.Scalar:
 
 def _incomparable(wanted: pa.DataType, name: str, value: Any) -> InvalidInputError:
     return InvalidInputError(
-        f"column {name!r} is of {wanted}, which cannot be compared with {value!r}"
+        f"column {name!r} is of {wanted}, which cannot be compared with {shortened(repr(value))}"
     )
 
 

@@ -6,7 +6,6 @@ Ours instead of VirtualiZarr's, which refuses chunks that are kept in the refere
 from __future__ import annotations
 
 import base64
-import json
 import re
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import json_value
 from icefloe.virtual.parsed import (
     ParsedArray,
     ParsedFile,
@@ -37,7 +37,7 @@ _METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
 def parse_kerchunk_json(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
     """Read a JSON file of references."""
     try:
-        found = json.loads(store.read(url))
+        found = json_value(store.read(url), max_nesting=None)
     except ValueError as error:
         raise _damaged(url, f"it is no JSON: {error}") from None
     if not isinstance(found, dict):
@@ -59,7 +59,7 @@ def parse_kerchunk_parquet(
     base = url.rstrip("/")
     metadata_url = f"{base}/.zmetadata"
     try:
-        found = json.loads(store.read(metadata_url))
+        found = json_value(store.read(metadata_url), max_nesting=None)
         rows_per_file = int(found["record_size"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(url, f"its .zmetadata cannot be read: {error!r}") from None
@@ -106,7 +106,10 @@ class _Tree:
     def json(self, key: str) -> dict[str, Any]:
         """A metadata document; empty if there is none."""
         value = self.refs.get(f"{self.prefix}{key}", "{}")
-        value = json.loads(value) if isinstance(value, str) else value
+        try:
+            value = json_value(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise _damaged(self._url, f"{key} is no JSON: {error}") from None
         if not isinstance(value, dict):
             raise _damaged(self._url, f"{key} is no JSON object")
         return value
@@ -260,7 +263,11 @@ def _filled(path: Any, templates: dict[str, str]) -> str:
 
 def _absolute(path: str, references_url: str) -> str:
     """The URL of a file that references name, perhaps relative to their own place."""
-    if urlsplit(path).scheme:
+    try:
+        scheme = urlsplit(path).scheme
+    except ValueError as error:
+        raise _damaged(references_url, f"{path!r} is no URL: {error}") from None
+    if scheme:
         return path
     if path.startswith("/"):
         return f"file://{quote(path)}"

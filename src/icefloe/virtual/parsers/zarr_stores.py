@@ -6,13 +6,13 @@ Ours instead of VirtualiZarr's, which keeps no etags and knows one way to name c
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.files.virtual.source import SourceStatus
+from icefloe.model.bounded_text import json_value
 from icefloe.virtual.parsed import (
     ParsedArray,
     ParsedFile,
@@ -79,7 +79,7 @@ def _listed(base: str, store: AuthorizedStore) -> dict[str, dict[str, ListedSour
 
 def _json(listed: ListedSource, store: AuthorizedStore) -> dict[str, Any]:
     try:
-        found = json.loads(store.read(str(listed.location)))
+        found = json_value(store.read(str(listed.location)))
     except ValueError as error:
         raise InvalidInputError(f"{listed.location} is no JSON: {error}") from None
     if not isinstance(found, dict):

@@ -1,0 +1,50 @@
+"""Numbers and JSON in text from outside, with limits: whatever the text is, errors are expected."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_NESTING = 100
+_SHOWN = 200
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+def shortened(text: str) -> str:
+    """A text for an error message: its beginning, if it is long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that a text is; None if it is none, or one that 64 bits cannot hold.
+
+    Python's `isdigit` and `int` disagree about characters such as `²`, and `int` refuses
+    thousands of digits.
+    """
+    if not _WHOLE.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def json_value(text: str | bytes, max_nesting: int | None = MAX_NESTING) -> Any:
+    """A value in JSON; raises ValueError, also for nesting that recursive code could not take."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    depth = 0
+    while level and max_nesting is not None:
+        level = [child for each in level for child in _children(each)]
+        depth += 1
+        if depth > max_nesting:
+            raise ValueError(f"it is nested more than {max_nesting} levels deep")
+    return value
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
