@@ -6,6 +6,7 @@ the state file of a dataset (decision 28).
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -197,29 +199,53 @@ def test_a_reference_of_a_store_remembers_the_snapshot_file(what: str) -> None:
     (problem,) = repo.verify().problems
     assert (problem.kind, problem.key) == (ProblemKind.SNAPSHOT, key)
     assert f"snapshot {key} is not the file" in problem.message
-    read_all(fresh(repo.storage))  # nobody asked
-    asking = fresh(repo.storage, RepositoryConfig(verify_chunks=True))
     with pytest.raises(FormatError, match=f"snapshot {key} is not the file"):
-        asking.readonly_session(**{what: "main" if what == "branch" else "v1"})
+        fresh(repo.storage).readonly_session(**{what: "main" if what == "branch" else "v1"})
 
 
 def test_a_structure_file_is_compared_with_the_state_file() -> None:
-    """Rows of a structure file, which icefloe itself does not read."""
+    """One that was replaced by a well-formed one of the same name, and has no child."""
     repo = made("dataset", None)
     tip = SnapshotId.parse(repo.lookup_branch("main"))
+    files = repo._context.files
     key = repo._context.format.layout.snapshot(tip)
     whole = repo.storage.get(key)
     entry = json.loads(repo.storage.get("state.json"))["snapshots"][-1]
     assert entry["structure-size"] == len(whole)
     assert entry["structure-checksum"] == file_sums.sum_of(whole).checksum
+    files.write_snapshot(msgspec.structs.replace(files.read_snapshot(tip), message="forged"))
+    (problem,) = repo.verify().problems
+    assert (problem.kind, problem.key) == (ProblemKind.SNAPSHOT, key)
+    assert f"snapshot {key} is not the file" in problem.message
+    with pytest.raises(FormatError, match=f"snapshot {key} is not the file"):
+        fresh(repo.storage).readonly_session("main")
+    with pytest.raises(FormatError, match=f"snapshot {key} is not the file"):
+        fresh(repo.storage).readonly_session(snapshot_id=str(tip))
+
+
+def test_rows_of_a_structure_file_count_too() -> None:
+    """Rows, which other engines read, and notes, which icefloe reads, are one truth."""
+    repo = made("dataset", None)
+    key = f"s/{repo.lookup_branch('main')}.parquet"
+    whole = repo.storage.get(key)
     repo.storage.put(key, _flipped(whole, 20))
     (problem,) = repo.verify().problems
     assert problem.kind is ProblemKind.SNAPSHOT
-    assert f"snapshot {key} is not the file" in problem.message
-    read_all(fresh(repo.storage))  # nobody asked
-    asking = RepositoryConfig(verify_chunks=True)
-    with pytest.raises(FormatError, match=f"snapshot {key} is not the file"):
-        fresh(repo.storage, asking).readonly_session("main")
+    assert f"{key}: the checksum of the rows" in problem.message
+    table = pq.read_table(io.BytesIO(whole)).slice(1)
+    notes = pq.read_metadata(io.BytesIO(whole)).metadata
+    sink = io.BytesIO()
+    ours = {key: text for key, text in notes.items() if key.startswith(b"icefloe")}
+    pq.write_table(table.replace_schema_metadata(ours), sink)
+    for damaged in (_flipped(whole, 20), sink.getvalue()):
+        repo.storage.put(key, damaged)
+        state = repo.storage.get("state.json")
+        repo.storage.put(
+            "state.json",
+            state.replace(b"structure-c", b"other-c").replace(b"structure-s", b"other-s"),
+        )
+        with pytest.raises(FormatError, match=f"{key}: the checksum of"):
+            read_all(fresh(repo.storage))
 
 
 @each_generation

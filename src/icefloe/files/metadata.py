@@ -72,7 +72,7 @@ class MetadataFiles:
 
         What is read whole is always compared with what its snapshot remembers of it. `verify` also
         reads manifests whole of which only parts are needed. `listed` tells what references
-        remember of snapshot files, for who wants these compared, too.
+        remember of snapshot files; each is compared when it is read.
         """
         self._listed = listed
         self._parallel = parallel

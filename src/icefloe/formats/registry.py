@@ -86,6 +86,8 @@ class Discovery(Record, frozen=True):
     """Where `main` stands."""
     snapshot_file: bytes
     """The snapshot that it points to."""
+    refs: Refs
+    """What found it, and remembers what it read."""
 
 
 def detect(storage: Storage) -> Format | None:
@@ -95,7 +97,7 @@ def detect(storage: Storage) -> Format | None:
     Raises FormatError for a repository that icefloe cannot open.
     """
     found = _main_tip(storage)
-    return None if found is None else _format_of(storage, *found, _first_bytes)[0]
+    return None if found is None else _format_of(storage, *found[:2], _first_bytes)[0]
 
 
 def discover(storage: Storage) -> Discovery | None:
@@ -103,15 +105,17 @@ def discover(storage: Storage) -> Discovery | None:
     found = _main_tip(storage)
     if found is None:
         return None
-    fmt, data = _format_of(storage, *found, lambda storage, key: storage.get(key))
-    return Discovery(fmt, found[1], data)
+    generation, tip, refs = found
+    fmt, data = _format_of(storage, generation, tip, lambda storage, key: storage.get(key))
+    return Discovery(fmt, tip, data, refs)
 
 
-def _main_tip(storage: Storage) -> tuple[Generation, BranchTip] | None:
+def _main_tip(storage: Storage) -> tuple[Generation, BranchTip, Refs] | None:
     for generation in GENERATIONS.values():
-        tip = generation.make_refs(storage).tip(MAIN)
+        refs = generation.make_refs(storage)
+        tip = refs.tip(MAIN)
         if tip is not None:
-            return generation, tip
+            return generation, tip, refs
     _refuse_newer_official(storage)
     return None
 

@@ -236,7 +236,7 @@ class SequenceRefs:
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What the references that were read remember of the files of snapshots."""
-        return dict(self._remembered)
+        return self._remembered
 
     def _content(self, snapshot_id: SnapshotId | None, before: SnapshotId | None) -> bytes:
         known = None if self._find is None or snapshot_id is None else self._find(snapshot_id)

@@ -114,7 +114,9 @@ class Marks:
         budget = CacheBudget(manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead)
         # A storage around the storage shares no caches: what is not there any more is missed.
         storage = ForwardingStorage(context.storage)
-        self.files = MetadataFiles(storage, context.format, budget, verify=verify)
+        # Whoever verifies compares the files of snapshots by himself, to report all that differ.
+        listed = None if verify else context.refs.snapshot_files
+        self.files = MetadataFiles(storage, context.format, budget, verify=verify, listed=listed)
         self.history = History(self.files, context.refs, SeenCuts(context.storage), read_ahead)
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0

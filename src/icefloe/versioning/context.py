@@ -62,7 +62,10 @@ class Context:
         wanted = self.settings.storage
         self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
         self.access = access
-        self.refs = fmt.make_refs(storage, None if found is None else found.tip)
+        if found is not None and wanted is None:
+            self.refs = found.refs
+        else:
+            self.refs = fmt.make_refs(storage, None if found is None else found.tip)
         self.virtual = VirtualChunkResolver(
             self.settings.virtual_chunk_containers,
             access.authorizations,
@@ -78,7 +81,7 @@ class Context:
             self._budget(),
             min(at_once),
             verify=self.settings.verify_chunks,
-            listed=self.refs.snapshot_files if self.settings.verify_chunks else None,
+            listed=self.refs.snapshot_files,
         )
         self.refs.remember(self.files.known_file)
         if found is not None and found.tip.snapshot_id is not None:

@@ -554,6 +554,8 @@ def test_rows_alone_are_enough(repo: Repository, storage: Storage) -> None:
         assert b"icefloe" not in (pq.read_metadata(sink).metadata or {})
         storage.put(key, sink.getvalue())
     state = state_of(storage)
+    for entry in state["snapshots"]:
+        del entry["structure-size"], entry["structure-checksum"]
     state["snapshots"][1]["properties"] = {"by": "others"}
     storage.put("state.json", json.dumps(state).encode())
     opened = Repository.open(storage)

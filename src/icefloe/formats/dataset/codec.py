@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import DEFAULT_LEVEL, bad_file
-from icefloe.formats.dataset import manifest_table, structure_table
-from icefloe.formats.dataset.arrow_schemas import attributes_schema
-from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table
+from icefloe.formats.dataset import attributes_table, manifest_table, structure_table
 from icefloe.formats.port import EncodedFile, NeedsMore
 from icefloe.model.manifest import lay_out
 from icefloe.model.record import Record
@@ -71,21 +67,11 @@ class DatasetCodec(Record, frozen=True):
 
     def encode_attributes(self, rows: Sequence[bytes]) -> EncodedFile:
         """Bytes of an attribute file: one JSON object per row, verbatim."""
-        schema = attributes_schema()
-        writer = ParquetWriter(schema, self.level, is_wide=False)
-        columns = [pa.array(range(len(rows)), pa.uint32()), pa.array(rows, pa.binary())]
-        writer.write(pa.Table.from_arrays(columns, schema=schema))
-        return _file(writer.close({"rows": len(rows)}))
+        return _file(attributes_table.encode_attributes(rows, self.level))
 
     def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
         """Read an attribute file."""
-        table = read_table(data, key)
-        if not {"row", "attrs"} <= set(table.schema.names):
-            raise bad_file(key, "an attribute file has the columns 'row' and 'attrs'")
-        rows = dict(zip(table["row"].to_pylist(), table["attrs"].to_pylist(), strict=True))
-        if sorted(rows) != list(range(table.num_rows)):
-            raise bad_file(key, "the rows of an attribute file are not numbered from 0")
-        return [rows[number] for number in range(len(rows))]
+        return attributes_table.decode_attributes(data, key)
 
     def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
         """Refuse: there are none."""

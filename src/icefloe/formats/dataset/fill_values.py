@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
@@ -23,7 +24,8 @@ _FORMATS = {
     "complex64": "<ff",
     "complex128": "<dd",
 }
-_JSON = b"json:"
+MARKER = b"json:"
+"""What JSON begins with where a column holds something else as a rule."""
 _NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -31,27 +33,38 @@ def encode(data_type: Any, value: Any) -> bytes | None:
     """The bytes of a fill value; None for null."""
     if value is None:
         return None
-    pattern = _FORMATS.get(data_type) if isinstance(data_type, str) else None
+    pattern = _pattern(data_type)
     if pattern is not None:
         try:
             octets = _pack(pattern, value)
         except (struct.error, ValueError, OverflowError, TypeError):
-            octets = None
-        # Only what comes back as it was: 1e40 as a float32 does not, nor does a bit pattern of NaN.
-        if octets is not None and _same(decode(data_type, octets), value):
+            octets = MARKER
+        # Only what comes back as it was: 1e40 as a float32 does not, nor does a bit pattern of NaN,
+        # and what begins like the marker would be read as JSON.
+        if not octets.startswith(MARKER) and _same(_unpack(pattern, octets), value):
             return octets
-    return _JSON + json.dumps(value, separators=(",", ":")).encode("ascii")
+    return MARKER + json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def decode(data_type: Any, octets: bytes | None) -> Any:
     """The fill value as a document has it; raises ValueError for bytes that are none."""
     if octets is None:
         return None
-    if octets.startswith(_JSON):
-        return json.loads(octets[len(_JSON) :])
-    pattern = _FORMATS.get(data_type) if isinstance(data_type, str) else None
+    if octets.startswith(MARKER):
+        # Another program may have written an element whose bytes begin so.
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(octets[len(MARKER) :])
+    pattern = _pattern(data_type)
     if pattern is None or struct.calcsize(pattern) != len(octets):
-        raise ValueError(f"{len(octets)} bytes are no fill value of {data_type}")
+        raise ValueError(f"{octets[:40]!r} is no fill value of {data_type}")
+    return _unpack(pattern, octets)
+
+
+def _pattern(data_type: Any) -> str | None:
+    return _FORMATS.get(data_type) if isinstance(data_type, str) else None
+
+
+def _unpack(pattern: str, octets: bytes) -> Any:
     values = [_plain(value) for value in struct.unpack(pattern, octets)]
     return values if len(values) == 2 else values[0]
 

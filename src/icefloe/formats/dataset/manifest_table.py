@@ -27,7 +27,6 @@ from icefloe.formats.dataset.parquet_files import (
     decode_notes,
     footer_length,
     read_footer,
-    read_notes,
     read_row_group,
     read_table,
 )
@@ -51,6 +50,11 @@ if TYPE_CHECKING:
 _MAX_RANK = 64
 _VIRTUAL_MARK = "://"
 """H-04: a chunk file with this in its name is a URL, any other is a name in the folder `c`."""
+_DAMAGE = (
+    *(ValueError, TypeError, IndexError, KeyError, OverflowError),
+    *(pa.ArrowException, InvalidInputError),
+)
+"""What reading the columns of a damaged file may raise."""
 
 
 class _Notes(msgspec.Struct, omit_defaults=True):
@@ -282,15 +286,14 @@ def decode_index(suffix: bytes, size: int, key: str) -> ManifestIndex | NeedsMor
     if needed > len(suffix):
         return NeedsMore(needed)
     footer = read_footer(suffix[-needed:], key)
-    packed = read_notes(footer, key)
-    if packed is None:
+    if footer.notes is None:
         if len(suffix) < size:
             return NeedsMore(size)
         return _foreign_index(suffix, key)
-    notes = decode_notes(_decoder, packed, key)
+    notes = decode_notes(_decoder, footer.notes, key)
     try:
-        return _index(notes, footer, size)
-    except (ValueError, IndexError, TypeError, OverflowError) as error:
+        return _index(notes, footer.metadata, size)
+    except _DAMAGE as error:
         raise bad_file(key, f"the index is damaged: {error}") from None
 
 
@@ -365,7 +368,7 @@ def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Bl
         if index.versions is not None:
             refs.locations, refs.sources = _with_versions(refs, index, start, stop)
         return Block(_positions(index, table, start, stop), refs)
-    except (ValueError, pa.ArrowException, InvalidInputError) as error:
+    except _DAMAGE as error:
         raise bad_file(key, str(error)) from None
 
 
@@ -474,7 +477,7 @@ def _foreign_index(data: bytes, key: str) -> ManifestIndex:
             parts.append(
                 (numbered_id(int(number)), ArrayChunks.from_columns(coords, refs.take(rows)))
             )
-    except (ValueError, KeyError, pa.ArrowException, InvalidInputError) as error:
+    except _DAMAGE as error:
         raise bad_file(key, str(error)) from None
     index, blocks = lay_out(parts)
     return msgspec.structs.replace(index, resident=tuple(blocks))

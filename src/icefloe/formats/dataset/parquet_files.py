@@ -1,7 +1,9 @@
 """Parquet files in memory: writing row groups, reading single ones, and our notes in the footer.
 
-Columns are exactly those of the schema. What icefloe adds stands in the footer's key-value metadata
-under the key `icefloe`: a MessagePack map, compressed and in base 64, as the footer holds text.
+Columns are exactly those of the schema. What icefloe adds stands in the key-value metadata of the
+footer. Under `icefloe` there is a MessagePack map, compressed and in base 64, as the footer holds
+text. Under `icefloe.checksums` there are CRC-32s of the footer and of everything before it, because
+Parquet has no checksum of footers, and one flipped bit can hide all other keys from a reader.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 import zlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +31,22 @@ TAIL_SIZE = 8
 """Length of the footer and magic bytes, at the end of every file."""
 _MAGIC = b"PAR1"
 _MAX_FOOTER = 2**31
+_CHECKSUMS_KEY = b"icefloe.checksums"
+_BLANK = b"footer=00000000 rows=00000000"
+_CHECKSUMS = re.compile(rb"footer=([0-9a-f]{8}) rows=([0-9a-f]{8})")
+_DIGITS = 8
+READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)
+"""What Arrow raises for damaged files."""
+
+
+class Footer(NamedTuple):
+    """The footer of a file, once its checksum has been compared."""
+
+    metadata: pq.FileMetaData
+    notes: bytes | None
+    """Our notes as MessagePack; None if another program wrote the file."""
+    rows_checksum: int | None
+    """CRC-32 of everything before the footer; None where it was not recorded."""
 
 
 class ParquetWriter:
@@ -68,9 +87,21 @@ class ParquetWriter:
         """Write the footer with our notes, a value or MessagePack already; returns the file."""
         body = encode_msgpack(notes) if packed is None else packed
         text = base64.b64encode(compress(body))
-        self._writer.add_key_value_metadata({NOTES_KEY: text})
+        self._writer.add_key_value_metadata({NOTES_KEY: text, _CHECKSUMS_KEY: _BLANK})
         self._writer.close()
+        with self._sink.getbuffer() as view:
+            _fill_in_checksums(view)
         return self._sink.getvalue()
+
+
+def _fill_in_checksums(file: memoryview) -> None:
+    """Write both checksums over the zeros that hold their place in a new file."""
+    start = len(file) - footer_length(bytes(file[-TAIL_SIZE:]), "")
+    place = start + bytes(file[start:]).rindex(_BLANK)
+    rows = place + len(_BLANK) - _DIGITS
+    file[rows : rows + _DIGITS] = b"%08x" % zlib.crc32(file[:start])
+    footer = place + len(b"footer=")
+    file[footer : footer + _DIGITS] = b"%08x" % zlib.crc32(file[start:])
 
 
 def footer_length(tail: bytes, key: str) -> int:
@@ -83,17 +114,61 @@ def footer_length(tail: bytes, key: str) -> int:
     return length + TAIL_SIZE
 
 
-def read_footer(suffix: bytes, key: str) -> pq.FileMetaData:
-    """Parse the footer at the end of some bytes."""
+def read_footer(suffix: bytes, key: str) -> Footer:
+    """Read the footer that is all of some bytes; raises FormatError if it is damaged."""
+    rows_checksum = _check_footer(suffix, key)
     try:
-        return pq.read_metadata(pa.BufferReader(_MAGIC + suffix))
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + suffix))
+    except READ_ERRORS as error:
         raise bad_file(key, f"the footer is damaged: {error}") from None
+    notes = _read_notes(metadata, key)
+    if notes is None and rows_checksum is not None:
+        raise bad_file(key, "icefloe wrote this file, but its notes are gone from the footer")
+    return Footer(metadata, notes, rows_checksum)
 
 
-def read_notes(footer: pq.FileMetaData, key: str) -> bytes | None:
-    """Our notes as MessagePack; None if another program wrote the file."""
-    text = (footer.metadata or {}).get(NOTES_KEY)
+def _check_footer(suffix: bytes, key: str) -> int | None:
+    """Compare a footer with its checksum, which is found without parsing the footer.
+
+    Returns the checksum of the rows; None for files of other programs and of icefloe before it
+    wrote checksums.
+    """
+    place = suffix.rfind(_CHECKSUMS_KEY)  # keys stand after the statistics of the columns
+    if place < 0:
+        return None
+    match = _CHECKSUMS.search(suffix, place)
+    blank = b"" if match is None else _zeros_for(suffix, match)
+    if match is None or zlib.crc32(blank) != int(match[1], 16):
+        raise bad_file(
+            key,
+            "the checksum of the footer does not match: the file is damaged, or another program "
+            "changed it; restore it from a copy",
+        )
+    return int(match[2], 16)
+
+
+def _zeros_for(suffix: bytes, match: re.Match[bytes]) -> bytes:
+    """A footer as it was when its checksum was computed."""
+    return suffix[: match.start(1)] + bytes([ord("0")]) * _DIGITS + suffix[match.end(1) :]
+
+
+def read_whole_footer(data: bytes, key: str) -> Footer:
+    """Read the footer of a file that is at hand, and compare the checksum of its rows."""
+    needed = footer_length(data[-TAIL_SIZE:], key)
+    if needed > len(data):
+        raise bad_file(key, f"the footer would have {needed} of {len(data)} bytes")
+    footer = read_footer(data[-needed:], key)
+    if footer.rows_checksum not in (None, zlib.crc32(memoryview(data)[:-needed])):
+        raise bad_file(
+            key,
+            "the checksum of the rows does not match: the file is damaged, or another program "
+            "changed its rows and left the rest; restore it from a copy",
+        )
+    return footer
+
+
+def _read_notes(metadata: pq.FileMetaData, key: str) -> bytes | None:
+    text = (metadata.metadata or {}).get(NOTES_KEY)
     if text is None:
         return None
     try:
@@ -113,7 +188,7 @@ def read_table(data: bytes, key: str) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(
             use_threads=False
         )
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except READ_ERRORS as error:
         raise bad_file(key, f"not a Parquet file as expected: {error}") from None
 
 
@@ -127,7 +202,7 @@ def read_row_group(
             part, metadata=footer, page_checksum_verification=True, pre_buffer=False
         )
         return file.read_row_group(number, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except READ_ERRORS as error:
         raise bad_file(key, f"row group {number} is damaged: {error}") from None
 
 

@@ -52,6 +52,8 @@ class StateRefs:
     def __init__(self, storage: Storage) -> None:
         """Take where the state file is."""
         self._storage = storage
+        self._latest: State | None = None
+        """The state that was read last."""
 
     # --- reading
 
@@ -85,9 +87,9 @@ class StateRefs:
         return iter(()) if state is None else iter(state.log(branch))
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
-        """What the state file remembers of structure files."""
-        state = self.read()
-        return {} if state is None else state.snapshot_files()
+        """What the state file remembers of structure files, as it was when it was read last."""
+        state = self._latest or self.read()
+        return {} if state is None else state.snapshot_files
 
     def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
         """Nothing: a structure file is read when it is listed."""
@@ -104,10 +106,15 @@ class StateRefs:
     def read(self) -> State | None:
         """The state of the dataset; None if there is none."""
         try:
-            state = State.parse(self._storage.get(STATE_KEY))
+            data = self._storage.get(STATE_KEY)
         except ObjectNotFoundError:
             return None
+        return self._parse(data)
+
+    def _parse(self, data: bytes) -> State:
+        state = State.parse(data)
         self._check_root(state)
+        self._latest = state
         return state
 
     def _check_root(self, state: State) -> None:
@@ -295,6 +302,4 @@ class StateRefs:
             data, version = self._storage.get_with_version(STATE_KEY)
         except ObjectNotFoundError:
             return None, None
-        state = State.parse(data)
-        self._check_root(state)
-        return state, version
+        return self._parse(data), version

@@ -6,6 +6,7 @@ No I/O here. Members that we do not know are kept.
 from __future__ import annotations
 
 import uuid
+from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -191,7 +192,8 @@ class State:
         """All listed snapshots, in the order in which they came."""
         return [snapshot_id_of(each) for each in self._listed]
 
-    def snapshot_files(self) -> dict[SnapshotId, FileSum]:
+    @cached_property
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """Size and CRC-32C of the structure files of which they are recorded."""
         return {
             snapshot_id_of(entry.id): FileSum(entry.size, entry.checksum)

@@ -15,13 +15,7 @@ import pyarrow as pa
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import fill_values
 from icefloe.formats.dataset.arrow_schemas import StructureWidths, bits_for, structure_schema
-from icefloe.formats.dataset.parquet_files import (
-    ParquetWriter,
-    footer_length,
-    read_footer,
-    read_notes,
-    read_table,
-)
+from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
 from icefloe.formats.port import numbered_id, other_numbers, prefix_number
 from icefloe.formats.repository import snapshot_columns
 from icefloe.formats.repository.snapshot_columns import check_paths, load_node
@@ -37,7 +31,8 @@ if TYPE_CHECKING:
 
 FOREIGN = f"{INTERNAL_PREFIX}foreign"
 """The property of a snapshot of which only the rows are known; the state file knows the rest."""
-_JSON = "json:"
+_JSON = fill_values.MARKER.decode()
+_NOT_A_ROW = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 # --- writing
@@ -88,7 +83,7 @@ def _array_metadata(document: dict[str, Any], node: Node) -> dict[str, Any]:
     says = encoding.get("configuration") if isinstance(encoding, dict) else None
     return {
         "shape": array.shape,
-        "data_type": data_type if isinstance(data_type, str) else _JSON + _json(data_type).decode(),
+        "data_type": _plain_name(data_type) or _JSON + _json(data_type).decode(),
         "fill_value": fill_values.encode(data_type, document["fill_value"]),
         "dimension_names": array.dimension_names,
         "chunk_grid": None
@@ -102,6 +97,13 @@ def _array_metadata(document: dict[str, Any], node: Node) -> dict[str, Any]:
         else None,
         "codecs": [_codec(codec) for codec in document["codecs"]],
     }
+
+
+def _plain_name(data_type: Any) -> str | None:
+    """The name of a data type that is no more than a name."""
+    if isinstance(data_type, str) and not data_type.startswith(_JSON):
+        return data_type
+    return None
 
 
 def _codec(codec: Any) -> dict[str, Any]:
@@ -145,12 +147,9 @@ def _widths(rows: Sequence[dict[str, Any]]) -> StructureWidths:
 
 def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
     """Read a structure file that was found under the name of `snapshot_id`."""
-    needed = footer_length(data[-8:], key)
-    if needed > len(data):
-        raise bad_file(key, f"the footer would have {needed} of {len(data)} bytes")
-    packed = read_notes(read_footer(data[-needed:], key), key)
-    if packed is not None:
-        return snapshot_columns.decode_snapshot(packed, snapshot_id, key)
+    footer = read_whole_footer(data, key)
+    if footer.notes is not None:
+        return snapshot_columns.decode_snapshot(footer.notes, snapshot_id, key)
     return _foreign_snapshot(data, snapshot_id, key)
 
 
@@ -160,11 +159,11 @@ def _foreign_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapsho
     missing = [name for name in structure_schema().names if name not in table.schema.names]
     if missing:
         raise bad_file(key, f"a structure file has a column {missing[0]!r}")
-    rows = sorted(table.to_pylist(), key=lambda row: str(row["path"]))
-    check_paths([row["path"] for row in rows], key)
     try:
+        rows = sorted(table.to_pylist(), key=lambda row: str(row["path"]))
+        check_paths([row["path"] for row in rows], key)
         nodes = [_node(row, key) for row in rows]
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+    except _NOT_A_ROW as error:
         raise bad_file(key, f"a row is not that of a node: {error}") from None
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     manifests = {ref.manifest_id for node in nodes for ref in node.manifests}
