@@ -113,6 +113,21 @@ class MetadataFiles:
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
 
+    def find_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> list[Snapshot | None]:
+        """Read snapshots at the same time, where that is quicker; None for what is not there."""
+        if self.storage.capabilities.reads_are_immediate or all(
+            self.has_snapshot(each) for each in snapshot_ids
+        ):
+            return [self.find_snapshot(each) for each in snapshot_ids]
+        return self.in_parallel(self.find_snapshot, snapshot_ids)
+
+    def find_snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        """Read a snapshot, if it is there."""
+        try:
+            return self.read_snapshot(snapshot_id)
+        except SnapshotNotFoundError:
+            return None
+
     def known_file(self, snapshot_id: SnapshotId) -> FileSum | None:
         """Size and checksum of the file of a snapshot, if that is at hand."""
         snapshot = self._kept_snapshot(snapshot_id)
