@@ -20,7 +20,6 @@ from icefloe.files.expected import (
     sum_of_stored,
 )
 from icefloe.files.shared_caches import CacheBudget, caches_for
-from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NeedsMore
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
@@ -254,7 +253,7 @@ class MetadataFiles:
     @property
     def writes_columns(self) -> bool:
         """Whether a manifest can be written from its columns alone."""
-        return (self.format.name, self.format.spec_version) == ("repository", COLUMNS_VERSION)
+        return self.format.codec.writes_columns
 
     def write_arranged(
         self, index: ManifestIndex, blocks: list[Block], set_name: str

@@ -92,6 +92,10 @@ class Codec(Protocol):
     def spec_version(self) -> int:
         """Version of the bodies that this codec writes."""
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether `encode_manifest` needs neither parts nor numbers if it has `arranged`."""
+
     def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
         """Bytes of a snapshot file."""
 
