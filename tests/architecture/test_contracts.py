@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from icefloe.formats.registry import GENERATIONS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "icefloe"
@@ -44,6 +47,19 @@ def test_module_names_say_what_is_inside() -> None:
         if path.stem in NAMES_THAT_HIDE_A_CONCEPT
     ]
     assert unclear == []
+
+
+def test_only_formats_name_a_generation() -> None:
+    """Other code asks what a generation can do: a new one is a folder and a line."""
+    names = GENERATIONS.keys() - {"store"}  # which is also what zarr calls its stores
+    naming = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in {"formats", "testing"}
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert naming == []
 
 
 def test_every_package_folder_is_importable() -> None:

@@ -324,15 +324,13 @@ def test_no_more_snapshots_are_held_than_asked_for(
     repo.reset_branch("main", "main~1")
     wait(repo, DAY)
     kept: list[int] = []
-    in_parallel = MetadataFiles.in_parallel
+    find_snapshots = MetadataFiles.find_snapshots
 
-    def watched(self, work, items):
-        todo = list(items)
-        if work.__name__ == "find":
-            kept.append(len(todo) + len(self._caches.snapshots))
-        return in_parallel(self, work, todo)
+    def watched(self, ids):
+        kept.append(len(ids) + len(self._caches.snapshots))
+        return find_snapshots(self, ids)
 
-    monkeypatch.setattr(MetadataFiles, "in_parallel", watched)
+    monkeypatch.setattr(MetadataFiles, "find_snapshots", watched)
     summary = repo.garbage_collect(HOUR, max_snapshots_in_memory=limit)
     assert summary.snapshots_deleted == 1
     assert 1 <= max(kept) <= limit

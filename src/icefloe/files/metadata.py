@@ -21,7 +21,6 @@ from icefloe.files.expected import (
     sum_of_stored,
 )
 from icefloe.files.shared_caches import CacheBudget, caches_for
-from icefloe.formats.container import COLUMNS_VERSION
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NeedsMore
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
@@ -113,6 +112,21 @@ class MetadataFiles:
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
         self._keep_snapshot(snapshot, 10 * len(data))
         return snapshot
+
+    def find_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> list[Snapshot | None]:
+        """Read snapshots at the same time, where that is quicker; None for what is not there."""
+        if self.storage.capabilities.reads_are_immediate or all(
+            self.has_snapshot(each) for each in snapshot_ids
+        ):
+            return [self.find_snapshot(each) for each in snapshot_ids]
+        return self.in_parallel(self.find_snapshot, snapshot_ids)
+
+    def find_snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
+        """Read a snapshot, if it is there."""
+        try:
+            return self.read_snapshot(snapshot_id)
+        except SnapshotNotFoundError:
+            return None
 
     def known_file(self, snapshot_id: SnapshotId) -> FileSum | None:
         """Size and checksum of the file of a snapshot, if that is at hand."""
@@ -246,7 +260,7 @@ class MetadataFiles:
     @property
     def writes_columns(self) -> bool:
         """Whether a manifest can be written from its columns alone."""
-        return (self.format.name, self.format.spec_version) == ("repository", COLUMNS_VERSION)
+        return self.format.codec.writes_columns
 
     def write_arranged(
         self, index: ManifestIndex, blocks: list[Block], set_name: str

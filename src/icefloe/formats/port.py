@@ -92,6 +92,10 @@ class Codec(Protocol):
     def spec_version(self) -> int:
         """Version of the bodies that this codec writes."""
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether `encode_manifest` needs neither parts nor numbers if it has `arranged`."""
+
     def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
         """Bytes of a snapshot file."""
 
@@ -161,6 +165,15 @@ class BranchState(Record, frozen=True):
 class Refs(Protocol):
     """Branches and tags of a repository in a storage."""
 
+    def view(self) -> Refs:
+        """The same references for a caller that reads many of them.
+
+        Where one file has all of them, it is read once, when the view is first used.
+        """
+
+    def start_at(self, tip: BranchTip) -> None:
+        """Look for the newest state of a branch from here on; that it is too new does no harm."""
+
     def tip(self, branch: str) -> BranchTip | None:
         """Newest state of a branch; None if it never existed."""
 
@@ -168,6 +181,12 @@ class Refs(Protocol):
         """Publish the next state of a branch: atomic, durable, settled.
 
         Raises ConflictError if the branch has moved past `tip`.
+        """
+
+    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+        """Publish for each branch one more state for the snapshot that it has.
+
+        Returns the branches that have moved past their `tips`, to which nothing was done.
         """
 
     def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:

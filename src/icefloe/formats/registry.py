@@ -1,4 +1,7 @@
-"""The only place that names a generation of the format: the choice is made once, at open."""
+"""The only place that knows which generations of the format there are: one is chosen at open.
+
+Each has its name in its own folder. Other code asks what a generation can do, never which it is.
+"""
 
 from __future__ import annotations
 

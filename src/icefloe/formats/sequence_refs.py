@@ -23,10 +23,11 @@ from icefloe.formats.authorship import signed
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.storage.keys import check_key
+from icefloe.storage.port import Naming
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import FileSum
@@ -66,6 +67,17 @@ def _is_readable(name: object, names: RefNames) -> bool:
 def folded(name: str) -> str:
     """What names have in common that a file system may take for one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def twins_of(name: str, others: Collection[str]) -> list[str]:
+    """Which of some other names a file system may take for a name (H-25); none has a slash."""
+    if not others:
+        return []
+    # All in one call: a slash takes no accents, so nothing changes across the names.
+    forms = folded("/".join(others)).split("/")
+    form = folded(name)
+    pairs = zip(others, forms, strict=True)
+    return [other for other, its_form in pairs if its_form == form and other != name]
 
 
 _LOOK_BACK = 100
@@ -124,7 +136,7 @@ class SequenceRefs:
         self._find: Callable[[SnapshotId], FileSum | None] | None = None
         self._remembered: dict[SnapshotId, FileSum] = {}
         if seen is not None:
-            self._folder(seen.branch).start_at(seen.sequence)
+            self.start_at(seen)
 
     def __getstate__(self) -> tuple[Storage, RefNames]:
         return self._storage, self._names
@@ -133,7 +145,15 @@ class SequenceRefs:
         storage, names = state
         self.__init__(storage, names)  # type: ignore[misc]
 
+    def view(self) -> SequenceRefs:
+        """The same references: each has a file of its own."""
+        return self
+
     # --- branches
+
+    def start_at(self, tip: BranchTip) -> None:
+        """Look for the newest state of a branch from here on; that it is too new does no harm."""
+        self._folder(tip.branch).start_at(tip.sequence)
 
     def tip(self, branch: str) -> BranchTip | None:
         """Newest state of a branch; None if it never existed."""
@@ -191,6 +211,19 @@ class SequenceRefs:
             ) from None
         return BranchTip(tip.branch, sequence, snapshot_id)
 
+    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+        """Publish for each branch one more state for the snapshot that it has.
+
+        Returns the branches that have moved past their `tips`, to which nothing was done.
+        """
+        moved = set()
+        for tip in tips:
+            try:
+                self.advance(tip, tip.snapshot_id)
+            except ConflictError:
+                moved.add(tip.branch)
+        return moved
+
     def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
         """Create a branch, or continue the sequence of a deleted one.
 
@@ -206,7 +239,7 @@ class SequenceRefs:
                 return self._advance(tip, snapshot_id, signed(content))
             except ConflictError:
                 raise AlreadyExistsError(f"branch {branch!r} exists already") from None
-        self._refuse_twins(branch, "branch", self._branch_names())
+        self._refuse_twins(branch, "branch", map(self._names.branch_of, self._any_entries()))
         try:
             self._folder(branch).create(0, signed(self._content(snapshot_id, None)))
         except AlreadyExistsError:
@@ -325,7 +358,7 @@ class SequenceRefs:
         content = signed(self._content(snapshot_id, None))
         if is_there(self._storage, key):
             raise AlreadyExistsError(taken)
-        self._refuse_twins(name, "tag", self._tag_names())
+        self._refuse_twins(name, "tag", map(self._names.tag_of, self._any_entries()))
         try:
             self._storage.create(key, content)
         except AlreadyExistsError:
@@ -372,13 +405,15 @@ class SequenceRefs:
         names = map(self._names.branch_of, self._entries())
         return [name for name in names if name is not None]
 
-    def _tag_names(self) -> list[str]:
-        names = map(self._names.tag_of, self._entries())
-        return [name for name in names if name is not None]
-
     def _entries(self) -> list[str]:
         self._require_listing()
         return self._storage.list_dir(self._names.folder)
+
+    def _any_entries(self) -> list[str]:
+        """The same, where that is cheaper with empty folders among them."""
+        if not isinstance(self._storage, Naming):
+            return self._entries()
+        return self._storage.names(self._names.folder)
 
     def _require_listing(self) -> None:
         if not self._storage.capabilities.can_list:
@@ -387,11 +422,21 @@ class SequenceRefs:
                 "enumerated; name the one that you want"
             )
 
-    def _refuse_twins(self, name: str, what: str, others: list[str]) -> None:
+    def _refuse_twins(
+        self, name: str, what: Literal["branch", "tag"], others: Iterable[str | None]
+    ) -> None:
         """Refuse a name that some file systems could not tell from an existing one (H-25)."""
-        for other in others:
-            if other != name and folded(other) == folded(name):
+        for other in twins_of(name, [each for each in others if each is not None]):
+            if self._is_used(other, what):
                 raise AlreadyExistsError(
                     f"{what} {other!r} exists already; {name!r} differs from it "
                     "only in case or accents, which not every storage can tell apart"
                 )
+
+    def _is_used(self, name: str, what: Literal["branch", "tag"]) -> bool:
+        """Whether a reference has or had a name."""
+        if what == "branch":
+            entries = self._storage.list(f"{self._names.branch_folder(name)}/", limit=1)
+            return next(iter(entries), None) is not None
+        keys = (self._names.tag_key(name), self._names.tombstone_key(name))
+        return any(key is not None and is_there(self._storage, key) for key in keys)

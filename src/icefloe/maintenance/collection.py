@@ -21,7 +21,6 @@ G7  Before anything is deleted, every branch gets one more entry, for the snapsh
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from datetime import datetime, timedelta
 from itertools import islice
@@ -37,9 +36,9 @@ from icefloe.maintenance.candidates import Objects, key_maker, list_objects
 from icefloe.maintenance.cutoff import as_moment
 from icefloe.maintenance.id_sets import are_in
 from icefloe.maintenance.marking import (
+    CarefulRefs,
     Limits,
     Marks,
-    careful_refs,
     first_snapshots,
     read_references,
 )
@@ -252,20 +251,18 @@ class _Collection:
 
     def _move_branches(self) -> None:
         """Let every branch move to where it stands: commits that are under way notice it."""
-        for branch in sorted(self._context.refs.branches()):
-            refs = careful_refs(self._context, branch)
-            for _ in range(self._context.settings.publish_max_tries):
-                tip = refs.tip(branch)
-                if tip is None or tip.snapshot_id is None:
-                    break
-                with contextlib.suppress(ConflictError):
-                    refs.advance(tip, tip.snapshot_id)
-                    break
-            else:
-                raise ConflictError(
-                    f"branch {branch!r} never stood still, so that nothing was deleted; run the "
-                    "garbage collection when fewer writers are at work"
-                )
+        refs = self._context.refs
+        branches = refs.branches()
+        for _ in range(self._context.settings.publish_max_tries):
+            careful = CarefulRefs(self._context)
+            tips = [tip for branch in sorted(branches) if (tip := careful.tip(branch)) is not None]
+            branches = refs.repeat([tip for tip in tips if tip.snapshot_id is not None])
+            if not branches:
+                return
+        raise ConflictError(
+            f"branch {min(branches)!r} never stood still, so that nothing was deleted; run the "
+            "garbage collection when fewer writers are at work"
+        )
 
     def _spare(self, doomed: _Doomed, marks: Marks, own: Lease) -> _Doomed:
         """Read leases and references once more, and spare what is reached by now.

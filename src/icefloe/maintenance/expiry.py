@@ -223,7 +223,7 @@ class _Planner:
     # --- references and their rules
 
     def _refs(self) -> Iterator[_Ref]:
-        refs = self._context.refs
+        refs = self._context.refs.view()
         for name in sorted(refs.branches()):
             tip = refs.tip(name)
             if tip is not None and tip.snapshot_id is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.formats.port import Refs
+    from icefloe.formats.port import BranchTip
     from icefloe.model.chunk_refs import ChunkRefs
     from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.snapshot import Snapshot
@@ -76,19 +76,31 @@ class References(NamedTuple):
         return {*self.branches.values(), *self.tags.values()}
 
 
-def careful_refs(context: Context, branch: str) -> Refs:
-    """References that find the tip of a branch past a listing that may lag behind."""
-    listed = context.format.make_refs(context.storage).tip(branch)
-    return context.format.make_refs(_WithoutPages(context.storage), listed)
+class CarefulRefs:
+    """References as they are now, found past a listing of a branch that may lag behind."""
+
+    def __init__(self, context: Context) -> None:
+        """Read nothing yet."""
+        self.listed = context.format.make_refs(context.storage).view()
+        """As listings show them."""
+        self._probed = context.format.make_refs(_WithoutPages(context.storage)).view()
+
+    def tip(self, branch: str) -> BranchTip | None:
+        """Newest state of a branch; None if it never existed."""
+        listed = self.listed.tip(branch)
+        if listed is not None:
+            self._probed.start_at(listed)
+        return self._probed.tip(branch)
 
 
 def read_references(context: Context) -> References:
-    """Read all references anew, past a listing that may lag behind."""
-    refs = context.format.make_refs(context.storage)
+    """Read all references from the storage, past a listing that may lag behind."""
+    careful = CarefulRefs(context)
+    refs = careful.listed
     branches: dict[str, SnapshotId] = {}
     for branch in refs.branches():
         newest = next(refs.states(branch), None)
-        tip = careful_refs(context, branch).tip(branch)
+        tip = careful.tip(branch)
         if newest is not None and tip is not None and newest.sequence > tip.sequence:
             # It was found by its number, and a gap hides what comes after it.
             raise FormatError(

@@ -72,6 +72,7 @@ def _text(state: BranchState) -> str:
 
 def fill_gaps(refs: Refs, keys: Collection[str]) -> Iterator[str]:
     """Fill gaps in the sequences of branches; yields the keys that were written."""
+    refs = refs.view()
     for branch in sorted(refs.branches()):
         before: SnapshotId | None = None
         states = list(refs.states(branch))[::-1]

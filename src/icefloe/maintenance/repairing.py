@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from icefloe.errors import IcefloeError
 from icefloe.maintenance.findings import Problem, ProblemKind
 from icefloe.maintenance.reference_checks import fill_gaps
 from icefloe.model.ids import SnapshotId
+from icefloe.storage.presence import is_there
 from icefloe.versioning.history import compared_step
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Probl
         if problem.repairable and problem.kind is ProblemKind.TRANSACTION_LOG
     }
     for snapshot_id, problem in logs.items():
-        _rewrite_log(context, SnapshotId.parse(snapshot_id))
-        logger.info("wrote the log of %s anew", snapshot_id)
-        repaired.append(problem)
+        if _rewrite_log(context, SnapshotId.parse(snapshot_id)):
+            logger.info("wrote the log of %s again", snapshot_id)
+            repaired.append(problem)
     context.storage.sync()
     return repaired
 
@@ -57,11 +59,18 @@ def _fill_gaps(context: Context, problems: list[Problem]) -> list[Problem]:
     return [gaps[key] for key in filled]
 
 
-def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> None:
+def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> bool:
+    """Write a log from what differs; False if its snapshot has been collected meanwhile."""
     files = context.files
-    snapshot = files.read_snapshot(snapshot_id)
-    assert snapshot.parent_id is not None
-    parent = files.read_snapshot(snapshot.parent_id)
+    try:
+        snapshot = files.read_snapshot(snapshot_id)
+        assert snapshot.parent_id is not None
+        parent = files.read_snapshot(snapshot.parent_id)
+        log = compared_step(files, parent, snapshot)
+    except IcefloeError:
+        if is_there(context.storage, context.format.layout.snapshot(snapshot_id)):
+            raise
+        return False
     # The only object that is ever written a second time: its old bytes are of no use to anyone.
-    log = msgspec.structs.replace(compared_step(files, parent, snapshot), repaired_for=snapshot_id)
-    files.write_transaction_log(snapshot_id, log)
+    files.write_transaction_log(snapshot_id, msgspec.structs.replace(log, repaired_for=snapshot_id))
+    return True

@@ -165,12 +165,13 @@ def snapshot_sizes(
 
 def chunk_files(context: Context, limits: Limits) -> ChunkFiles:
     """All chunk files that are reached, and how much of each is used."""
-    listed = list_objects(context.storage, context.format.layout, ObjectKind.CHUNK_FILE)
     marks = _reached(context, limits)
     parts = []
     for ranges in _native_parts(marks):
         sources, _, sums = ranges.by_source()
         parts.append((sources, sums.used_bytes.astype(np.int64), sums.counts))
+    # After the references were read: what is committed meanwhile is not missing.
+    listed = list_objects(context.storage, context.format.layout, ObjectKind.CHUNK_FILE)
     ids = np.concatenate([part[0] for part in parts])
     order = np.argsort(ids, kind="stable")
     ids = ids[order]

@@ -1,7 +1,14 @@
 """Looks at everything that branches and tags reach, and tells what is wrong with it.
 
-Reads past all caches, changes nothing, and never stops at the first problem. Whoever writes or
-collects at the same time does no harm: what was reached when it began is looked at.
+Reads past all caches, changes nothing, and never stops at the first problem. Others may write and
+collect garbage at the same time:
+
+- References are read first and objects are listed after that, so the listing has all that was
+  written before a reference that was read.
+- What is found to be wrong is reported only if branches and tags still reach it then: until a
+  collection has deleted something, nobody can let a reference point to it again. What they do not
+  reach any more may have been collected, and may have hidden that others need the same object; so
+  all is looked at once more.
 """
 
 from __future__ import annotations
@@ -9,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from icefloe.config.files import from_json
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
@@ -32,16 +41,70 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.versioning.context import Context
+    from icefloe.versioning.history import History
 
 _SHOWN_ORPHANS = 100
 _SHOWN_ARRAYS = 10
+_MAX_PASSES = 5
+"""How often all is looked at, at most, if what was wrong is not reached any more."""
+_MAX_WALKS = 10
 
 
 def verify_repository(context: Context, *, deep: bool, limits: Limits) -> VerificationReport:
     """Check all that is reached; `deep` also reads the bytes of chunks that have checksums."""
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so it is not verified")
-    return _Verifier(context, deep=deep, limits=limits).run()
+    for _ in range(_MAX_PASSES):
+        report = _Verifier(context, deep=deep, limits=limits).run()
+        lasting = _still_reached(context, limits, report.problems)
+        if len(lasting) == len(report.problems):
+            break
+    return msgspec.structs.replace(report, problems=lasting)
+
+
+def _still_reached(
+    context: Context, limits: Limits, problems: tuple[Problem, ...]
+) -> tuple[Problem, ...]:
+    """Problems of references, and of snapshots that references reach by now."""
+    if all(not problem.snapshot_id for problem in problems):
+        return problems
+    for _ in range(_MAX_WALKS):
+        walk = _Walk(context, limits)
+        if not walk.was_disturbed():
+            break
+    return tuple(each for each in problems if not each.snapshot_id or walk.needs(each.snapshot_id))
+
+
+class _Walk:
+    """What references reach at a moment, also where it is missing."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        self._context = context
+        self._limits = limits
+        verifier = _Verifier(context, deep=False, limits=limits)
+        history = verifier.history
+        self._cuts = history.cuts.all()
+        self._needed: set[str] = set()
+        self._broken: set[SnapshotId] = set()
+        for tip in verifier.read_targets():
+            self._needed.add(str(tip))
+            try:
+                self._needed.update(str(stub.id) for stub in history.stubs(tip))
+            except SnapshotNotFoundError as error:
+                self._needed.add(error.snapshot_id)
+                self._broken.add(tip)
+            except IcefloeError:
+                self._broken.add(tip)
+
+    def needs(self, snapshot_id: str) -> bool:
+        return snapshot_id in self._needed
+
+    def was_disturbed(self) -> bool:
+        """Whether a history broke off that is another one by now."""
+        if not self._broken:
+            return False
+        now = _Verifier(self._context, deep=False, limits=self._limits)
+        return now.history.cuts.all() != self._cuts or not self._broken <= set(now.read_targets())
 
 
 class _Verifier:
@@ -66,15 +129,13 @@ class _Verifier:
         self._attribute_rows: set[tuple[bytes, int]] = set()
 
     def run(self) -> VerificationReport:
+        self._check_configuration()
+        targets = self.read_targets()
         listed = {
             kind: list_objects(self._context.storage, self._layout, kind) for kind in ObjectKind
         }
         self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
-        self._check_configuration()
-        refs = self._context.format.make_refs(self._context.storage)
-        for tip in self._targets(refs):
-            with contextlib.suppress(IcefloeError):  # what cannot be read is reported
-                self._listed = refs.snapshot_files()
+        for tip in targets:
             self._check_history(tip)
         with contextlib.suppress(IcefloeError):  # who descends from it has reported it
             for root in first_snapshots(self._marks):
@@ -97,6 +158,19 @@ class _Verifier:
                 from_json(kept[1], key=files.key(kept[0]))
         except IcefloeError as error:
             self._add(ProblemKind.CONFIGURATION, str(error), key=getattr(error, "key", ""))
+
+    @property
+    def history(self) -> History:
+        """The history as storage has it, past all caches."""
+        return self._marks.history
+
+    def read_targets(self) -> list[SnapshotId]:
+        """Read all references, and what they remember of the files of snapshots."""
+        refs = self._context.format.make_refs(self._context.storage).view()
+        targets = list(self._targets(refs))
+        with contextlib.suppress(IcefloeError):  # what cannot be read is reported
+            self._listed = refs.snapshot_files()
+        return targets
 
     def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
         """What branches and tags point to, once each; every state of a branch is looked at."""
@@ -168,7 +242,7 @@ class _Verifier:
 
     def _check_parent_file(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
         """Compare the file of a parent with what its child remembers of it."""
-        if parent is None:
+        if parent is None or parent.id != snapshot.parent_id:
             return
         found, expected = parent.own_file, snapshot.parent_file
         if found is not None and expected is not None and differs(found, expected):
@@ -197,7 +271,9 @@ class _Verifier:
                     **where,
                 )
         self._check_nodes(snapshot)
-        if parent is not None and snapshot.id not in self._marks.history.cuts.all():
+        # Behind a cut, the first snapshot follows; one may have been made meanwhile.
+        is_cut = snapshot.id in self._marks.history.cuts.all()
+        if parent is not None and parent.id == snapshot.parent_id and not is_cut:
             self._check_log(snapshot, parent)
 
     def _check_nodes(self, snapshot: Snapshot) -> None:

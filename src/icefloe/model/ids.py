@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from typing import ClassVar, Self
 
 from icefloe.errors import InvalidInputError
 
-_STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUV"
+"""What `int` takes for the digits of base 32."""
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [chr(high) + chr(low) for high in _CROCKFORD for low in _CROCKFORD]
 # Readers of the format accept lower case and the look-alikes I, L (one) and O (zero).
 _FROM_CROCKFORD = bytes.maketrans(
     _CROCKFORD + _CROCKFORD[10:].lower() + b"ILOilo",
-    _STANDARD + _STANDARD[10:] + b"BBABBA",
+    _DIGITS + _DIGITS[10:] + b"110110",
 )
 _ACCEPTED = frozenset(_CROCKFORD + _CROCKFORD[10:].lower() + b"ILOilo")
 
@@ -37,8 +37,8 @@ def decode_base32(text: str, size: int) -> bytes:
         raise ValueError(f"expected {expected} characters of base 32, found {len(raw)}")
     if not _ACCEPTED.issuperset(raw):
         raise ValueError(f"{text!r} has characters outside Crockford's base 32")
-    padded = raw.translate(_FROM_CROCKFORD) + b"=" * (-len(raw) % 8)
-    return base64.b32decode(padded)[:size]
+    number = int(raw.translate(_FROM_CROCKFORD), 32) >> (expected * 5 - size * 8)
+    return number.to_bytes(size, "big")
 
 
 class Identifier(bytes):

@@ -82,6 +82,13 @@ class FolderTree:
         with self.translated(key), self.parent(key) as (folder, name):
             return _info(key, stat_object(name, folder))
 
+    def names(self, folder: str) -> list[str]:
+        """Sorted names of what is in a folder, and of empty folders, too."""
+        found: list[str] = []
+        with self.translated(folder, absent_is_fine=True), self.folder(folder) as descriptor:
+            found.extend(name.removesuffix("/") for name in _names(descriptor))
+        return sorted(found)
+
     def children(self, folder: str) -> list[str]:
         """Sorted names of what is in a folder; folders without objects are none."""
         found: list[str] = []

@@ -398,6 +398,10 @@ class LocalStorage:
         """
         return self._tree.children(check_folder(prefix))
 
+    def names(self, prefix: str) -> list[str]:
+        """Sorted names of the immediate children of a folder, and of empty folders, too."""
+        return self._tree.names(check_folder(prefix))
+
     def list(
         self, prefix: str = "", *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:

@@ -74,6 +74,14 @@ class Sharable(Protocol):
 
 
 @runtime_checkable
+class Naming(Protocol):
+    """A storage that can name what is in a folder without looking into each folder there."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Sorted names of the immediate children of a folder; empty folders may be among them."""
+
+
+@runtime_checkable
 class Storage(Protocol):
     """A place for objects. Synchronous methods release the GIL while they wait."""
 

@@ -234,9 +234,7 @@ class History:
             known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
             ids = _as_far_as_kept(known[:read_ahead], cuts)
             read_ahead = min(2 * read_ahead, self._read_ahead)
-            for ancestor_id, ancestor in zip(
-                ids, self.files.in_parallel(self.find, ids), strict=True
-            ):
+            for ancestor_id, ancestor in zip(ids, self.files.find_snapshots(ids), strict=True):
                 if ancestor is None:
                     yield from self._instead_of_missing(snapshot, ancestor_id)
                     return
@@ -265,10 +263,7 @@ class History:
 
     def find(self, snapshot_id: SnapshotId) -> Snapshot | None:
         """A snapshot, if it is there."""
-        try:
-            return self.files.read_snapshot(snapshot_id)
-        except SnapshotNotFoundError:
-            return None
+        return self.files.find_snapshot(snapshot_id)
 
     def ancestor(self, snapshot_id: SnapshotId, steps: int, name: str) -> SnapshotId:
         """The ancestor some commits back."""

@@ -461,7 +461,7 @@ class MaintainedRepository:
     def inspect_repo_info(self, *, pretty: bool = True) -> str:
         """The format, branches, tags and configuration of a repository as JSON, for people."""
         context = self._context
-        refs = context.refs
+        refs = context.refs.view()
         tips = {name: refs.tip(name) for name in sorted(refs.branches())}
         info = {
             "location": context.storage.location,

@@ -20,7 +20,7 @@ from icefloe.errors import (
     InvalidInputError,
     RepositoryNotFoundError,
 )
-from icefloe.formats.registry import detect, discover, format_for
+from icefloe.formats.registry import DEFAULT_GENERATION, detect, discover, format_for
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     AnyStorage = Storage | str | PathLike[str]
 
 MAIN = "main"
-DEFAULT_GENERATION = "repository"
 
 
 def _place(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:

@@ -39,6 +39,11 @@ class DatasetCodec(Record, frozen=True):
         """Read a structure file that was found under the name of `snapshot_id`."""
         return structure_table.decode_snapshot(data, snapshot_id, key)
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether `encode_manifest` needs neither parts nor numbers if it has `arranged`."""
+        return False
+
     def spec_version_of(self, data: bytes, key: str) -> int:
         """Version of the layout of a structure file."""
         if data[:4] != b"PAR1":

@@ -31,7 +31,7 @@ from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import BranchState, BranchTip
-from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, folded
+from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, twins_of
 from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ class StateRefs:
         self._latest: State | None = None
         """The state that was read last."""
 
+    def view(self) -> StateRefs:
+        """The same references, from a state file that is read once, when it is needed."""
+        return _StateView(self._storage)
+
+    def start_at(self, tip: BranchTip) -> None:
+        """Nothing: no state has to be looked for."""
+
     # --- reading
 
     def tip(self, branch: str) -> BranchTip | None:
@@ -62,7 +69,7 @@ class StateRefs:
         state = self.read()
         if state is None:
             return None
-        return state.tip(branch) or (state.latest() if branch == MAIN else None)
+        return _tip_in(state, branch)
 
     def branches(self) -> set[str]:
         """Names of the branches that exist."""
@@ -146,7 +153,7 @@ class StateRefs:
         moved = BranchTip(tip.branch, tip.sequence + 1, snapshot_id)
 
         def change(state: State) -> State:
-            found = state.tip(tip.branch) or (state.latest() if tip.branch == MAIN else None)
+            found = _tip_in(state, tip.branch)
             if found != tip:
                 if snapshot_id is not None and moved in state.log(tip.branch):
                     return state  # by us: a request arrived twice, and others swapped since
@@ -158,6 +165,22 @@ class StateRefs:
                     None if actual is None else str(actual),
                 )
             return self._moved(state, tip.branch, "branch", snapshot_id)
+
+        self._swap(change)
+        return moved
+
+    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+        """Publish for each branch one more state for the snapshot that it has, in one swap.
+
+        Returns the branches that have moved past their `tips`, to which nothing was done.
+        """
+        moved: set[str] = set()
+
+        def change(state: State) -> State:
+            moved.clear()
+            moved.update(tip.branch for tip in tips if _tip_in(state, tip.branch) != tip)
+            still = {tip.branch: tip.snapshot_id for tip in tips if tip.branch not in moved}
+            return self._moved_all(state, still, "branch") if still else state
 
         self._swap(change)
         return moved
@@ -238,8 +261,16 @@ class StateRefs:
             self._swap(lambda state: state.without_snapshots(set(snapshots)))
 
     def _moved(self, state: State, name: str, kind: RefType, target: SnapshotId | None) -> State:
-        added = [] if target is None else self._unlisted(state, target)
-        return state.with_ref(name, kind, target, added)
+        return self._moved_all(state, {name: target}, kind)
+
+    def _moved_all(
+        self, state: State, targets: Mapping[str, SnapshotId | None], kind: RefType
+    ) -> State:
+        added: dict[SnapshotId, Snapshot] = {}
+        for target in targets.values():
+            if target is not None and target not in added:
+                added.update((each.id, each) for each in self._unlisted(state, target))
+        return state.with_refs(targets, kind, list(added.values()))
 
     def _unlisted(self, state: State, snapshot_id: SnapshotId) -> list[Snapshot]:
         """A snapshot and its ancestors, oldest first, as far as they are not listed."""
@@ -262,15 +293,15 @@ class StateRefs:
     @staticmethod
     def _refuse_taken(state: State, name: str, what: str) -> None:
         """Refuse a name that a reference has, or one that is hard to tell from it (R0-42, H-25)."""
-        for other in state.all_names():
-            if other == name:
-                raise AlreadyExistsError(
-                    f"{name!r} is taken: branches and tags of a dataset share their names"
-                )
-            if folded(other) == folded(name):
-                raise AlreadyExistsError(
-                    f"{what} {name!r} differs from {other!r} only in case or accents"
-                )
+        names = state.all_names()
+        if name in names:
+            raise AlreadyExistsError(
+                f"{name!r} is taken: branches and tags of a dataset share their names"
+            )
+        for other in twins_of(name, names):
+            raise AlreadyExistsError(
+                f"{what} {name!r} differs from {other!r} only in case or accents"
+            )
 
     def _swap(self, change: Callable[[State], State], *, may_create: bool = False) -> None:
         """Replace the state file by its successor, again and again until nobody comes between.
@@ -303,3 +334,22 @@ class StateRefs:
         except ObjectNotFoundError:
             return None, None
         return self._parse(data), version
+
+
+class _StateView(StateRefs):
+    """References as they were when they were first read here."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._state: State | None = None
+
+    def read(self) -> State | None:
+        """The state of the dataset; None if there is none."""
+        if self._state is None:
+            self._state = super().read()
+        return self._state
+
+
+def _tip_in(state: State, branch: str) -> BranchTip | None:
+    """Where a branch stands; without references, `main` is what was listed last."""
+    return state.tip(branch) or (state.latest() if branch == MAIN else None)

@@ -221,22 +221,33 @@ class State:
         snapshots: Sequence[Snapshot] = (),
     ) -> State:
         """The next state, with a reference set or removed and snapshots listed (R0-32)."""
+        return self.with_refs({name: target}, kind, snapshots)
+
+    def with_refs(
+        self,
+        targets: Mapping[str, SnapshotId | None],
+        kind: RefType,
+        snapshots: Sequence[Snapshot] = (),
+    ) -> State:
+        """The same for several references of one kind, as one step."""
         generation = self.generation + 1 if self._listed else self.generation
         refs = dict(self._document.get("refs") or {})
-        if target is None:
-            refs.pop(name, None)
-        else:
-            refs[name] = {"name": name, "snapshot-id": str(target), "type": kind}
+        for name, target in targets.items():
+            if target is None:
+                refs.pop(name, None)
+            else:
+                refs[name] = {"name": name, "snapshot-id": str(target), "type": kind}
         document = self._next(generation, snapshots)
         document["refs"] = refs
         if kind == "branch":
             extension = dict(document.get("icefloe") or {})
             logs = dict(extension.get("branches") or {})
-            past = self.log(name)[::-1]
-            known = logs.get(name, [])
-            missing = [[self.generation, str(tip.snapshot_id)] for tip in past[len(known) :]]
-            entry = [generation, None if target is None else str(target)]
-            logs[name] = [*known, *missing, entry]
+            for name, target in targets.items():
+                past = self.log(name)[::-1]
+                known = logs.get(name, [])
+                missing = [[self.generation, str(tip.snapshot_id)] for tip in past[len(known) :]]
+                entry = [generation, None if target is None else str(target)]
+                logs[name] = [*known, *missing, entry]
             extension["branches"] = logs
             document["icefloe"] = extension
         return State(document)

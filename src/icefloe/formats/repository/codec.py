@@ -50,6 +50,11 @@ class RepositoryCodec(Record, frozen=True):
                 f"{COLUMNS_VERSION}, found {self.spec_version}"
             )
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether `encode_manifest` needs neither parts nor numbers if it has `arranged`."""
+        return self.spec_version == COLUMNS_VERSION
+
     def spec_version_of(self, data: bytes, key: str) -> int:
         """Version of the layout of a snapshot file; 0 for layouts that are only read."""
         header = read_header(data, FileType.SNAPSHOT, key)

@@ -34,6 +34,11 @@ class StoreCodec(Record, frozen=True):
         """Read a snapshot file that was found under the name of `snapshot_id`."""
         return snapshot_json.decode_snapshot(data, snapshot_id, key)
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether `encode_manifest` needs neither parts nor numbers if it has `arranged`."""
+        return False
+
     def spec_version_of(self, data: bytes, key: str) -> int:
         """Version of the layout of a snapshot file."""
         if data.lstrip()[:1] != b"{":
