@@ -697,7 +697,7 @@ def test_old_files_of_the_base_are_in_no_danger(generation: str) -> None:
 
     def commit() -> None:
         session.commit("moved")
-        with pytest.raises(SessionStateError, match="1 files that this session wrote"):
+        with pytest.raises(SessionStateError, match="1 chunk files that this session wrote"):
             is_slow.rebase(BasicConflictSolver())
 
     with chosen(generation):
