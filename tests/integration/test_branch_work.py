@@ -16,7 +16,7 @@ import icefloe
 from icefloe import Repository, in_memory_storage
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
 from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
-from tests.documents import array, commit_attribute, group, make_tree
+from tests.documents import array, commit_attribute, group, make_tree, node_paths
 from tests.formats import how
 
 if TYPE_CHECKING:
@@ -170,6 +170,18 @@ def test_new_moved_and_deleted_nodes_are_merged(repository: Repository) -> None:
     assert list(session.node_paths("/")) == ["/g", "/g/renamed", "/n"]
     assert session.get_chunk("/n", (2,)) == b"\x05"
     assert session.get_chunk("/g/renamed", (9,)) == b"\x08"
+
+
+def test_a_node_that_they_moved_there_and_back_can_be_moved(repository: Repository) -> None:
+    for source, target in (("/g", "/h"), ("/h/a", "/h/c"), ("/h", "/g"), ("/g/c", "/g/a")):
+        commit(repository, "main", lambda session, s=source, t=target: session.move(s, t))
+    commit(repository, "work", lambda session: session.move("/g/a", "/g/d"))
+    repository.merge("work", "main")
+    assert node_paths(repository.readonly_session("main")) == ["/", "/b", "/g", "/g/d"]
+    commit(repository, "main", lambda session: session.move("/g/d", "/e"))
+    commit(repository, "work", lambda session: session.move("/g/d", "/f"))
+    with pytest.raises(RebaseFailedError, match="MoveOfChangedNode"):
+        repository.merge("work", "main")
 
 
 def test_the_same_node_on_both_sides_is_a_conflict(repository: Repository) -> None:

@@ -12,14 +12,14 @@ import zarr
 
 import icefloe
 from icefloe import ConflictDetector, ProblemKind, Repository, RepositoryConfig
-from icefloe.errors import FormatError
+from icefloe.errors import FormatError, RepositoryNotFoundError, SnapshotNotFoundError
 from icefloe.maintenance.verification import _overlapping
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
 from tests.formats import GENERATIONS, chosen
-from tests.integration.maintained import NATIVE, PACKED, fill, make, names
+from tests.integration.maintained import NATIVE, PACKED, fill, make, names, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,6 +267,61 @@ def test_a_torn_newest_entry_is_reported_with_the_last_good_one() -> None:
     repo.storage.delete_many([newest])
     healed = Repository.open(repo.storage)
     assert (healed.lookup_branch("main"), healed.verify().is_clean) == (last, True)
+
+
+@pytest.mark.parametrize("generation", ["repository", "store"])
+def test_a_repository_with_a_torn_newest_entry_is_opened_for_repair(generation: str) -> None:
+    with chosen(generation):
+        repo = make()
+        last = fill(repo, 1)
+        repo.create_branch("dev", last)
+        fill(repo, 2)
+        newest = min(key for key in names(repo, "refs") if "main" in key)
+    repo.storage.put(newest, b'{"snap')
+    opened = Repository.open_for_repair(repo.storage)
+    assert (opened.generation, opened.spec_version) == (repo.generation, repo.spec_version)
+    (problem,) = opened.verify(deep=True).problems
+    assert (problem.key, problem.kind) == (newest, ProblemKind.REFERENCE)
+    assert opened.repair() == []
+    # The last good entry is named, and never taken for where the branch is.
+    for use in (
+        lambda: opened.readonly_session("main"),
+        lambda: opened.writable_session("main"),
+        lambda: opened.lookup_branch("main"),
+        lambda: opened.garbage_collect(timedelta(0)),
+        lambda: Repository.open(repo.storage),
+    ):
+        with pytest.raises(FormatError, match=r"last good entry.*Repository\.open_for_repair"):
+            use()
+    assert values(opened, branch="dev") == [1] * 4
+    repo.storage.delete_many([newest])  # as the problem says
+    assert opened.lookup_branch("main") == last
+    assert opened.verify(deep=True).is_clean
+
+
+def test_a_repository_whose_newest_snapshot_is_lost_is_opened_for_repair() -> None:
+    repo = make()
+    fill(repo, 1)
+    tip = fill(repo, 2)
+    repo.storage.delete_many([repo._context.format.layout.snapshot(SnapshotId.parse(tip))])
+    repo._context.files.forget()
+    with pytest.raises(FormatError, match="although branch 'main' points to it"):
+        Repository.open(repo.storage)
+    opened = Repository.open_for_repair(repo.storage)
+    (problem,) = opened.verify().problems
+    assert (problem.kind, problem.snapshot_id) == (ProblemKind.SNAPSHOT, tip)
+    with pytest.raises(SnapshotNotFoundError):
+        opened.readonly_session("main")
+
+
+def test_where_nothing_can_be_read_there_is_nothing_to_repair() -> None:
+    with pytest.raises(RepositoryNotFoundError):
+        Repository.open_for_repair(icefloe.in_memory_storage())
+    repo = make()
+    for key in names(repo, "refs/branch.main"):
+        repo.storage.put(key, b"")
+    with pytest.raises(FormatError, match="no entry of branch 'main' leads to a snapshot"):
+        Repository.open_for_repair(repo.storage)
 
 
 def test_a_torn_entry_in_the_middle_does_no_harm() -> None:

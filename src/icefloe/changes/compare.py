@@ -13,7 +13,7 @@ from icefloe.model.chunk_refs import ChunkKind, gather_bytes, of_one_width
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -48,7 +48,6 @@ def compare_nodes(before: State, after: State) -> TransactionLog:
         for node in after.nodes
         if (twin := old.get(node.id)) is not None and _is_updated(before, twin, after, node)
     ]
-    moves = list(_net_moves(old, {node.path: node for node in before.nodes}, after.nodes))
     chunks: dict[NodeId, ChunkIndex] = {}
     for node in after.nodes:
         if not node.is_array:
@@ -68,15 +67,15 @@ def compare_nodes(before: State, after: State) -> TransactionLog:
         updated_groups=frozenset(n.id for n in updated if not n.is_array),
         updated_arrays=frozenset(n.id for n in updated if n.is_array),
         updated_chunks=chunks,
-        moves=tuple(moves),
+        moves=net_moves(before.nodes, after.nodes),
     )
 
 
-def _net_moves(
-    old: Mapping[NodeId, Node], old_by_path: Mapping[str, Node], after: Sequence[Node]
-) -> Iterator[Move]:
+def net_moves(before: Sequence[Node], after: Sequence[Node]) -> tuple[Move, ...]:
     """Nodes with another path, without those that only moved along with their parent."""
+    old, old_by_path = {node.id: node for node in before}, {node.path: node for node in before}
     new_paths = {node.id: node.path for node in after}
+    moves = []
     for node in after:
         twin = old.get(node.id)
         if twin is None or twin.path == node.path:
@@ -88,7 +87,8 @@ def _net_moves(
             or carried in {None, parent.path}
             or f"{carried}/{paths.name(twin.path)}" != node.path
         ):
-            yield Move(node.id, twin.path, node.path)
+            moves.append(Move(node.id, twin.path, node.path))
+    return tuple(moves)
 
 
 def _is_updated(before: State, old: Node, after: State, new: Node) -> bool:

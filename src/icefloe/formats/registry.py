@@ -5,6 +5,7 @@ Each has its name in its own folder. Other code asks what a generation can do, n
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
@@ -111,6 +112,28 @@ def discover(storage: Storage) -> Discovery | None:
     generation, tip, refs = found
     fmt, data = _format_of(storage, generation, tip, lambda storage, key: storage.get(key))
     return Discovery(fmt, tip, data, refs)
+
+
+def detect_damaged(storage: Storage) -> Format | None:
+    """Like `detect`, where `main` or its newest snapshot cannot be read.
+
+    Asks earlier states of the branch for the format, and for nothing else. Raises FormatError if
+    none of them leads to a snapshot.
+    """
+    for generation in GENERATIONS.values():
+        has_states = False
+        for state in generation.make_refs(storage).states(MAIN):
+            has_states = True
+            if state.tip is not None:
+                with contextlib.suppress(FormatError):
+                    return _format_of(storage, generation, state.tip, _first_bytes)[0]
+        if has_states:
+            raise FormatError(
+                f"no entry of branch {MAIN!r} leads to a snapshot in {storage.location}: restore "
+                "one of them and its snapshot from a copy"
+            )
+    _refuse_newer_official(storage)
+    return None
 
 
 def _main_tip(storage: Storage) -> tuple[Generation, BranchTip, Refs] | None:

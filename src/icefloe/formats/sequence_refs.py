@@ -168,7 +168,10 @@ class SequenceRefs:
             return BranchTip(branch, sequence, self._parse(data, folder.key(sequence)))
         except FormatError as error:
             last = self._last_good(folder, sequence)
-            raise FormatError(f"{error}; {last}", folder.key(sequence)) from None
+            raise FormatError(
+                f"{error}; {last}; Repository.open_for_repair(...).verify() says what to do",
+                folder.key(sequence),
+            ) from None
 
     def _last_good(self, folder: SequenceFolder, sequence: int) -> str:
         """Which state before one that is damaged can be read, for people."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.changes.compare import compare_chunks
+from icefloe.changes.compare import compare_chunks, net_moves
 from icefloe.changes.documents import same_document
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.model.transaction_log import TransactionLog
@@ -59,6 +59,7 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
         updated_chunks=updated,
         updated_arrays=log.updated_arrays - same,
         updated_groups=log.updated_groups - same,
+        moves=net_moves(list(before.nodes), list(after.nodes)) if log.moves else (),
     )
 
 

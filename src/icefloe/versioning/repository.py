@@ -17,10 +17,17 @@ from icefloe.config.files import to_json
 from icefloe.config.repository import RepositoryConfig
 from icefloe.errors import (
     AlreadyExistsError,
+    FormatError,
     InvalidInputError,
     RepositoryNotFoundError,
 )
-from icefloe.formats.registry import DEFAULT_GENERATION, detect, discover, format_for
+from icefloe.formats.registry import (
+    DEFAULT_GENERATION,
+    detect,
+    detect_damaged,
+    discover,
+    format_for,
+)
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.storage.url import storage_from_url
 from icefloe.versioning.async_twin import async_function_twin, async_twin
@@ -125,15 +132,28 @@ class Repository(BranchedRepository):
         place = _place(storage, config)
         found = discover(place)
         if found is None:
-            raise RepositoryNotFoundError(
-                f"the repository doesn't exist: {place.location} has no branch {MAIN!r}; "
-                "create it with Repository.create",
-                place.location,
-            )
+            raise _not_there(place)
         kept = read_config(found.format, place) or RepositoryConfig.default()
         merged = kept if config is None else kept.merge(config)
         access = VirtualAccess.given(authorize_virtual_chunk_access, config)
         return cls(Context(place, found.format, merged, access, found))
+
+    @classmethod
+    def open_for_repair(cls, storage: AnyStorage) -> Repository:
+        """Open a repository whose branch main, newest snapshot or configuration is damaged.
+
+        For `verify` and `repair`. What cannot be read raises FormatError, as ever: an earlier
+        entry of a branch is never taken for its newest one.
+        """
+        place = storage_from_url(storage)
+        fmt = detect_damaged(place)
+        if fmt is None:
+            raise _not_there(place)
+        config = None
+        with contextlib.suppress(FormatError):  # verify reports it
+            config = read_config(fmt, place)
+        access = VirtualAccess.given(None, None)
+        return cls(Context(place, fmt, config or RepositoryConfig.default(), access))
 
     @classmethod
     def open_or_create(
@@ -480,3 +500,11 @@ class Repository(BranchedRepository):
     writable_session_async = async_twin(writable_session)
     rearrange_session_async = async_twin(rearrange_session)
     rewrite_manifests_async = async_twin(rewrite_manifests)
+
+
+def _not_there(place: Storage) -> RepositoryNotFoundError:
+    return RepositoryNotFoundError(
+        f"the repository doesn't exist: {place.location} has no branch {MAIN!r}; "
+        "create it with Repository.create",
+        place.location,
+    )
