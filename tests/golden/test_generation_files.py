@@ -46,6 +46,15 @@ def test_files_are_read(generation: str) -> None:
             assert manifest.find(node_id, coords) == ref
 
 
+def test_fill_values_that_are_strings_are_read() -> None:  # H-16
+    """What icefloe wrote before, which the schema of spec 003 refuses."""
+    data = (make_golden.DEFAULT_FOLDER / "old-store" / "snapshot.json").read_bytes()
+    assert b'"fill_value":{"Float32":"NaN"}' in data
+    expected = make_golden.snapshot_in("store")
+    found = format_for("store").codec.decode_snapshot(data, expected.id, "golden")
+    assert list(found.nodes) == list(expected.nodes)
+
+
 def test_json_is_written_alike() -> None:
     for name, data in make_golden.generation_files("store").items():
         assert data == (make_golden.DEFAULT_FOLDER / name).read_bytes()

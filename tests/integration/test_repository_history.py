@@ -215,6 +215,7 @@ def test_steps_from_a_snapshot(three: tuple[Repository, list[str]]) -> None:
     repository, ids = three
     assert repository.readonly_session(snapshot_id=f"{ids[0]}~2").snapshot_id == ids[2]
     assert repository.lookup_snapshot(f"{ids[1]}^").id == ids[2]
+    assert repository.lookup_branch("main" + "~0" * 400 + "~1") == ids[1]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,9 @@ def test_steps_from_a_snapshot(three: tuple[Repository, list[str]]) -> None:
         ("v1~1", RefNotFoundError, "ref not found"),
         ("~1", RefNotFoundError, "ref not found"),
         ("main~-1", RefNotFoundError, "ref not found"),
+        ("main~" + "9" * 5000, RefNotFoundError, "ref not found"),
+        ("main" + "~0" * 50_000, RefNotFoundError, "ref not found"),
+        ("main" + "~0" * 50_000 + "!", RefNotFoundError, "ref not found"),
     ],
 )
 def test_versions_that_do_not_exist(

@@ -42,6 +42,8 @@ MAX_READ_AHEAD = 16
 """How many ancestors are read at the same time by who walks through them."""
 
 _STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d{0,12}|@\{[^}]*\})+)", re.DOTALL)
+_MAX_VERSION_LENGTH = 1_000
+"""Of longer texts nobody asks what steps they end with: that takes time by the square of them."""
 _STEP = re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
 
 
@@ -69,11 +71,16 @@ def check_new_name(name: object, what: str) -> None:
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"the name of a {what} is a string, found {name!r}")
-    if _STEPS.fullmatch(name):
+    if _with_steps(name):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a {what}: it means a version, as `main~3`, `main^` "
             "and `main@{2026-01-31}` do; choose a name that does not end like these"
         )
+
+
+def _with_steps(name: str) -> re.Match[str] | None:
+    """A name and the steps from there that it ends with, as in `main~3`; None if it has none."""
+    return None if len(name) > _MAX_VERSION_LENGTH else _STEPS.fullmatch(name)
 
 
 class History:
@@ -140,7 +147,7 @@ class History:
         return found
 
     def _resolve_steps(self, name: str, lookup: Lookup) -> SnapshotId | None:
-        match = _STEPS.fullmatch(name)
+        match = _with_steps(name)
         if match is None:
             return None
         found = lookup(match["name"])

@@ -87,7 +87,7 @@ class IcefloeStore(SessionStore, SyncMixin):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IcefloeStore) and self._session == other._session
 
-    __hash__ = None  # type: ignore[assignment]  # equality changes with the session's state
+    __hash__ = None  # type: ignore[assignment]  # like the stores of zarr itself
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session!r}, read_only={self.read_only})"

@@ -10,18 +10,23 @@ import jsonschema
 import msgspec
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect, format_for
+from icefloe.formats.store import zarr_json
 from icefloe.formats.store.object_ids import file_name, node_id
-from icefloe.formats.store.schema_files import amended_snapshot_schema, seed_schema
+from icefloe.formats.store.schema_files import seed_schema
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.model.zarr_document import parse_document
 from icefloe.testing.clock import ClockedStorage
 from tests.documents import group
 
@@ -44,27 +49,14 @@ def validate_all(storage: Storage) -> dict[str, int]:
             continue
         value = json.loads(storage.get(info.key))
         counts[folder] += 1
-        if folder == "s" and has_odd_fill_value(value):
-            check(value, amended_snapshot_schema())
-        else:
-            name = {"r": "ref", "s": "snapshot", "m": "manifest"}[folder]
-            check(value, seed_schema(name))
+        name = {"r": "ref", "s": "snapshot", "m": "manifest"}[folder]
+        check(value, seed_schema(name))
     return counts
 
 
 def check(value: Any, schema: dict[str, Any]) -> None:
     """Validate by a schema of the spec, which is itself not quite one: `items` of Flags is []."""
     jsonschema.Draft7Validator(schema).validate(value)
-
-
-def has_odd_fill_value(snapshot: dict[str, Any]) -> bool:
-    arrays = [node["node_data"] for node in snapshot["nodes"].values()]
-    values = [data["Array"][0]["fill_value"] for data in arrays if data != "Group"]
-    return any(isinstance(part, str) for value in values for part in flat(value.values()))
-
-
-def flat(values: Any) -> list[Any]:
-    return [part for value in values for part in (value if isinstance(value, list) else [value])]
 
 
 def document(**changes: Any) -> bytes:
@@ -223,14 +215,24 @@ TYPED: list[tuple[str, Any, dict[str, Any]]] = [
     ("uint32", 2**32 - 1, {"UInt32": 2**32 - 1}),
     ("uint64", 2**64 - 1, {"UInt64": 2**64 - 1}),
     ("float16", 0.5, {"Float16": 0.5}),
-    ("float16", "NaN", {"Float16": "NaN"}),
+    ("float16", "NaN", {"RawBits": [0x00, 0x7E]}),
+    ("float16", "-Infinity", {"RawBits": [0x00, 0xFC]}),
     ("float32", 1e-45, {"Float32": 1e-45}),
-    ("float32", "Infinity", {"Float32": "Infinity"}),
-    ("float32", "0x7fc00001", {"Float32": "0x7fc00001"}),
+    ("float32", "NaN", {"RawBits": [0, 0, 0xC0, 0x7F]}),
+    ("float32", "Infinity", {"RawBits": [0, 0, 0x80, 0x7F]}),
+    ("float32", "0x7fc00001", {"RawBits": [1, 0, 0xC0, 0x7F]}),
+    ("float32", "0xff800001", {"RawBits": [1, 0, 0x80, 0xFF]}),
+    ("float64", "NaN", {"RawBits": [0, 0, 0, 0, 0, 0, 0xF8, 0x7F]}),
     ("float64", 1.7976931348623157e308, {"Float64": 1.7976931348623157e308}),
     ("float64", 0, {"Float64": 0}),
-    ("float64", "-Infinity", {"Float64": "-Infinity"}),
-    ("complex64", [1.5, "NaN"], {"Complex64": [1.5, "NaN"]}),
+    ("float64", "-Infinity", {"RawBits": [0, 0, 0, 0, 0, 0, 0xF0, 0xFF]}),
+    ("complex64", [0.0, -2.25], {"Complex64": [0.0, -2.25]}),
+    ("complex64", [1.5, "NaN"], {"RawBits": [0, 0, 0xC0, 0x3F, 0, 0, 0xC0, 0x7F]}),
+    (
+        "complex128",
+        ["NaN", "NaN"],
+        {"RawBits": [0, 0, 0, 0, 0, 0, 0xF8, 0x7F, 0, 0, 0, 0, 0, 0, 0xF8, 0x7F]},
+    ),
     ("complex128", [0.0, -2.25], {"Complex128": [0.0, -2.25]}),
     ("r16", [1, 255], {"RawBits": [1, 255]}),
 ]
@@ -244,6 +246,131 @@ def test_fill_values(data_type: str, value: Any, tagged: dict[str, Any]) -> None
     assert struct["fill_value"] == tagged
     assert struct["data_type"] == ({"rawbits": 16} if data_type == "r16" else data_type)
     assert "zarr_metadata" not in nodes["/0"]  # it is rebuilt byte for byte
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        ("float16", "NaN"),
+        ("float32", "-Infinity"),
+        ("float32", "0x7fc00001"),
+        ("float64", "NaN"),
+        ("complex64", [1.5, "NaN"]),
+        ("complex128", ["Infinity", "0x7ff8000000000001"]),
+    ],
+)
+def test_strings_of_earlier_versions_are_read(data_type: str, value: Any) -> None:  # H-16
+    wanted = document(data_type=data_type, fill_value=value)
+    struct = zarr_json.array_struct(json.loads(wanted), parse_document(wanted))
+    assert list(struct["fill_value"]) == ["RawBits"]
+    old = {**struct, "fill_value": {data_type.capitalize(): value}}
+    assert zarr_json.array_document(old, {}) == zarr_json.array_document(struct, {}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("data_type", "octets"),
+    [("float32", [0, 0, 192]), ("complex64", [0, 0, 192, 127]), ("float64", [256] * 8)],
+)
+def test_raw_bits_of_another_size_are_refused(data_type: str, octets: list[int]) -> None:
+    wanted = document(data_type=data_type, fill_value=0.0 if data_type[0] == "f" else [0.0, 0.0])
+    struct = zarr_json.array_struct(json.loads(wanted), parse_document(wanted))
+    with pytest.raises(ValueError, match="bytes"):
+        zarr_json.array_document({**struct, "fill_value": {"RawBits": octets}}, {})
+
+
+@pytest.mark.parametrize("value", [None, "nan", "0x7f", "0x" + "0" * 5000, [1], 2**70, 10**400])
+def test_fill_values_that_are_none_stay_valid(value: Any) -> None:
+    storage, nodes = committed(document(data_type="float32", fill_value=value))
+    assert nodes["/0"]["zarr_metadata"].encode() == document(data_type="float32", fill_value=value)
+    assert validate_all(storage)["s"] == 2
+
+
+BITS = {"float16": "u2", "float32": "u4", "float64": "u8", "complex64": "u4", "complex128": "u8"}
+SPECIAL = {
+    "u2": [0x7E00, 0x7C00, 0xFC00, 0x7E01, 0xFFFF, 0x7C01, 0x8000, 0x0001, 0x3C00],
+    "u4": [0x7FC00000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x80000000],
+    "u8": [0x7FF8 << 48, 0x7FF0 << 48, 0xFFF0 << 48, (0x7FF8 << 48) + 1, 2**64 - 1, 2**63],
+}
+
+
+def written_by_zarr(bits: int, kind: str) -> Any:
+    """A float of some bits as zarr's own documents have it."""
+    data = np.array([bits], dtype=f"<{kind}")
+    number = float(data.view(f"<f{kind[1]}")[0])
+    if np.isfinite(number):
+        return number
+    named = {int(SPECIAL[kind][place]): name for place, name in enumerate(NAMES)}
+    return named.get(bits, f"0x{bits:0{2 * int(kind[1])}x}")
+
+
+NAMES = ["NaN", "Infinity", "-Infinity"]
+
+
+@given(data=st.data(), data_type=st.sampled_from(sorted(BITS)))
+def test_every_bit_pattern_of_a_fill_value_is_kept(data: st.DataObject, data_type: str) -> None:
+    """H-16: files are valid by the schema, documents come back byte for byte, and bits are own."""
+    kind = BITS[data_type]
+    patterns = st.sampled_from(SPECIAL[kind]) | st.integers(0, 2 ** (8 * int(kind[1])) - 1)
+    parts = [data.draw(patterns) for _ in range(2 if data_type[0] == "c" else 1)]
+    values = [written_by_zarr(bits, kind) for bits in parts]
+    wanted = values if data_type[0] == "c" else values[0]
+    _, nodes = committed(document(data_type=data_type, fill_value=wanted))
+    assert "zarr_metadata" not in nodes["/0"]
+    tagged = nodes["/0"]["node_data"]["Array"][0]["fill_value"]
+    if all(isinstance(value, float) for value in values):
+        assert tagged == {data_type.capitalize(): wanted}
+    else:
+        assert bytes(tagged["RawBits"]) == np.array(parts, dtype=f"<{kind}").tobytes()
+
+
+def test_ordinary_datasets_of_xarray_are_valid_by_the_schema() -> None:
+    """H-16: xarray gives floats the fill value NaN."""
+    shape, dims = (4, 3), ("time", "x")
+    rng = np.random.default_rng(0)
+    variables = {
+        name: (dims, rng.random(shape).astype(name))
+        for name in ("float16", "float32", "float64", "complex64", "complex128")
+    }
+    variables |= {
+        "flag": (dims, rng.random(shape) > 0.5),
+        "text": (dims, np.full(shape, "é", dtype=np.dtypes.StringDType())),
+        "span": (dims, np.full(shape, 5, dtype="m8[ns]")),
+        "packed": (dims, rng.random(shape)),
+    } | {name: (dims, np.ones(shape, name)) for name in ("int8", "int64", "uint16", "uint64")}
+    dataset = xr.Dataset(
+        variables,
+        coords={"time": np.arange(4).astype("M8[D]").astype("M8[ns]"), "x": [1.0, np.nan, np.inf]},
+        attrs={"nothing": np.nan, "title": "é"},
+    )
+    encoding = {
+        "packed": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1},
+        "float32": {"_FillValue": np.float32(np.inf)},
+    }
+    storage = icefloe.in_memory_storage()
+    repo = Repository.create(storage, generation="store")
+    session = repo.writable_session("main")
+    dataset.to_zarr(session.store, consolidated=False, encoding=encoding)
+    session.commit("a dataset")
+    session = repo.writable_session("main")
+    later = dataset.assign_coords(time=dataset.time + np.timedelta64(9, "D"))
+    later.to_zarr(session.store, consolidated=False, append_dim="time")
+    session.commit("more")
+    counts = validate_all(storage)
+    assert counts["s"] == 3
+    assert counts["m"] >= 2
+    raw = [
+        node["node_data"]["Array"][0]
+        for node in max(stored(storage, "s"), key=lambda s: s["total_parents"])["nodes"].values()
+        if node["node_data"] != "Group"
+    ]
+    by_bits = {str(each["data_type"]) for each in raw if "RawBits" in each["fill_value"]} & set(
+        BITS
+    )
+    assert by_bits >= {"float16", "float32", "float64"}
+    read = xr.open_zarr(Repository.open(storage).readonly_session("main").store, consolidated=False)
+    for name in ("float16", "float32", "complex64", "flag", "text", "int64", "time"):
+        joined = xr.concat([dataset[name], later[name]], "time")
+        xr.testing.assert_equal(read[name].load().drop_attrs(), joined.drop_attrs())
 
 
 def test_all_variants_are_tried() -> None:  # R3-64

@@ -552,9 +552,18 @@ async def test_partial_writes_are_not_supported(store):
         await store.set_partial_values([("zarr.json", 0, b"x")])
 
 
-def test_a_store_is_not_hashable_as_its_session_changes(store):
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(store)
+def test_stores_of_one_session_are_equal_whatever_is_written(store):
+    other, another = store.session.store, icefloe.Repository.create(icefloe.in_memory_storage())
+    assert other == store
+    store.session.set_document("/", GROUP)
+    assert other == store
+    assert another.writable_session("main").store != store
+
+
+def test_a_store_is_not_hashable_like_those_of_zarr(store):
+    for each in (store, zarr.storage.MemoryStore()):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(each)
 
 
 async def test_virtual_references(store, tmp_path):

@@ -10,9 +10,11 @@ import base64
 import binascii
 import json
 import math
+from struct import calcsize, pack, unpack
 from typing import TYPE_CHECKING, Any
 
 from icefloe.formats.zarr_parts import as_list, key_encoding_document, key_encoding_name
+from icefloe.model.bounded_text import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +34,14 @@ _INTEGER_VARIANTS = {variant for variant, _, _ in _INTEGERS.values()}
 _FLOATS = {"float16": "Float16", "float32": "Float32", "float64": "Float64"}
 _COMPLEX = {"complex64": "Complex64", "complex128": "Complex128"}
 _TYPES = {"bool", *_INTEGERS, *_FLOATS, *_COMPLEX}
-_NAMED_FLOATS = {"NaN", "Infinity", "-Infinity"}
+_NAMED_FLOATS = ("NaN", "Infinity", "-Infinity")
+_FLOAT_CODES = {
+    "float16": "<e",
+    "float32": "<f",
+    "float64": "<d",
+    "complex64": "<f",
+    "complex128": "<d",
+}
 
 
 # --- documents to structs
@@ -79,20 +88,40 @@ def _typed_fill_value(document: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
         is_valid = type(value) is int and low <= value <= high
         return data_type, {variant: value if is_valid else 0}
     if isinstance(data_type, str) and data_type in _FLOATS:
-        return data_type, {_FLOATS[data_type]: _number(value)}
+        return data_type, _tagged_floats(_FLOATS[data_type], data_type, [value])
     if isinstance(data_type, str) and data_type in _COMPLEX:
         pair = value if isinstance(value, list) and len(value) == 2 else [0.0, 0.0]
-        return data_type, {_COMPLEX[data_type]: [_number(part) for part in pair]}
+        return data_type, _tagged_floats(_COMPLEX[data_type], data_type, pair)
     return {"rawbits": _bits(data_type)}, {"RawBits": _octets(value)}
 
 
-def _number(value: Any) -> Any:
-    """A number as JSON has it; H-16: what it has not is a string, as in zarr's own documents."""
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
-        return value
-    if isinstance(value, str) and (value in _NAMED_FLOATS or _is_hex(value)):
-        return value
-    return 0.0
+def _tagged_floats(variant: str, data_type: str, parts: list[Any]) -> dict[str, Any]:
+    """A float or the two parts of a complex number; H-16: as raw bits if JSON has no such number.
+
+    Raw bits are the value's own bytes, little-endian: exact for every NaN.
+    """
+    if not all(map(_is_finite, parts)):
+        return {"RawBits": list(b"".join(_float_bytes(part, data_type) for part in parts))}
+    return {variant: parts if data_type in _COMPLEX else parts[0]}
+
+
+def _is_finite(value: Any) -> bool:
+    if type(value) is int:
+        return -(2**63) <= value < 2**63  # other JSON readers take no larger ones
+    return type(value) is float and math.isfinite(value)
+
+
+def _float_bytes(value: Any, data_type: str) -> bytes:
+    """The bytes of any float of a document; of what is none, zeros."""
+    code = _FLOAT_CODES[data_type]
+    size = calcsize(code)
+    if isinstance(value, str) and value not in _NAMED_FLOATS:
+        is_bits = _is_hex(value) and len(value) == 2 + 2 * size
+        return bytes.fromhex(value[2:])[::-1] if is_bits else bytes(size)
+    try:
+        return pack(code, float(value))
+    except (TypeError, ValueError, OverflowError):
+        return bytes(size)
 
 
 def _is_hex(value: str) -> bool:
@@ -100,8 +129,9 @@ def _is_hex(value: str) -> bool:
 
 
 def _bits(data_type: Any) -> int:
-    if isinstance(data_type, str) and data_type[:1] == "r" and data_type[1:].isdecimal():
-        return int(data_type[1:])
+    if isinstance(data_type, str) and data_type[:1] == "r":
+        bits = whole_number(data_type[1:])
+        return 0 if bits is None or bits < 0 else bits
     configuration = data_type.get("configuration") if isinstance(data_type, dict) else None
     length = configuration.get("length_bytes") if isinstance(configuration, dict) else None
     return 8 * length if type(length) is int and length >= 0 else 0
@@ -196,12 +226,34 @@ def _document_named(value: Any) -> dict[str, Any]:
 def _document_fill_value(data_type: Any, tagged: Any) -> Any:
     """The value of a variant, which must be that of the data type and in its range (R3-65)."""
     ((variant, value),) = tagged.items()
+    if variant == "RawBits" and isinstance(data_type, str) and data_type in _FLOAT_CODES:
+        return _float_of_bits(data_type, value)
     if variant in _INTEGER_VARIANTS:
         value = _integral(value)
     expected, is_valid = _expected_variant(data_type, value)
     if variant != expected or not is_valid:
         raise ValueError(f"{tagged} is no fill value of {data_type}")
     return value
+
+
+def _float_of_bits(data_type: str, octets: Any) -> Any:
+    """A float, or the pair of a complex number, as zarr's own documents have it."""
+    code = _FLOAT_CODES[data_type]
+    size = calcsize(code)
+    count = 2 if data_type in _COMPLEX else 1
+    data = bytes(octets)
+    if len(data) != count * size:
+        raise ValueError(f"a fill value of {data_type} has {count * size} bytes: {octets}")
+    parts = [_float_text(data[at : at + size], code) for at in range(0, len(data), size)]
+    return parts if data_type in _COMPLEX else parts[0]
+
+
+def _float_text(data: bytes, code: str) -> Any:
+    (number,) = unpack(code, data)
+    if math.isfinite(number):
+        return number
+    named = next((name for name in _NAMED_FLOATS if pack(code, float(name)) == data), None)
+    return f"0x{data[::-1].hex()}" if named is None else named
 
 
 def _expected_variant(data_type: Any, value: Any) -> tuple[str, bool]:
