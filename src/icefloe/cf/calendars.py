@@ -71,11 +71,18 @@ class TimeUnits(Record, frozen=True):
     reference: int
     """Microseconds from the calendar's day 0 to the reference; 1970-01-01 in real calendars."""
     calendar: str
+    rest: int = 0
+    """Nanoseconds of the reference beyond these."""
 
     @property
     def is_real(self) -> bool:
         """Whether the times are moments of the real world, so that timestamps can hold them."""
         return self.calendar in _STANDARD
+
+    @property
+    def reference_nanoseconds(self) -> int:
+        """Nanoseconds from the calendar's day 0 to the reference."""
+        return self.reference * 1000 + self.rest
 
     @property
     def _microseconds(self) -> tuple[int, int]:
@@ -175,7 +182,8 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     if length is None or reference is None:
         return None
     try:
-        return TimeUnits(units, length, _moment(reference, name), name)
+        rest = int(_fraction(reference)[6:])
+        return TimeUnits(units, length, _moment(reference, name), name, rest)
     except ValueError:
         return None  # no day of the calendar
 
@@ -193,7 +201,8 @@ def _moment(parts: re.Match[str], calendar: str) -> int:
     if not _has_day(*date, calendar):
         raise ValueError(f"the calendar {calendar} has no day {date}")
     seconds = int(parts["hour"] or 0) * 3600 + int(parts["minute"] or 0) * 60
-    fraction = round(float(parts["second"] or 0) * 1_000_000)
+    fraction = int((parts["second"] or "0").partition(".")[0]) * 1_000_000
+    fraction += int(_fraction(parts)[:6])
     zone = parts["zone"]
     if zone and zone[0] in "+-":
         hours, minutes = zone[1:3], zone[3:].lstrip(":")
@@ -202,6 +211,11 @@ def _moment(parts: re.Match[str], calendar: str) -> int:
         shift = int(hours) * 3600 + int(minutes or 0) * 60
         seconds -= shift if zone[0] == "+" else -shift
     return _day_number(*date, calendar) * _DAY + seconds * 1_000_000 + fraction
+
+
+def _fraction(parts: re.Match[str]) -> str:
+    """Nine digits of a second."""
+    return (parts["second"] or "0").partition(".")[2].ljust(9, "0")[:9]
 
 
 def _has_day(year: int, month: int, day: int, calendar: str) -> bool:

@@ -251,9 +251,9 @@ def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -
     """A fill value as the array stores it; None if it never can."""
     if dtype.kind in "fc":
         with np.errstate(over="ignore"):
-            as_stored = dtype.type(fill)
+            as_stored = dtype.type(fill).item()
         same = as_stored == fill or fill != fill  # noqa: PLR0124 (NaN)
-        return as_stored.item() if same else None
+        return as_stored if same else None
     if isinstance(fill, complex) or fill != int(fill):
         return None
     number = int(fill)
@@ -360,10 +360,7 @@ def _text_encoding(attributes: Mapping[str, Any]) -> str | None:
 def _texts(stored: Values, coding: Coding) -> Values:
     """Text as objects, as in xarray, and NaN where there is none; other bytes as they are."""
     if coding.text_encoding is not None:
-        flat = [one.decode(coding.text_encoding) for one in stored.reshape(-1).tolist()]
-        texts = np.empty(len(flat), dtype=object)
-        texts[:] = flat
-        return texts.reshape(stored.shape)
+        return decode_texts(stored, coding.text_encoding)
     if coding.dtype != "string" and not coding.is_masked:
         return stored
     texts = stored.astype(object)
@@ -371,3 +368,17 @@ def _texts(stored: Values, coding: Coding) -> Values:
     if mask is not None:
         texts[mask] = np.nan
     return texts
+
+
+def decode_texts(stored: Values, encoding: str) -> Values:
+    """Bytes as text; raises InvalidInputError for those that are none."""
+    flat = stored.reshape(-1).tolist()
+    texts = np.empty(len(flat), dtype=object)
+    try:
+        texts[:] = [one.decode(encoding) for one in flat]
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"expected text in {encoding}, as attribute '_Encoding' says, found {error.object!r}; "
+            "read stored values: decode=false"
+        ) from None
+    return texts.reshape(stored.shape)

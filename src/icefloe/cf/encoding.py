@@ -137,7 +137,7 @@ def _numbers_of_times(name: str, values: Values, coding: Coding) -> Values:
             f"{name!r} has times of the calendar {coding.times.calendar}, which rows of "
             "timestamps cannot have"
         )
-    reference = coding.times.reference * 1000
+    reference = coding.times.reference_nanoseconds
     if np.datetime_data(values.dtype)[0] == "ns" and abs(reference) < _HALF:
         spans = values.astype(np.int64) - reference
         return _whole(name, "times", spans, coding.times.nanoseconds, coding)

@@ -52,7 +52,7 @@ def _absent(numbers: Values, mask: Mask) -> Mask:
 
 def _nanoseconds(numbers: Values, units: TimeUnits) -> npt.NDArray[np.int64] | None:
     """Nanoseconds since 1970; None if they do not hold all of these times."""
-    reference = units.reference * 1000
+    reference = units.reference_nanoseconds
     if numbers.size == 0:
         return np.zeros(numbers.shape, np.int64)
     ends = [numbers.min(), numbers.max()]
@@ -164,7 +164,7 @@ def _check_range(numbers: Values, factor: int) -> None:
 
 def in_units(numbers: Values, own: TimeUnits, wanted: TimeUnits) -> Values:
     """Times in other units of the same calendar: whole numbers where that is exact."""
-    apart = (own.reference - wanted.reference) * 1000
+    apart = own.reference_nanoseconds - wanted.reference_nanoseconds
     if numbers.dtype.kind in "iu" and numbers.size:
         ends = [int(end) * own.nanoseconds + apart for end in (numbers.min(), numbers.max())]
         most = max(abs(int(numbers.min())), abs(int(numbers.max()))) * own.nanoseconds

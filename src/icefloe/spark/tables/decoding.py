@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from icefloe.cf.decoding import Coding, coding_of
+from icefloe.cf.decoding import Coding, coding_of, decode_texts
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 
@@ -178,8 +178,7 @@ def _texts(flat: Values, mask: Mask) -> pa.Array:
 def _bytes(flat: Values, mask: Mask, encoding: str | None) -> pa.Array:
     if encoding is None:
         return pa.array(flat.astype(object), pa.binary(), mask=mask)
-    texts = np.array([v.decode(encoding) for v in flat.tolist()], dtype=object)
-    return pa.array(texts, pa.string(), mask=mask)
+    return pa.array(decode_texts(flat, encoding), pa.string(), mask=mask)
 
 
 def decoding_of(
