@@ -144,9 +144,13 @@ class ChangeSet:
     # --- edits
 
     def set_document(self, path: str, document: bytes) -> None:
-        """Create a node or replace its document."""
+        """Create a node or replace its document.
+
+        Raises InvalidInputError for a path that no reader would accept (R2-35).
+        """
         node = self.get(path)
         if node is None:
+            paths.check_canonical(path)
             created = make_node(NodeId.random(), path, document)
             self.new[created.id] = self._overlay[path] = created
             return
