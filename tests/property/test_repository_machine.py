@@ -25,6 +25,7 @@ from zarr.core.sync import sync
 import icefloe
 from icefloe import (
     BasicConflictSolver,
+    CachingConfig,
     ConflictDetector,
     ConflictError,
     RebaseFailedError,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 # Small enough that inline and native chunks, inline and spilled attributes all occur.
 CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
+# Room for a few chunks and logs.
+CACHING = RepositoryConfig(caching=CachingConfig(num_bytes_chunks=2000, num_transaction_changes=20))
 
 # `c` and `0` are what folders of chunks are called.
 NODE_NAMES = ("a", "b", "c", "0", "ü x")
@@ -793,9 +796,9 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- other clients
 
-    @rule()
-    def reopen(self) -> None:
-        self.repo = Repository.open(self.storage)
+    @rule(is_caching=st.booleans())
+    def reopen(self, is_caching: bool) -> None:
+        self.repo = Repository.open(self.storage, CACHING if is_caching else None)
         assert self.repo.generation == self.how.get("generation", "repository")
         assert self.repo.spec_version == self.how.get("spec_version", self.repo.spec_version)
         assert self.repo.config.inline_attributes_threshold_bytes == 200

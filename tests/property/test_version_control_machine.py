@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
-from icefloe import Repository, RepositoryConfig
+from icefloe import CachingConfig, Repository, RepositoryConfig
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 FIRST = str(FIRST_SNAPSHOT_ID)
 CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=2, inline_attributes_threshold_bytes=60)
+CACHING = RepositoryConfig(caching=CachingConfig(num_bytes_chunks=2000, num_transaction_changes=20))
 TICK = timedelta(microseconds=1)
 GROUPS = ("", "a", "b")
 ARRAY = {
@@ -326,9 +327,9 @@ class VersionControlMachine(RuleBasedStateMachine):
                 self.repo.lookup_snapshot(snapshot_id)
         self.check_out(self.branch)  # what was not committed may be gone
 
-    @rule()
-    def reopen(self) -> None:
-        self.repo = Repository.open(self.storage)
+    @rule(is_caching=st.booleans())
+    def reopen(self, is_caching: bool) -> None:
+        self.repo = Repository.open(self.storage, CACHING if is_caching else None)
         assert self.repo.config.inline_attributes_threshold_bytes == 60
         self.check_out(self.branch)
 

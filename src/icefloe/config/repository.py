@@ -38,13 +38,18 @@ class CompressionConfig(Section):
 
 
 class CachingConfig(Section):
-    """How much of each kind of metadata is kept in memory."""
+    """How much of each kind of object is kept in memory."""
 
     num_snapshot_nodes: Count | None = None
+    """Nodes of snapshots (500,000)."""
     num_chunk_refs: Count | None = None
+    """References of manifests (15,000,000)."""
     num_transaction_changes: Count | None = None
+    """Nodes and chunks that transaction logs name (0)."""
     num_bytes_attributes: Count | None = None
+    """Bytes of attributes; 16 MiB at least."""
     num_bytes_chunks: Count | None = None
+    """Bytes of chunks (0)."""
 
     @staticmethod
     def default() -> CachingConfig:

@@ -13,6 +13,7 @@ import numpy as np
 
 from icefloe.errors import FormatError, ObjectNotFoundError, StorageError, VirtualChunkError
 from icefloe.files.checksums import checksums
+from icefloe.files.chunk_cache import CachedRead
 from icefloe.files.chunks import wrong_checksum
 from icefloe.files.workers import Job, in_any_order
 from icefloe.model.chunk_refs import ChunkKind, VirtualRef, distinct_files, of_one_width
@@ -113,6 +114,11 @@ class BulkReader:
 
     def read(self, located: Sequence[Located]) -> Iterator[FoundChunks]:
         """The bytes of chunks as they arrive; segments are pieces of what was fetched."""
+        cache = self._files.cache
+        cached = None if cache is None else CachedRead(cache, located)
+        if cached is not None:
+            yield from cached.held
+            located = cached.missing
         for group in located:
             held = np.flatnonzero(group.refs.kinds == ChunkKind.INLINE)
             if len(held):
@@ -129,6 +135,8 @@ class BulkReader:
                 for part in fetched:
                     self._compare(part)
             for part in fetched:
+                if cached is not None:
+                    cached.keep(part.found, part.checksums)
                 yield part.found
 
     # --- chunk files

@@ -1,4 +1,4 @@
-"""A cache of decoded values that is bounded by the bytes they take."""
+"""A cache of values that is bounded by the bytes they take, or by what else measures them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -37,6 +40,17 @@ class ByteCache(Generic[K, V]):
                 return None
             self._entries.move_to_end(key)
             return entry[0]
+
+    def get_many(self, keys: Sequence[K | None]) -> list[V | None]:
+        """The values of some keys, if they are kept; None has none."""
+        found: list[V | None] = []
+        with self._lock:
+            for key in keys:
+                entry = None if key is None else self._entries.get(key)
+                if entry is not None and key is not None:
+                    self._entries.move_to_end(key)
+                found.append(None if entry is None else entry[0])
+        return found
 
     def put(self, key: K, value: V, nbytes: int) -> None:
         """Keep a value that takes `nbytes`."""

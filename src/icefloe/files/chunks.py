@@ -12,6 +12,7 @@ from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, PendingRef,
 from icefloe.model.ids import ChunkFileId
 
 if TYPE_CHECKING:
+    from icefloe.files.chunk_cache import ChunkCache
     from icefloe.formats.port import Layout
     from icefloe.storage.port import BytesLike, Storage
 
@@ -61,8 +62,10 @@ class ChunkFiles:
         virtual: VirtualReader,
         settings: ChunkSettings,
         write_limits: WriteLimits | None = None,
+        cache: ChunkCache | None = None,
     ) -> None:
-        """Take where chunks are, which go where, and how many at a time."""
+        """Take where chunks are, which go where, how many at a time, and what keeps some."""
+        self.cache = cache
         self.storage = storage
         self.layout = layout
         self.virtual = virtual
@@ -110,47 +113,58 @@ class ChunkFiles:
         Raises:
             DamagedChunkError: The chunk file is not as the reference says.
         """
-        match ref:
-            case InlineRef():
-                start, length = byte_range.resolve(len(ref.data))
-                return ref.data[start : start + length]
-            case NativeRef():
-                start, length = byte_range.resolve(ref.length)
-                if length == 0:
-                    return b""
-                if verify and ref.checksum:
-                    return self._read_verified(ref)[start : start + length]
-                return self._read_native(ref, start, length)
-            case VirtualRef():
-                start, length = byte_range.resolve(ref.length)
-                return self.virtual.read(ref, start, length)
+        if isinstance(ref, InlineRef):
+            start, length = byte_range.resolve(len(ref.data))
+            return ref.data[start : start + length]
+        start, length = byte_range.resolve(ref.length)
+        held = self._held(ref)
+        if held is not None:
+            return held[start : start + length]
+        if isinstance(ref, VirtualRef):
+            return self._keep(ref, self.virtual.read(ref, start, length))
+        if length == 0:
+            return b""
+        if verify and ref.checksum:
+            return self._keep(ref, self._read_verified(ref))[start : start + length]
+        return self._keep(ref, self._read_native(ref, start, length))
 
     async def read_async(
         self, ref: ChunkRef, byte_range: ByteRange = WHOLE, *, verify: bool = False
     ) -> bytes:
         """Like `read`, without blocking the event loop for long."""
-        match ref:
-            case InlineRef():
-                return self.read(ref, byte_range)
-            case NativeRef():
-                start, length = byte_range.resolve(ref.length)
-                if length == 0:
-                    return b""
-                if self.storage.capabilities.reads_are_immediate:
-                    if length <= MAX_IMMEDIATE_BYTES:
-                        return self.read(ref, byte_range, verify=verify)
-                    return await asyncio.to_thread(self.read, ref, byte_range, verify=verify)
-                if verify:
-                    return await asyncio.to_thread(self.read, ref, byte_range, verify=verify)
-                key = self.layout.chunk_file(ref.file)
-                try:
-                    return await self.storage.get_async(key, ref.offset + start, length)
-                except (ObjectNotFoundError, StorageError) as error:
-                    explained = await asyncio.to_thread(self._explained, ref, key, error)
-                    raise explained from error
-            case VirtualRef():
-                start, length = byte_range.resolve(ref.length)
-                return await self.virtual.read_async(ref, start, length)
+        if isinstance(ref, InlineRef):
+            return self.read(ref, byte_range)
+        start, length = byte_range.resolve(ref.length)
+        held = self._held(ref)
+        if held is not None:
+            return held[start : start + length]
+        if isinstance(ref, VirtualRef):
+            return self._keep(ref, await self.virtual.read_async(ref, start, length))
+        if length == 0:
+            return b""
+        is_immediate = self.storage.capabilities.reads_are_immediate
+        if is_immediate and length <= MAX_IMMEDIATE_BYTES:
+            return self.read(ref, byte_range, verify=verify)
+        if is_immediate or verify:
+            return await asyncio.to_thread(self.read, ref, byte_range, verify=verify)
+        key = self.layout.chunk_file(ref.file)
+        try:
+            data = await self.storage.get_async(key, ref.offset + start, length)
+        except (ObjectNotFoundError, StorageError) as error:
+            explained = await asyncio.to_thread(self._explained, ref, key, error)
+            raise explained from error
+        if self.cache is None or length <= MAX_IMMEDIATE_BYTES:
+            return self._keep(ref, data)
+        return await asyncio.to_thread(self._keep, ref, data)
+
+    def _held(self, ref: NativeRef | VirtualRef) -> bytes | None:
+        return None if self.cache is None else self.cache.find(ref)
+
+    def _keep(self, ref: NativeRef | VirtualRef, data: bytes) -> bytes:
+        """Keep what was read if it is a whole chunk; returns it."""
+        if self.cache is not None:
+            self.cache.keep(ref, data)
+        return data
 
     def _read_native(self, ref: NativeRef, start: int, length: int) -> bytes:
         key = self.layout.chunk_file(ref.file)

@@ -12,6 +12,7 @@ import msgspec
 from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
 from icefloe.files.attributes import join_document
 from icefloe.files.checksums import new_checksum
+from icefloe.files.chunk_cache import ChunkCache
 from icefloe.files.expected import (
     NOBODY,
     Referrer,
@@ -133,6 +134,12 @@ class MetadataFiles:
         snapshot = self._kept_snapshot(snapshot_id)
         return None if snapshot is None else snapshot.own_file
 
+    def chunk_cache(self) -> ChunkCache | None:
+        """Where the bytes of chunks are kept; None if none are."""
+        if self._caches.chunks.max_bytes == 0:
+            return None
+        return ChunkCache(self._caches.chunks, self._scope)
+
     def forget(self) -> None:
         """Read everything anew, after objects were deleted."""
         self._caches.clear()
@@ -181,11 +188,14 @@ class MetadataFiles:
         if not self.format.generation.keeps_logs:
             return None
         key = self.format.layout.transaction_log(snapshot_id)
-        try:
-            data = self.storage.get(key)
-        except ObjectNotFoundError:
-            return None
-        log = self.format.codec.decode_transaction_log(data, key)
+        kept = self._caches.logs.get((self._scope, snapshot_id)) if check else None
+        if kept is None:
+            try:
+                data = self.storage.get(key)
+            except ObjectNotFoundError:
+                return None
+            kept = self.format.codec.decode_transaction_log(data, key), sum_of(data)
+        log, file = kept
         if not check:
             return log
         # Who rebases needs no snapshot to read its log; one that is at hand is asked all the same.
@@ -193,8 +203,9 @@ class MetadataFiles:
         if snapshot is None and self._verify:
             snapshot = self.read_snapshot(snapshot_id)
         expected = None if snapshot is None else snapshot.log_file
-        if expected is not None and log.repaired_for != snapshot_id:
-            check_file(data, expected, "transaction log", key, Referrer(snapshot_id))
+        if expected is not None and log.repaired_for != snapshot_id and differs(file, expected):
+            raise not_expected(file, expected, "transaction log", key, Referrer(snapshot_id))
+        self._caches.logs.put((self._scope, snapshot_id), kept, log.num_changes)
         return log
 
     def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> FileSum | None:
@@ -206,7 +217,10 @@ class MetadataFiles:
             return None
         file = self.format.codec.encode_transaction_log(log)
         self._put(self.format.layout.transaction_log(snapshot_id), file)
-        return sum_of(file.data)
+        written = sum_of(file.data)
+        # Repair writes a log a second time: what is kept of it is not the first one.
+        self._caches.logs.put((self._scope, snapshot_id), (log, written), log.num_changes)
+        return written
 
     # --- manifests
 

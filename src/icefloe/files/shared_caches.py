@@ -1,4 +1,4 @@
-"""The caches of decoded metadata that all repositories of a process share.
+"""The caches of decoded metadata, and of chunks, that all repositories of a process share.
 
 Objects of a repository are written once, under ids that are random, so what was decoded once may
 serve every session of the process that reads at the same place as the same user: the scope. The
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
     from icefloe.model.manifest import Block, ManifestIndex
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
+    from icefloe.model.transaction_log import TransactionLog
     from icefloe.storage.port import Storage
 
     Scope = Hashable
@@ -38,12 +39,16 @@ class CacheBudget(NamedTuple):
     attributes: int = 16 * 1024 * 1024
     snapshot_count: int | None = None
     """No more snapshots than this, however small they are."""
+    log_changes: int = 0
+    """Changes in transaction logs: nodes and chunks."""
+    chunks: int = 0
+    """Bytes of chunks."""
 
 
 class Caches:
     """Decoded values by scope and id."""
 
-    __slots__ = ("__weakref__", "attributes", "blocks", "indexes", "snapshots")
+    __slots__ = ("__weakref__", "attributes", "blocks", "chunks", "indexes", "logs", "snapshots")
 
     def __init__(self, budget: CacheBudget) -> None:
         """Take the bytes of each kind of value."""
@@ -56,11 +61,17 @@ class Caches:
         self.attributes: ByteCache[tuple[Scope, AttributesId], list[bytes]] = ByteCache(
             budget.attributes
         )
+        self.logs: ByteCache[tuple[Scope, SnapshotId], tuple[TransactionLog, FileSum]] = ByteCache(
+            budget.log_changes
+        )
+        self.chunks: ByteCache[Hashable, bytes] = ByteCache(budget.chunks)
 
     def clear(self) -> None:
         """Keep nothing of all that."""
         for cache in (self.snapshots, self.indexes, self.blocks, self.attributes):
             cache.clear()
+        self.logs.clear()
+        self.chunks.clear()
 
 
 _pools: weakref.WeakValueDictionary[CacheBudget, Caches] = weakref.WeakValueDictionary()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
 
 
 class Move(Record, frozen=True):
@@ -36,3 +41,18 @@ class TransactionLog(Record, frozen=True):
     repaired_for: SnapshotId | None = None
     """The snapshot for which this was written a second time, so that its file has another checksum
     than the snapshot remembers; None for logs that were written with their snapshots."""
+
+    @property
+    def num_changes(self) -> int:
+        """How many nodes and chunks it names; 1 at least."""
+        named: tuple[Sized, ...] = (
+            self.new_groups,
+            self.new_arrays,
+            self.deleted_groups,
+            self.deleted_arrays,
+            self.updated_groups,
+            self.updated_arrays,
+            self.moves,
+            *self.updated_chunks.values(),
+        )
+        return max(1, sum(map(len, named)))

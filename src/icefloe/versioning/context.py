@@ -96,6 +96,7 @@ class Context:
                 self.settings.pack_bytes,
             ),
             WriteLimits(min(self.settings.max_concurrent_requests, _CHUNKS_AT_A_TIME)),
+            self.files.chunk_cache(),
         )
         self.read_limits = ReadLimits(
             self.settings.read_gap_bytes,
@@ -110,6 +111,8 @@ class Context:
             snapshots=self.settings.cached_snapshot_nodes * _BYTES_PER_NODE,
             manifests=self.settings.cached_chunk_refs * _BYTES_PER_REF,
             attributes=max(self.settings.cached_attribute_bytes, 16 * 1024 * 1024),
+            log_changes=self.settings.cached_transaction_changes,
+            chunks=self.settings.cached_chunk_bytes,
         )
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
