@@ -19,6 +19,9 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_SET = "default"
 DEFAULT_SET_SIZE = 1_000_000
+DEFAULT_SPLIT_SIZE = 32_768
+"""Of our own `default` set: a commit that changes one chunk of a huge array rewrites at most so
+many references."""
 
 MAX_SETS = 1_000
 MAX_RULES = 1_000
@@ -39,6 +42,8 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
     Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is given. The set
     named `default` takes what finds no place elsewhere: it has no limit of manifests, overflows
     nowhere, and has a size of its own if none is given (R4-29 to R4-32).
+
+    Each array is in one manifest, unless `split_size` is given (R4-14).
     """
 
     name: str
@@ -47,17 +52,30 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
     overflow_to: str | None = _AS_USUAL
     """Where arrays go that find no place here: `default`, if not given."""
     cardinality: PositiveCount | None = _AS_USUAL
-    """How many manifests the set may have; None is no limit, and 1 holds if not given."""
+    """How many manifests the set may have; None is no limit.
+
+    Not given, it is 1, or no limit in a set that splits arrays.
+    """
+    split_size: PositiveCount | None = None
+    """Split arrays that have more references than this into manifests of at most so many.
+
+    None: arrays are never split. A set that splits arrays has no limit of manifests.
+    """
 
     def __post_init__(self) -> None:
         last = self.name == DEFAULT_SET
         if self.overflow_to is _AS_USUAL:
             msgspec.structs.force_setattr(self, "overflow_to", None if last else DEFAULT_SET)
         if self.cardinality is _AS_USUAL:
-            msgspec.structs.force_setattr(self, "cardinality", None if last else 1)
+            unlimited = last or self.split_size is not None
+            msgspec.structs.force_setattr(self, "cardinality", None if unlimited else 1)
         if last and self.max_manifest_size is None and self.arrays_per_manifest is None:
             msgspec.structs.force_setattr(self, "max_manifest_size", DEFAULT_SET_SIZE)
         super().__post_init__()
+
+    def splits(self, num_refs: int) -> bool:
+        """Whether an array with so many references is split into several manifests."""
+        return self.split_size is not None and num_refs > self.split_size
 
 
 class ManifestRule(CheckedValue, frozen=True, kw_only=True):
@@ -96,14 +114,21 @@ class ManifestRule(CheckedValue, frozen=True, kw_only=True):
 
 
 DEFAULT_MANIFEST_SET = ManifestSet(name=DEFAULT_SET)
+"""What sets that users list without a `default` are completed by: as the seed says, not split."""
 
-DEFAULT_SETS = (ManifestSet(name="coordinates", max_manifest_size=50_000), DEFAULT_MANIFEST_SET)
+DEFAULT_SETS = (
+    ManifestSet(name="coordinates", max_manifest_size=50_000),
+    ManifestSet(name=DEFAULT_SET, split_size=DEFAULT_SPLIT_SIZE),
+)
 
 DEFAULT_RULES = (ManifestRule(metadata_chunks=(0, 5_000), path=".*", target="coordinates"),)
 
 
 class ChunkManifests(msgspec.Struct, frozen=True, kw_only=True):
-    """How references are packed into manifests. The defaults are those of the seed (R4-42)."""
+    """How references are packed into manifests.
+
+    The defaults are those of the seed (R4-42), but that the `default` set splits huge arrays.
+    """
 
     sets: tuple[ManifestSet, ...] = DEFAULT_SETS
     rules: tuple[ManifestRule, ...] = DEFAULT_RULES
@@ -183,6 +208,7 @@ def _check_set(each: ManifestSet, names: Collection[str], key: str) -> None:
     if (each.max_manifest_size is None) == (each.arrays_per_manifest is None):
         sizes = (each.max_manifest_size, each.arrays_per_manifest)
         refuse(key, "exactly one of max_manifest_size and arrays_per_manifest", sizes)
+    _check_split(each, key)
     if each.name == DEFAULT_SET:
         if each.cardinality is not None:
             refuse(f"{key}.cardinality", "null, since it takes all the rest", each.cardinality)
@@ -190,6 +216,16 @@ def _check_set(each: ManifestSet, names: Collection[str], key: str) -> None:
             refuse(f"{key}.overflow_to", "null, since it takes all the rest", each.overflow_to)
     elif each.overflow_to not in names:
         refuse(f"{key}.overflow_to", _one_of(names), each.overflow_to)
+
+
+def _check_split(each: ManifestSet, key: str) -> None:
+    if each.split_size is None:
+        return
+    if each.cardinality is not None:
+        refuse(f"{key}.cardinality", "null, since split_size is given", each.cardinality)
+    if each.max_manifest_size is not None and each.split_size > each.max_manifest_size:
+        expected = f"at most max_manifest_size, {each.max_manifest_size}"
+        refuse(f"{key}.split_size", expected, each.split_size)
 
 
 def _check_overflow(sets: Sequence[ManifestSet]) -> None:

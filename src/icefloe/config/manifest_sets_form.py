@@ -28,9 +28,12 @@ _SET_ALIASES = {
 
 
 def set_to_plain(each: ManifestSet) -> dict[str, Any]:
-    """A set as a plain tree, with all that holds for it: the usual values may change one day."""
+    """A set as a plain tree, with all that holds for it: the usual values may change one day.
+
+    But for `split_size`: left out, it means for ever that arrays are not split (R4-14).
+    """
     size = "max_manifest_size" if each.arrays_per_manifest is None else "arrays_per_manifest"
-    keys = (size, "overflow_to", "cardinality")
+    keys = (size, "overflow_to", "cardinality", *(("split_size",) if each.split_size else ()))
     return {each.name: {key: getattr(each, key) for key in keys}}
 
 

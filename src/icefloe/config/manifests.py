@@ -33,7 +33,8 @@ class ManifestSplittingConfig(Section):
     """Into how many chunks per dimension the manifests of large arrays are cut.
 
     The first array condition that holds decides for an array, and in it the first dimension
-    condition that holds decides for a dimension. Dimensions without one are not cut.
+    condition that holds decides for a dimension. Dimensions without one are not cut. Arrays that
+    are cut here are in no manifest set; all others are packed, and split, by their set.
     """
 
     split_sizes: SplitSizes | None = None
@@ -74,7 +75,11 @@ class ManifestConfig(Section):
     max_concurrent_manifest_fetches_during_commit: Concurrency | None = None
     """Manifests that a commit reads or writes at a time, and likewise who reads whole arrays."""
     sets: list[ManifestSet] | None = None
-    """Which manifests there are. The set `default` is there even if it is not listed."""
+    """Which manifests there are. The set `default` is there even if it is not listed.
+
+    Not given, our own sets hold, of which `default` splits arrays of more than 32,768 references.
+    Given, a set splits arrays only if it has a `split_size`.
+    """
     rules: list[ManifestRule] | None = None
     """Which arrays go to which set: the first rule that fits decides, else it is `default`.
 

@@ -12,21 +12,31 @@ from icefloe.packing.bins import pack_by_number, pack_by_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from icefloe.model.nodes import Node
+
 T = TypeVar("T")
 
 
 class Item(Record, Generic[T], frozen=True):
-    """What is packed as a whole: the references of an array, or of one tile of it."""
+    """What is packed as a whole: the references of an array."""
 
     content: T
     node_id: NodeId
     path: str
-    size: int
-    """Chunks of the grid that it stands for: an upper bound of its references."""
     metadata_chunks: int
-    """Chunks of the whole array's grid (H-39)."""
+    """Chunks of the array's grid (H-39), which sets are filled by (R4-66)."""
     initialized_chunks: int
-    """Chunks that the whole array has."""
+    """Chunks that the array has."""
+
+    @classmethod
+    def of(cls, content: T, node: Node, num_refs: int) -> Item[T]:
+        """An array that has so many references.
+
+        It has at least as many chunks in its grid, also if that is of a kind we do not know.
+        """
+        assert node.array is not None
+        grid = node.array.num_chunks or 0
+        return cls(content, node.id, node.path, max(grid, num_refs), num_refs)
 
 
 class Standing(Record, frozen=True):
@@ -38,7 +48,7 @@ class Standing(Record, frozen=True):
 
 
 class PlannedManifest(Record, Generic[T], frozen=True):
-    """A manifest to write."""
+    """A manifest to write; several, if it is one array that the set splits."""
 
     set_name: str
     items: tuple[Item[T], ...]
@@ -112,6 +122,17 @@ def apply_rules(item: Item[T], config: ChunkManifests) -> str:
     return DEFAULT_SET
 
 
+def set_for(item: Item[T], config: ChunkManifests) -> ManifestSet:
+    """The first set, from where the rules send an item, that its size allows.
+
+    If that one is full, the item still goes on.
+    """
+    each = config.set_named(apply_rules(item, config))
+    while not _fits(each, item) and each.overflow_to is not None:
+        each = config.set_named(each.overflow_to)
+    return each
+
+
 def in_overflow_order(sets: Sequence[ManifestSet]) -> list[ManifestSet]:
     """Sets so that overflow goes to a later one; otherwise as configured (R4-61, R4-69)."""
     feeds: Mapping[str, int] = {
@@ -183,14 +204,23 @@ def _by_fit(
     each: ManifestSet, candidates: Sequence[Item[T]]
 ) -> tuple[list[Item[T]], list[list[Item[T]]], list[Item[T]]]:
     """Items that fit into a manifest of the set, those that get one alone, and those that go on."""
+    placeable, alone, overflow = [], [], []
+    for item in candidates:
+        if each.splits(item.initialized_chunks):
+            alone.append([item])
+        elif _fits(each, item):
+            placeable.append(item)
+        elif each.overflow_to is None:
+            alone.append([item])
+        else:
+            overflow.append(item)
+    return placeable, alone, overflow
+
+
+def _fits(each: ManifestSet, item: Item[T]) -> bool:
+    """Whether a set can take an item: whole, or split."""
     limit = each.max_manifest_size
-    if limit is None:
-        return list(candidates), [], []
-    fitting = [item for item in candidates if item.size <= limit]
-    too_large = [item for item in candidates if item.size > limit]
-    if each.overflow_to is None:
-        return fitting, [[item] for item in too_large], []
-    return fitting, [], too_large
+    return limit is None or _size(item) <= limit or each.splits(item.initialized_chunks)
 
 
 def _pack(each: ManifestSet, items: Sequence[Item[T]]) -> list[list[Item[T]]]:
@@ -201,4 +231,4 @@ def _pack(each: ManifestSet, items: Sequence[Item[T]]) -> list[list[Item[T]]]:
 
 
 def _size(item: Item[T]) -> int:
-    return item.size
+    return item.metadata_chunks

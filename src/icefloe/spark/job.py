@@ -24,6 +24,7 @@ from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
 from icefloe.model.record import Record
+from icefloe.packing.splits import possible_split
 from icefloe.spark import linking
 from icefloe.spark.grid import Grid, suitable_task_bytes
 from icefloe.spark.references import WrittenChunks, from_table, joined
@@ -32,7 +33,6 @@ from icefloe.spark.tables.wanted_statistics import wanted_arrays
 from icefloe.spark.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.worker import SessionSpec
 from icefloe.spark.written_statistics import WrittenStatistics
-from icefloe.versioning.manifest_writer import tiling_of
 from icefloe.versioning.repository import Repository
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icefloe.model.chunk_index import Box
+    from icefloe.packing.tiles import Tiling
     from icefloe.spark.grid import Piece, Target
     from icefloe.spark.tables.wanted_statistics import Wanted
     from icefloe.spark.tasks import Work
@@ -266,7 +267,7 @@ class Job:
         items: Sequence[Any],
         shared: Any,
         expected: Sequence[Sequence[Piece]] | None,
-        tilings: dict[str, tuple[int | None, ...]],
+        tilings: dict[str, Tiling],
     ) -> Results:
         """Like `run`, but executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
@@ -280,7 +281,8 @@ class Job:
                 f"{results.totals.chunks}; nothing was committed"
             )
         self.count(results)
-        todo = linking.tile_tasks(results, tilings)
+        settings = Settings.from_config(self.session.config)
+        todo = linking.tile_tasks(self.session, settings, results, tilings)
         # A manifest takes a fraction of a second: some of them share a task.
         each = max(1, len(todo) // (4 * parallelism(self.spark)))
         groups = [todo[start : start + each] for start in range(0, len(todo), each)]
@@ -289,16 +291,16 @@ class Job:
         linking.check_counts(results, tilings, found)
         return results
 
-    def _tilings(self) -> dict[str, tuple[int | None, ...]]:
-        """How arrays are cut whose manifests are several, and can be written by tasks."""
+    def _tilings(self) -> dict[str, Tiling]:
+        """How arrays are cut whose manifests may be several, and can be written by tasks."""
         settings = Settings.from_config(self.session.config)
         found = {}
         for path in self.session.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
-                tiling = tiling_of(node, settings)
-                if not tiling.is_whole and self.session.can_link(path):
-                    found[path] = tiling.shape
+                split = possible_split(node, settings)
+                if split is not None and self.session.can_link(path):
+                    found[path] = split.tiling
         return found
 
     def _tasks(self, work: Work, items: Sequence[Any], shared: Any, more: str = "") -> Results:
@@ -375,8 +377,9 @@ def grid_of(session: Session, path: str) -> Grid:
     import zarr
 
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
-    tiling = tiling_of(node, Settings.from_config(session.config))
-    return Grid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tiling.shape)
+    split = possible_split(node, Settings.from_config(session.config))
+    tile_shape = (None,) * array.rank if split is None else split.tiling.shape
+    return Grid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tile_shape)
 
 
 # --- taking over what tasks wrote

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from icefloe.errors import InvalidInputError
 from icefloe.model.manifest_edits import with_arrays
 from icefloe.model.zarr_document import parse_document
-from icefloe.packing import tiles
 from icefloe.packing.plan import Item, apply_rules
 
 if TYPE_CHECKING:
@@ -106,12 +105,12 @@ class InPlaceWriter:
             path = columns.paths[row]
             grid = self._grid(columns, row, grids)
             size = count if grid is None else max(grid, count)
-            if size > tiles.MAX_TILE_REFS and grid is not None:
+            if target.splits(count):
                 return False
             key = (path if by_path or "\n" in path else "", size, count)
             name = judged.get(key)
             if name is None:
-                item = Item(None, columns.id_at(row), path, size, size, count)
+                item = Item(None, columns.id_at(row), path, size, count)
                 name = judged[key] = apply_rules(item, config)
             if name != target.name:
                 return False

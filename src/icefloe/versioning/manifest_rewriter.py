@@ -1,8 +1,8 @@
-"""Writes all manifests of a snapshot anew, packed and cut as the present configuration says.
+"""Writes all manifests of a snapshot again, packed and split as the present configuration says.
 
-Memory is bounded. Arrays that are cut into tiles are read one old manifest at a time, and a tile is
-written as soon as it is complete; only tiles that wait for more are held. Other arrays are read
-when the manifest that they go into is written.
+Memory is bounded. Arrays that are split are read one old manifest at a time, and a new one is
+written as soon as it is complete; only what waits for more is held. Other arrays are read when the
+manifest that they go into is written.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.packing.plan import Item, plan_manifests
+from icefloe.packing.splits import split_in, split_of
+from icefloe.versioning.array_parts import corners
 from icefloe.versioning.chunk_batches import ArrayReader
-from icefloe.versioning.manifest_writer import tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
+    from icefloe.packing.splits import Split
     from icefloe.packing.tiles import Tiling
 
-_TILES_AT_ONCE = 4
+_PIECES_AT_ONCE = 4
 
 
 def rewrite_manifests(files: MetadataFiles, base: Snapshot, settings: Settings) -> Snapshot:
@@ -57,11 +61,11 @@ class _Rewriter:
         arrays = [node for node in self._base.nodes if node.is_array and node.manifests]
         whole: list[Node] = []
         for node in arrays:
-            tiling = tiling_of(node, self._settings)
-            if tiling.is_whole:
+            split = split_of(node, self._settings, self._count(node))
+            if split is None:
                 whole.append(node)
             else:
-                self._write_tiles(node, tiling)
+                self._write_split(node, split)
         self._write_whole(whole)
         rewritten = {node.id for node in arrays}
         nodes = [self._moved(node) if node.id in rewritten else node for node in self._base.nodes]
@@ -78,23 +82,27 @@ class _Rewriter:
 
     def _write_whole(self, nodes: Sequence[Node]) -> None:
         plan = plan_manifests(
-            [self._item(node) for node in nodes],
+            [Item.of(node, node, self._count(node)) for node in nodes],
             (),
             self._settings.chunk_manifests,
             lambda _: (),
         )
-        jobs = [(m.set_name, [item.content for item in m.items]) for m in plan.manifests]
+        jobs = []
+        for planned in plan.manifests:
+            each = self._settings.chunk_manifests.set_named(planned.set_name)
+            item = planned.items[0]
+            split = split_in(each, item.content) if each.splits(item.initialized_chunks) else None
+            if split is None:
+                jobs.append((planned.set_name, [item.content for item in planned.items]))
+            else:
+                self._write_split(item.content, split)
         written = self._files.in_parallel(lambda job: self._write_packed(*job), jobs)
         for info, refs in written:
             if info is not None:
                 self._record(info, refs)
 
-    def _item(self, node: Node) -> Item[Node]:
-        assert node.array is not None
-        count = ArrayReader(self._base, self._chunks, node, None).count()
-        grid = node.array.num_chunks
-        size = count if grid is None else max(grid, count)
-        return Item(node, node.id, node.path, size, size, count)
+    def _count(self, node: Node) -> int:
+        return ArrayReader(self._base, self._chunks, node, None).count()
 
     def _write_packed(
         self, set_name: str, nodes: Sequence[Node]
@@ -108,38 +116,51 @@ class _Rewriter:
             return None, parts
         return self._files.write_manifest(parts, set_name, self._numbers), parts
 
-    # --- arrays that are cut
+    # --- arrays that are split
 
-    def _write_tiles(self, node: Node, tiling: Tiling) -> None:
-        tiles = self._tiles(node, tiling)
-        while some := list(islice(tiles, _TILES_AT_ONCE)):
+    def _write_split(self, node: Node, split: Split) -> None:
+        pieces = self._pieces(node, split.tiling)
+        while some := list(islice(pieces, _PIECES_AT_ONCE)):
             infos = self._files.in_parallel(
-                lambda tile: self._files.write_manifest([(node.id, tile)], "", self._numbers), some
+                lambda piece: self._files.write_manifest(
+                    [(node.id, piece)], split.set_name, self._numbers
+                ),
+                some,
             )
-            for info, tile in zip(infos, some, strict=True):
-                self._record(info, [(node.id, tile)])
+            for info, piece in zip(infos, some, strict=True):
+                self._record(info, [(node.id, piece)])
 
-    def _tiles(self, node: Node, tiling: Tiling) -> Iterator[ArrayChunks]:
-        """The new tiles of an array, each when no old manifest that is left can have more of it."""
-        lower = np.array([ref.extents.lower for ref in node.manifests], dtype=np.int64)
-        upper = np.array([ref.extents.upper for ref in node.manifests], dtype=np.int64)
-        low, high = tiling.tiles_of(lower), tiling.tiles_of(upper - 1)
-        pending: dict[tuple[int, ...], list[ArrayChunks]] = {}
-        complete_at: dict[int, list[tuple[int, ...]]] = {}
-        for number, ref in enumerate(node.manifests):
+    def _pieces(self, node: Node, tiling: Tiling) -> Iterator[ArrayChunks]:
+        """New pieces of an array, each when no old manifest that is left can have more of it."""
+        of_refs = self._parts(node, tiling)
+        last = {part: at for at, parts in enumerate(of_refs) for part in parts.tolist()}
+        pending: dict[int, list[ArrayChunks]] = {}
+        for at, (ref, parts) in enumerate(zip(node.manifests, of_refs, strict=True)):
             old = self._chunks.merged(node, [ref])
-            for piece in [] if old is None else tiling.cut(old):
-                corner = np.array([piece.index.box.lower], dtype=np.int64)
-                tile = tiling.tiles_of(corner)[0]
-                key = tuple(tile.tolist())
-                if key not in pending:
-                    pending[key] = []
-                    reaching = np.flatnonzero(((low <= tile) & (tile <= high)).all(axis=1))
-                    last = max(number, *reaching.tolist())
-                    complete_at.setdefault(last, []).append(key)
-                pending[key].append(piece)
-            for key in complete_at.pop(number, ()):
-                yield ArrayChunks.merge(pending.pop(key))
+            if old is None:
+                continue
+            numbers = parts[np.append(True, np.diff(parts) != 0)].tolist()
+            for part, piece in zip(numbers, tiling.cut(old, parts), strict=True):
+                pending.setdefault(part, []).append(piece)
+                if last[part] == at:
+                    yield ArrayChunks.merge(pending.pop(part))
+
+    def _parts(self, node: Node, tiling: Tiling) -> list[npt.NDArray[np.int64]]:
+        """The new parts of the tiles that each old manifest has references in."""
+        tiles, counts = [], []
+        for ref in node.manifests:
+            lower, upper = corners([ref.extents])
+            start = tiling.tiles_of(lower)
+            if (start == tiling.tiles_of(upper - 1)).all():
+                tiles.append(start)
+                counts.append(np.array([ref.num_refs]))
+                continue
+            old = self._chunks.merged(node, [ref])
+            found = (start[:0], np.empty(0, np.int64)) if old is None else tiling.counted(old.index)
+            tiles.append(found[0])
+            counts.append(found[1])
+        numbers = tiling.parts_of(np.concatenate(tiles), np.concatenate(counts))
+        return np.split(numbers, np.cumsum(list(map(len, tiles)))[:-1])
 
     def _record(self, info: ManifestFileInfo, parts: Sequence[tuple[NodeId, ArrayChunks]]) -> None:
         self._infos.append(info)

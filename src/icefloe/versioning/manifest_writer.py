@@ -1,7 +1,7 @@
 """Writes the manifests of a commit: merges edits into the parts that they touch, packs, links.
 
-Cost follows the change: of a huge array only the tiles with edits are read and written, and only
-manifests that share something with them are packed anew (R4-05, R4-09).
+Cost follows the change: of an array that is split only the parts with edits are read and written,
+and only manifests that share something with them are packed again (R4-05, R4-09).
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, Node
 from icefloe.model.record import Record
-from icefloe.packing.plan import Item, Standing, closure, plan_manifests
-from icefloe.packing.tiles import Tiling
+from icefloe.packing.plan import Item, PlannedManifest, Standing, closure, plan_manifests
+from icefloe.packing.splits import Split, split_in, split_of
+from icefloe.versioning.array_parts import ArrayMerger, corners, in_the_way, reached_by
 from icefloe.versioning.in_place import InPlaceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.files.snapshot_chunks import SnapshotChunks
-    from icefloe.model.chunk_index import Box
     from icefloe.model.snapshot import Snapshot
+    from icefloe.packing.tiles import Tiling
 
 
 class Part(Record, frozen=True, eq=False):
@@ -81,8 +80,10 @@ class ManifestWriter:
         self._dropped: dict[NodeId, set[ManifestId]] = {}
         self._whole: list[Part] = []
         """New references of arrays that are packed as a whole."""
-        self._tiles: list[Part] = []
-        """New references of tiles, each of which gets a manifest of its own."""
+        self._alone: list[tuple[str, Part]] = []
+        """New references that get a manifest of their own, with the set that it belongs to."""
+        self._splits: dict[NodeId, Split | None] = {}
+        """How edited arrays are split."""
         self._linked: dict[NodeId, list[LinkedTile]] = {}
         """Tiles whose manifests are written already."""
 
@@ -95,28 +96,46 @@ class ManifestWriter:
         seen = self._add_neighbours()
         plan = plan_manifests(
             [self._item(part) for part in self._whole],
-            [
-                Standing(info.id, info.set_name, info.num_chunk_refs)
-                for info in self._base.manifests
-                if info.id not in seen and info.set_name
-            ],
+            self._standing(seen),
             self._settings.chunk_manifests,
             lambda manifest_id: [self._item(part) for part in self._taken_in_again(manifest_id)],
         )
-        todo = [
-            *((m.set_name, [item.content for item in m.items]) for m in plan.manifests),
-            *(("", [part]) for part in self._tiles),
-        ]
+        todo = [job for planned in plan.manifests for job in self._jobs(planned)]
+        todo += [(set_name, [part]) for set_name, part in self._alone]
         infos = self._files.in_parallel(lambda job: self._write_one(*job), todo)
         refs = self._new_refs(todo, infos)
         linked = [tile.info for tiles in self._linked.values() for tile in tiles]
         return WrittenManifests([*infos, *linked], refs, self._touched)
 
+    def _standing(self, seen: Container[ManifestId]) -> list[Standing]:
+        """Manifests of sets with a limit, as far as the commit has no reason to rewrite them.
+
+        Those of an array that was split under another configuration are left alone.
+        """
+        limited = {s.name for s in self._settings.chunk_manifests.sets if s.cardinality is not None}
+        return [
+            Standing(info.id, info.set_name, info.num_chunk_refs)
+            for info in self._base.manifests
+            if info.set_name in limited and info.id not in seen and not self._is_piece(info.id)
+        ]
+
+    def _jobs(self, planned: PlannedManifest[Part]) -> list[tuple[str, list[Part]]]:
+        """What goes into a planned manifest, or into several if it is an array to be split."""
+        parts = [item.content for item in planned.items]
+        each = self._settings.chunk_manifests.set_named(planned.set_name)
+        if each.splits(len(parts[0].chunks)):
+            (part,) = parts
+            split = split_in(each, self._node(part.node_id))
+            if split is not None:
+                pieces = split.tiling.cut(part.chunks)
+                return [(each.name, [Part(part.node_id, piece)]) for piece in pieces]
+        return [(each.name, parts)]
+
     def _write_in_place(self) -> WrittenManifests | None:
         """Write one manifest for another, if that is all that there is to do."""
         dropped = set().union(*self._dropped.values())
         edited = {part.node_id: part.chunks for part in self._whole}
-        if self._tiles or self._linked or len(dropped) != 1 or len(edited) != len(self._whole):
+        if self._alone or self._linked or len(dropped) != 1 or len(edited) != len(self._whole):
             return None
         if any(each != dropped for each in self._dropped.values()) or len(edited) != len(
             self._dropped
@@ -135,64 +154,33 @@ class ManifestWriter:
     def _add_edited(self) -> None:
         """Take the new references of edited arrays."""
         prepare_tables(self._changes.chunks.values())
-        for node_id, tiles in self._changes.linked.items():
+        merger = ArrayMerger(self._files, self._chunks, self._settings)
+        for node_id in {**self._changes.linked, **self._changes.chunks}:
             node = self._changes.by_id(node_id)
-            if node is not None:
-                self._link(node, tiles)
-        for node_id, own in self._changes.chunks.items():
-            node = self._changes.by_id(node_id)
-            if node is None or own.is_empty:
+            own = self._changes.chunks.get(node_id)
+            linked = self._changes.linked.get(node_id, ())
+            if node is None or not (linked or (own is not None and not own.is_empty)):
                 continue
-            edits = self._with_tiles_below(node, own)
-            replaced = self._dropped.get(node_id, set())
-            refs = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in replaced]
-            tiling = self._tiling(node)
-            affected = _affected(edits, tiling, refs)
-            while True:
-                old = self._chunks.merged(node, affected)
-                new = edits.apply(old)
-                pieces = [] if new is None else tiling.cut(new)
-                dropped = {ref.manifest_id for ref in affected}
-                more = _in_the_way(pieces, [ref for ref in refs if ref.manifest_id not in dropped])
-                if not more:
-                    break
-                affected += more
-            # Tiles that were taken apart, too: as they say, with what is gone and no more.
-            index = touched_together(own, self._changes.linked.get(node_id, ()), old)
+            assert node.array is not None
+            edits = ChunkEdits(node.array.rank) if own is None else own
+            merged = merger.merge(node, edits, self._base_refs(node_id), linked)
+            index = touched_together(edits, linked, merged.old)
             if index is not None:
                 self._touched[node_id] = index
-            self._dropped[node_id] = dropped | replaced
-            (self._whole if tiling.is_whole else self._tiles).extend(
-                Part(node_id, piece) for piece in pieces
-            )
+            self._splits[node_id] = merged.split
+            self._dropped[node_id] = merged.dropped
+            if merged.linked:
+                self._linked[node_id] = merged.linked
+            self._add(node, merged.pieces)
 
-    def _link(self, node: Node, tiles: Sequence[LinkedTile]) -> None:
-        self._linked[node.id] = list(tiles)
-        self._dropped[node.id] = {each for tile in tiles for each in tile.replaced}
-        index = touched_in(tiles)
-        if index is not None:
-            self._touched[node.id] = index
-
-    def _with_tiles_below(self, node: Node, edits: ChunkEdits) -> ChunkEdits:
-        """Edits over linked tiles that they reach into: those are taken apart and written anew."""
-        tiles = self._linked.get(node.id)
-        touched = edits.touched(None)
-        if not tiles or touched is None:
-            return edits
-        tiling = self._tiling(node)
-        lower, upper = _corners([tile.extents for tile in tiles])
-        hit = tiling.touched(lower, upper, tiling.distinct(touched.coords()))
-        if not hit.any():
-            return edits
-        below = ChunkEdits(edits.rank)
-        for row in np.flatnonzero(hit).tolist():
-            below.set_many(linked_chunks(self._files, node, tiles[row]))
-        self._link(node, [tile for row, tile in enumerate(tiles) if not hit[row]])
-        taken = [tiles[row] for row in np.flatnonzero(hit).tolist()]
-        # What they replaced is in them, so that it is not read again.
-        self._dropped[node.id] |= {each for tile in taken for each in tile.replaced}
-        below.absorb(edits)
-        return below
+    def _add(self, node: Node, pieces: Iterable[ArrayChunks]) -> None:
+        """Take new references of an array, one piece for each manifest."""
+        split = self._split(node)
+        parts = [Part(node.id, piece) for piece in pieces]
+        if split is None:
+            self._whole += parts
+        else:
+            self._alone += [(split.set_name, part) for part in parts]
 
     def _add_neighbours(self) -> set[ManifestId]:
         """Take what shares a manifest with edited or deleted arrays; returns those manifests.
@@ -207,28 +195,29 @@ class ManifestWriter:
             node = self._changes.by_id(node_id)
             if node is not None:
                 dropped = self._dropped.get(node_id, set())
-                self._whole += self._rewritten(node, seen - dropped)
+                self._rewrite(node, seen - dropped)
         return seen
 
-    def _rewritten(self, node: Node, manifests: Container[ManifestId]) -> list[Part]:
-        """What an array has in some manifests, to be packed anew; tiles are taken at once."""
-        refs = [ref for ref in self._base_refs(node.id) if ref.manifest_id in manifests]
-        self._dropped.setdefault(node.id, set()).update(ref.manifest_id for ref in refs)
+    def _rewrite(self, node: Node, manifests: Container[ManifestId]) -> None:
+        """Take what an array has in some manifests, to be packed again."""
+        dropped = self._dropped.setdefault(node.id, set())
+        refs = [
+            ref
+            for ref in self._base_refs(node.id)
+            if ref.manifest_id in manifests and ref.manifest_id not in dropped
+        ]
+        dropped.update(ref.manifest_id for ref in refs)
         chunks = self._chunks.merged(node, refs)
-        if chunks is None:
-            return []
-        tiling = self._tiling(node)
-        if tiling.is_whole:
-            return [Part(node.id, chunks)]
-        self._tiles += [Part(node.id, piece) for piece in tiling.cut(chunks)]
-        return []
+        if chunks is not None:
+            split = self._split(node)
+            self._add(node, [chunks] if split is None else split.tiling.cut(chunks))
 
     def _manifests_of(self, node_id: NodeId) -> Iterable[ManifestId]:
         """Manifests that change if a node does."""
         if node_id in self._dropped:
             return self._dropped[node_id]
         node = self._changes.by_id(node_id)
-        if node is not None and not self._tiling(node).is_whole:
+        if node is not None and self._split(node) is not None:
             return ()
         return [ref.manifest_id for ref in self._base_refs(node_id)]
 
@@ -241,31 +230,28 @@ class ManifestWriter:
         ]
 
     def _taken_in_again(self, manifest_id: ManifestId) -> list[Part]:
-        """What a standing manifest holds, to be packed anew."""
-        parts = []
-        for node_id in self._members_of(manifest_id):
-            node = self._changes.by_id(node_id)
-            assert node is not None
-            manifests = {manifest_id}
-            if self._tiling(node).is_whole:
-                manifests |= self._tiles_of(node_id)
-            parts += self._rewritten(node, manifests)
-        return parts
+        """What a standing manifest holds, to be packed again.
 
-    def _tiles_of(self, node_id: NodeId) -> set[ManifestId]:
-        """Manifests that hold nothing but a tile of an array, from when it was cut."""
-        in_sets = {info.id for info in self._base.manifests if info.set_name}
-        manifests = {ref.manifest_id for ref in self._base_refs(node_id)} - in_sets
-        return {each for each in manifests if self._members_of(each) == [node_id]}
+        With it, all that an array has elsewhere which is not split any more.
+        """
+        start = len(self._whole)
+        for node_id in self._members_of(manifest_id):
+            node = self._node(node_id)
+            manifests = {manifest_id}
+            if self._split(node) is None:
+                others = {ref.manifest_id for ref in self._base_refs(node_id)}
+                manifests |= {each for each in others if self._is_piece(each)}
+            self._rewrite(node, manifests)
+        taken, self._whole = self._whole[start:], self._whole[:start]
+        return taken
+
+    def _is_piece(self, manifest_id: ManifestId) -> bool:
+        """Whether a manifest of the base holds nothing but a piece of a split array."""
+        members = self._members_of(manifest_id)
+        return len(members) == 1 and len(self._base_refs(members[0])) > 1
 
     def _item(self, part: Part) -> Item[Part]:
-        node = self._changes.by_id(part.node_id)
-        assert node is not None
-        assert node.array is not None
-        count = len(part.chunks)
-        grid = node.array.num_chunks
-        size = count if grid is None else max(grid, count)
-        return Item(part, part.node_id, node.path, size, size, count)
+        return Item.of(part, self._node(part.node_id), len(part.chunks))
 
     # --- writing
 
@@ -303,48 +289,16 @@ class ManifestWriter:
         node = self._base.nodes.by_id(node_id)
         return () if node is None else node.manifests
 
-    def _tiling(self, node: Node) -> Tiling:
-        return tiling_of(node, self._settings)
+    def _node(self, node_id: NodeId) -> Node:
+        node = self._changes.by_id(node_id)
+        assert node is not None
+        return node
 
-
-def tiling_of(node: Node, settings: Settings) -> Tiling:
-    """How an array is cut under a configuration."""
-    array = node.array
-    assert array is not None
-    if not settings.splitting.split_sizes:
-        return Tiling.for_array(array.grid_shape, (None,) * array.rank)
-    names = array.dimension_names or (None,) * array.rank
-    sizes = settings.splitting.sizes_for(node.path, names)
-    return Tiling.for_array(array.grid_shape, sizes)
-
-
-def _affected(edits: ChunkEdits, tiling: Tiling, refs: Sequence[ManifestRef]) -> list[ManifestRef]:
-    """The parts of an array that edits reach into."""
-    if edits.cleared or tiling.is_whole or not refs:
-        return list(refs)
-    index = edits.touched(None)
-    if index is None:
-        return []
-    lower, upper = _corners([ref.extents for ref in refs])
-    hit = tiling.touched(lower, upper, tiling.distinct(index.coords()))
-    return [refs[row] for row in np.flatnonzero(hit).tolist()]
-
-
-def _in_the_way(pieces: Sequence[ArrayChunks], refs: Sequence[ManifestRef]) -> list[ManifestRef]:
-    """Parts whose extents would overlap new ones, as happens where an older cut was another."""
-    if not pieces or not refs:
-        return []
-    lower, upper = _corners([ref.extents for ref in refs])
-    hit = np.zeros(len(refs), dtype=np.bool_)
-    for piece in pieces:
-        low, high = np.array([piece.index.box.lower, piece.index.box.upper], dtype=np.int64)
-        hit |= ((lower < high) & (upper > low)).all(axis=1)
-    return [refs[row] for row in np.flatnonzero(hit).tolist()]
-
-
-def _corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
-    """Lower and upper corners of boxes: shape (2, n, rank)."""
-    return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)
+    def _split(self, node: Node) -> Split | None:
+        """How an array is split: as its edits need it, or as it is."""
+        if node.id not in self._splits:
+            self._splits[node.id] = split_of(node, self._settings, node.num_refs)
+        return self._splits[node.id]
 
 
 def touched_together(
@@ -358,55 +312,70 @@ def touched_together(
     return index.union(linked)
 
 
-def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayChunks:
-    """The references in the manifest of a linked tile."""
-    assert node.array is not None
-    manifest = files.manifest(tile.info.id, tile.info.size_bytes, tile.info.checksum)
-    chunks = manifest.array(node.id, node.array.rank)
-    assert chunks is not None, "a tile that is linked has references"
-    return chunks
-
-
 def write_tiles(
     files: MetadataFiles,
     base: Snapshot,
     chunks: SnapshotChunks,
     node: Node,
     edits: ChunkEdits,
-    settings: Settings,
+    split: Split,
 ) -> list[LinkedTile] | None:
-    """Write the manifests of the tiles that edits touch; `node` is as in the base, or new.
+    """Write the manifests of the parts of an array that edits touch.
 
-    None if that cannot be done apart from the rest of the array: it is not cut, was cut in
-    another way, or a tile would be left without references.
+    `node` is as in the base, or new. None if that cannot be done apart from the rest of the array:
+    it was split in another way, or a part would be left without references.
     """
-    tiling = tiling_of(node, settings)
     touched = edits.touched(None)
-    if tiling.is_whole or edits.cleared or touched is None:
+    if edits.cleared or touched is None:
         return None
-    affected = _affected(edits, tiling, node.manifests)
-    if affected:
-        lower, upper = _corners([ref.extents for ref in affected])
-        if (tiling.tiles_of(lower) != tiling.tiles_of(upper - 1)).any():
-            return None
-    new = edits.apply(chunks.merged(node, affected))
-    pieces = [] if new is None else tiling.cut(new)
-    places = touched.coords()
-    if len(tiling.distinct(places)) != len(pieces):
+    tiling = split.tiling
+    replaced = reached_by(tiling, touched, node.manifests)
+    new = edits.apply(chunks.merged(node, replaced))
+    if new is None:
         return None
-    # Without a base and deletions, what is in a tile is what was touched, and mostly a box.
-    is_plain = not affected and new is not None and len(new) == len(touched)
+    parts = _PartNumbers(tiling, new, touched, replaced)
+    pieces = tiling.cut(new)
+    others = [ref for ref in node.manifests if ref not in replaced]
+    if not parts.are_apart or in_the_way(pieces, others):
+        return None
     numbers = other_numbers(base)
-    found = []
-    for piece in pieces:
-        tile = tiling.tiles_of(np.array([piece.index.box.lower]))
-        index = piece.index
-        if not is_plain:
-            index = ChunkIndex.from_coords(places[(tiling.tiles_of(places) == tile).all(axis=1)])[0]
-        replaced: tuple[ManifestId, ...] = ()
-        if affected:
-            inside = (tiling.tiles_of(lower) == tile).all(axis=1)
-            replaced = tuple(affected[row].manifest_id for row in np.flatnonzero(inside).tolist())
-        info = files.write_manifest([(node.id, piece)], "", numbers)
-        found.append(LinkedTile(info, piece.index.box, index, replaced))
-    return found
+    tiles = []
+    for number, piece in enumerate(pieces):
+        info = files.write_manifest([(node.id, piece)], split.set_name, numbers)
+        tiles.append(LinkedTile(info, piece.index.box, *parts.at(number)))
+    return tiles
+
+
+class _PartNumbers:
+    """Which chunks of an array were touched in each of its parts, and which manifests had them."""
+
+    def __init__(
+        self,
+        tiling: Tiling,
+        new: ArrayChunks,
+        touched: ChunkIndex,
+        replaced: Sequence[ManifestRef],
+    ) -> None:
+        self._replaced = replaced
+        self._touched = touched
+        self._places = touched.coords()
+        tiles, counts = tiling.counted(new.index)
+        lower, upper = corners([ref.extents for ref in replaced]).reshape(2, -1, new.index.rank)
+        tables = [tiles, *map(tiling.tiles_of, (self._places, lower, upper - 1))]
+        sizes = np.cumsum(list(map(len, tables)))
+        counts = np.append(counts, np.zeros(sizes[-1] - len(tiles), dtype=np.int64))
+        numbers = tiling.parts_of(np.concatenate(tables), counts)
+        of_new, self._of_places, self._starts, self._ends = np.split(numbers, sizes[:-1])
+        self.are_apart = bool(
+            len(np.unique(of_new)) == len(np.unique(numbers)) and (self._starts == self._ends).all()
+        )
+        """Whether all parts have references, and each old manifest is in one of them."""
+
+    def at(self, number: int) -> tuple[ChunkIndex, tuple[ManifestId, ...]]:
+        """What was touched in a part, and which manifests it replaces."""
+        places = self._places[self._of_places == number]
+        index = self._touched
+        if len(places) < len(index):
+            index = ChunkIndex.from_coords(places)[0]
+        rows = np.flatnonzero(self._starts == number).tolist()
+        return index, tuple(self._replaced[row].manifest_id for row in rows)

@@ -15,8 +15,8 @@ import numpy as np
 from icefloe.errors import FormatError, ObjectNotFoundError, SessionStateError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
+from icefloe.versioning.array_parts import linked_chunks
 from icefloe.versioning.doomed import running_collections
-from icefloe.versioning.manifest_writer import linked_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

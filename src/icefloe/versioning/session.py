@@ -12,6 +12,7 @@ from icefloe.changes.needed_groups import fill_groups
 from icefloe.errors import ForkSessionError, InvalidInputError, InvalidTypeError
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.nodes import NodeTable
+from icefloe.packing.splits import possible_split
 from icefloe.versioning.async_twin import async_twin
 from icefloe.versioning.commit import touched_chunks
 from icefloe.versioning.committing import CommittedTree
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
+    from icefloe.packing.splits import Split
     from icefloe.versioning.context import Context
     from icefloe.zarr_store.store import IcefloeStore
 
@@ -326,25 +328,28 @@ class ForkSession(Session):
         """What another part gave to `put_object`."""
         return self._context.storage.get(self._context.format.layout.chunk_file(place))
 
-    def written_tiles(self, path: str) -> list[LinkedTile] | None:
-        """Write the manifests of the tiles of an array that were edited, for `link_tiles`.
+    def written_tiles(self, path: str, split: Split | None = None) -> list[LinkedTile] | None:
+        """Write the manifests of the parts of an array that were edited, for `link_tiles`.
 
-        None if they must be written with the rest of the array (see `write_tiles`), or by the
-        commit (see `can_link`).
+        Args:
+            path: The array.
+            split: How it is split; by default, as if it had all chunks of its grid.
+
+        Returns:
+            None if they must be written with the rest of the array (see `write_tiles`), or by the
+            commit (see `can_link`).
         """
         with self._lock:
             if not self.can_link(path):
                 return None
-            self._packs.write_all()
             node = self._view.array(path)
+            split = split or possible_split(node, self._context.settings)
+            if split is None:
+                return None
+            self._packs.write_all()
             edits = self._changes.edits(node)
             tiles = write_tiles(
-                self._context.files,
-                self._snapshot,
-                self._view.chunks,
-                node,
-                edits,
-                self._context.settings,
+                self._context.files, self._snapshot, self._view.chunks, node, edits, split
             )
             self._context.storage.sync()
             return tiles

@@ -10,7 +10,7 @@ from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.linked import meeting
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.manifest import ArrayChunks
-from icefloe.versioning.manifest_writer import linked_chunks
+from icefloe.versioning.array_parts import linked_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

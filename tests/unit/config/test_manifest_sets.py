@@ -7,6 +7,7 @@ import logging
 import pickle
 
 import pytest
+from msgspec.structs import replace
 
 from icefloe.config import (
     ChunkManifests,
@@ -24,65 +25,7 @@ from icefloe.config import (
 )
 from icefloe.config.manifest_sets import MAX_RULES, MAX_SETS
 from icefloe.errors import FormatError, InvalidInputError
-
-# The two documents of the seed (R4-21 to R4-42), without its comments.
-EXAMPLE = """
-chunk-manifests:
-  sets:
-    - coord1:
-        max-manifest-size: 10000
-        arrays-per-manifest: null
-        overflow-to: coord2
-        cardinality: 2
-    - coord2:
-        max-manifest-size: 10000
-    - big-array:
-        max-manifest-size: null
-        arrays-per-manifest: 1
-        cardinality: null
-    - default:
-  rules:
-    - path: .*/(latitude|longitude|time)
-      metadata-chunks: [0, 500]
-      target: coord1
-    - metadata-chunks: [0, 200]
-      target: coord2
-    - metadata-chunks: [2000000, null]
-      target: big-array
-  preload:
-    max-manifest-size: 50000
-    max-manifests: 10
-    arrays:
-      - path: .*/time
-      - path: .*/latitude
-      - path: .*/longitude
-"""
-
-DEFAULTS = """
-chunk-manifests:
-  sets:
-    - coordinates:
-        max-manifest-size: 50000
-        cardinality: 1
-        max-arrays-per-manifest: null
-        overflow-to: default
-    - default:
-        max-manifest-size: 1000000
-        cardinality: null
-        max-arrays-per-manifest: null
-        overflow-to: null
-  rules:
-    - metadata-chunks: [0, 5000]
-      path: .*
-      target: coordinates
-  preload:
-    max-manifest-size: 50000
-    max-manifests: 1
-    arrays:
-      - path: .*/time
-      - path: .*/latitude
-      - path: .*/longitude
-"""
+from tests.seed_configurations import DEFAULTS, EXAMPLE
 
 COORDINATES = ["time", "latitude", "longitude"]
 EXAMPLE_CONFIG = ManifestConfig(
@@ -152,6 +95,8 @@ class TestValues:
             {"max_manifest_size": True},
             {"arrays_per_manifest": 0},
             {"cardinality": 0},
+            {"split_size": 0},
+            {"split_size": "5"},
             {"overflow_to": 3},
             {"name": None},
         ],
@@ -202,11 +147,43 @@ class TestFiles:
         )
         assert config.effective().preload == PreloadRule(max_manifests=10)
 
-    def test_the_default_configuration_of_the_seed_is_ours(self, caplog):  # R4-42, R4-20
-        config = from_yaml(DEFAULTS)
+    def test_the_default_configuration_of_the_seed_is_ours_but_for_the_split(self, caplog):
+        # R4-42, R4-20, R4-14
+        seeds, ours = from_yaml(DEFAULTS).effective(), RepositoryConfig().effective()
 
-        assert config.effective() == RepositoryConfig().effective()
+        assert [each.split_size for each in seeds.chunk_manifests.sets] == [None, None]
+        assert [each.split_size for each in ours.chunk_manifests.sets] == [None, 32_768]
+        split = replace(seeds.chunk_manifests.sets[1], split_size=32_768)
+        sets = (seeds.chunk_manifests.sets[0], split)
+        assert ours == replace(seeds, chunk_manifests=replace(seeds.chunk_manifests, sets=sets))
         assert "please write arrays_per_manifest" in caplog.text
+
+    def test_the_default_set_of_other_sets_is_the_seeds(self):  # R4-14, R4-29
+        config = from_json(json_of({"sets": [{"a": {"max-manifest-size": 10}}]}))
+
+        assert config.effective().chunk_manifests.set_named("default") == ManifestSet(
+            name="default", max_manifest_size=1_000_000, split_size=None
+        )
+
+    @pytest.mark.parametrize("key", ["split-size", "split_size"])
+    def test_sets_that_split_arrays(self, key):  # R4-14
+        sets = [{"default": {key: 1000}}, {"a": {"arrays-per-manifest": 3, key: 7}}]
+        read = from_json(json_of({"sets": sets}))
+
+        assert read.manifest.sets == [
+            ManifestSet(name="default", split_size=1000),
+            ManifestSet(name="a", arrays_per_manifest=3, split_size=7, cardinality=None),
+        ]
+        assert from_json(to_json(read)) == read
+        assert json.loads(to_json(read))["manifest"]["sets"][1]["a"]["split_size"] == 7
+        assert [each.splits(7) for each in read.manifest.sets] == [False, False]
+        assert [each.splits(8) for each in read.manifest.sets] == [False, True]
+
+    def test_splitting_can_be_switched_off(self):  # R4-14
+        read = from_json(json_of({"sets": [{"default": {"split-size": None}}]}))
+
+        assert not any(each.splits(2**60) for each in read.effective().chunk_manifests.sets)
+        assert b"split_size" not in to_json(read)
 
     @pytest.mark.parametrize("document", [EXAMPLE, DEFAULTS])
     def test_the_documents_survive_as_json(self, document):
@@ -320,6 +297,11 @@ BAD_SETS = [
         r"sets\[0\].a`: expected exactly one of .* \(None, None\)",
     ),
     ([one_set(arrays_per_manifest=2)], r"sets\[0\].a`: expected exactly one of .* \(10, 2\)"),
+    (
+        [one_set(split_size=5, cardinality=3)],
+        r"sets\[0\].a.cardinality`: expected null, since split_size is given.* found 3",
+    ),
+    ([one_set(split_size=11)], r"sets\[0\].a.split_size`: expected at most .* 10.* found 11"),
     (
         [one_set(), ManifestSet(name="default", cardinality=3)],
         r"sets\[1\].default.cardinality`: expected null.* found 3",

@@ -16,12 +16,13 @@ from icefloe.packing.plan import (
     closure,
     in_overflow_order,
     plan_manifests,
+    set_for,
 )
 
 
-def item(name: str, size: int, path: str | None = None) -> Item[str]:
+def item(name: str, size: int, path: str | None = None, refs: int | None = None) -> Item[str]:
     node_id = NodeId(name.encode().ljust(8, b".")[:8])
-    return Item(name, node_id, path or f"/{name}", size, size, size)
+    return Item(name, node_id, path or f"/{name}", size, size if refs is None else refs)
 
 
 def planned(
@@ -75,9 +76,38 @@ def test_small_arrays_share_one_manifest_by_default() -> None:  # R4-11, R4-42
 
 
 def test_arrays_larger_than_the_default_set_are_alone() -> None:  # R4-31, R4-65
+    config = ChunkManifests(sets=(), rules=()).complete()
+    items = [item("huge", 5_000_000), item("a", 600_000), item("b", 300_000)]
+    assert contents(planned(items, config)) == [("default", ["a", "b"]), ("default", ["huge"])]
+
+
+def test_arrays_that_are_split_are_alone_and_others_share_manifests() -> None:  # R4-14, R4-42
     config = ChunkManifests().complete()
-    plan = planned([item("huge", 5_000_000), item("a", 600_000), item("b", 300_000)], config)
-    assert contents(plan) == [("default", ["a", "b"]), ("default", ["huge"])]
+    items = [item("dense", 40_000), item("a", 40_000, refs=9), item("b", 40_000, refs=9)]
+    assert contents(planned(items, config)) == [("default", ["a", "b"]), ("default", ["dense"])]
+
+
+def test_a_set_that_splits_takes_arrays_of_any_size_and_packs_the_others() -> None:  # R4-14
+    sets = (
+        ManifestSet(name="small", max_manifest_size=10, overflow_to="pieces"),
+        ManifestSet(name="pieces", max_manifest_size=20, split_size=8),
+    )
+    config = ChunkManifests(sets=sets, rules=(ManifestRule(target="small"),)).complete()
+    items = [item("a", 11), item("b", 9, refs=9), item("c", 12, refs=3), item("d", 21, refs=8)]
+    plan = planned([*items, item("e", 100, refs=9)], config)
+    assert contents(plan) == [
+        ("default", ["d"]),  # few references, and a grid too large for both
+        ("pieces", ["a"]),
+        ("pieces", ["c"]),
+        ("pieces", ["e"]),
+        ("small", ["b"]),
+    ]
+    assert [set_for(each, config).name for each in items] == [
+        "pieces",
+        "small",
+        "pieces",
+        "default",
+    ]
 
 
 def test_rules_stop_at_the_first_match() -> None:  # R4-33, R4-68, H-35, H-40
@@ -154,14 +184,48 @@ def test_packing_by_number_mixes_large_and_small() -> None:  # R4-71 to R4-73
     assert [sorted(b) for b in bins] == [["a", "g"], ["b", "f"], ["c", "e"], ["d"]]
 
 
-@given(st.lists(st.integers(1, 100), max_size=60), st.integers(100, 300))
+def fewest_bins(sizes: list[int], bin_size: int) -> int:
+    """The smallest possible number of bins, by trying every way to share them out."""
+    largest_first = sorted(sizes, reverse=True)
+
+    def fits(place: int, room: list[int]) -> bool:
+        if place == len(largest_first):
+            return True
+        tried = set()
+        for number, left in enumerate(room):
+            if left >= largest_first[place] and left not in tried:
+                tried.add(left)
+                rest = [*room[:number], left - largest_first[place], *room[number + 1 :]]
+                if fits(place + 1, rest):
+                    return True
+        return False
+
+    return next(count for count in range(len(sizes) + 1) if fits(0, [bin_size] * count))
+
+
+@given(st.lists(st.integers(1, 20), max_size=9), st.integers(20, 30))
 def test_bins_are_few_and_never_too_full(sizes: list[int], bin_size: int) -> None:  # R4-60, R4-70
     # R4-81
     bins = pack_by_size(range(len(sizes)), bin_size, lambda i: sizes[i])
     assert sorted(i for b in bins for i in b) == list(range(len(sizes)))
     assert all(sum(sizes[i] for i in b) <= bin_size for b in bins)
-    at_least = -(-sum(sizes) // bin_size)
-    assert len(bins) <= at_least * 1.7 + 1
+    assert len(bins) <= 11 / 9 * fewest_bins(sizes, bin_size) + 6 / 9
+
+
+@given(st.lists(st.integers(1, 100), max_size=60), st.integers(100, 300))
+def test_no_two_bins_would_fit_into_one(sizes: list[int], bin_size: int) -> None:  # R4-60
+    bins = pack_by_size(range(len(sizes)), bin_size, lambda i: sizes[i])
+    filled = sorted(sum(sizes[i] for i in b) for b in bins)
+    assert len(filled) < 2 or filled[0] + filled[1] > bin_size
+
+
+def test_the_largest_come_first_and_each_goes_where_least_room_is_left() -> None:  # R4-60
+    # In the order of the list, these need a third bin.
+    bins = pack_by_size([2, 3, 4, 5, 6], 10, lambda size: size)
+    assert sorted(map(sorted, bins)) == [[2, 3, 5], [4, 6]]
+    # So do these if the last one goes to the first bin with room, or to the emptiest.
+    bins = pack_by_size([6, 7, 4, 3], 10, lambda size: size)
+    assert sorted(map(sorted, bins)) == [[3, 7], [4, 6]]
 
 
 names = ["one", "two", "three"]
@@ -225,7 +289,7 @@ def test_every_item_is_placed_once_and_limits_hold(
         if each.cardinality is not None and mine:
             assert len(mine) + len(left) <= max(each.cardinality, len(left))
         for manifest in mine:
-            size = sum(i.size for i in manifest.items)
+            size = sum(i.metadata_chunks for i in manifest.items)
             if each.max_manifest_size is not None and size > each.max_manifest_size:
                 assert each.name == "default"
                 assert len(manifest.items) == 1

@@ -1,0 +1,54 @@
+"""Decides whether an array is split into several manifests, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icefloe.model.record import Record
+from icefloe.packing.plan import Item, set_for
+from icefloe.packing.tiles import Tiling
+
+if TYPE_CHECKING:
+    from icefloe.config.manifest_sets import ManifestSet
+    from icefloe.config.settings import Settings
+    from icefloe.model.nodes import Node
+
+
+class Split(Record, frozen=True, eq=False):
+    """How an array is split into manifests."""
+
+    tiling: Tiling
+    set_name: str
+    """The manifest set that splits it; empty if `ManifestSplittingConfig` does."""
+
+
+def split_of(node: Node, settings: Settings, num_refs: int) -> Split | None:
+    """How an array that has so many references is split; None if it is packed as a whole."""
+    array = node.array
+    assert array is not None
+    if settings.splitting.split_sizes:
+        names = array.dimension_names or (None,) * array.rank
+        sizes = settings.splitting.sizes_for(node.path, names)
+        if any(size is not None for size in sizes):
+            return Split(Tiling(tuple(sizes)), "")
+    config = settings.chunk_manifests
+    if not any(each.splits(num_refs) for each in config.sets):
+        return None
+    each = set_for(Item.of(None, node, num_refs), config)
+    return split_in(each, node) if each.splits(num_refs) else None
+
+
+def split_in(each: ManifestSet, node: Node) -> Split | None:
+    """How a set that splits arrays splits one; None if the kind of its grid is not known."""
+    assert node.array is not None
+    assert each.split_size is not None
+    grid_shape = node.array.grid_shape
+    if grid_shape is None:
+        return None
+    return Split(Tiling.for_grid(grid_shape, each.split_size), each.name)
+
+
+def possible_split(node: Node, settings: Settings) -> Split | None:
+    """How an array would be split if it had all chunks of its grid."""
+    assert node.array is not None
+    return split_of(node, settings, max(node.num_refs, node.array.num_chunks or 0))
