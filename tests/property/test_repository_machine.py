@@ -682,6 +682,8 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     def move_branch(self, name: str, target: str | None) -> None:
         branch = self.branches.setdefault(name, ModelBranch(None, -1))
+        if branch.tip == target:
+            return  # sessions follow a branch that was set to where it stood
         branch.tip = target
         branch.sequence += 1
         if self.draft is not None and self.draft.branch == name:
@@ -793,12 +795,15 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- other clients
 
-    @rule()
-    def reopen(self) -> None:
-        self.repo = Repository.open(self.storage)
+    @rule(threshold=st.sampled_from([None, 0, 250, 1 << 20]))
+    def reopen(self, threshold: int | None) -> None:
+        """Go on as another client, who may put more or fewer attributes into files."""
+        config = RepositoryConfig(inline_attributes_threshold_bytes=threshold)
+        self.repo = Repository.open(self.storage, config)
         assert self.repo.generation == self.how.get("generation", "repository")
         assert self.repo.spec_version == self.how.get("spec_version", self.repo.spec_version)
-        assert self.repo.config.inline_attributes_threshold_bytes == 200
+        expected = 200 if threshold is None else threshold
+        assert self.repo.config.inline_attributes_threshold_bytes == expected
 
     @rule()
     def pickle(self) -> None:
@@ -837,6 +842,8 @@ class RepositoryMachine(RuleBasedStateMachine):
             check_shows(repo.readonly_session(snapshot_id=snapshot_id), snapshot.tree)
         for name, target in self.tags.items():
             assert repo.lookup_tag(name) == target
+        report = repo.verify(deep=True)
+        assert report.is_clean, report
 
 
 def run(
