@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from icefloe import (
+    AppendSolver,
     ChunkPackingConfig,
     MergeSolver,
     RebaseFailedError,
     Repository,
     RepositoryConfig,
+    VersionSelection,
     in_memory_storage,
 )
 from icefloe.model.ids import SnapshotId
@@ -375,7 +377,87 @@ class BranchesMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", FORMATS)
 def test_branches_are_as_the_model(name: str) -> None:
     machine = type("Machine", (BranchesMachine,), {"how": FORMATS[name]})
-    examples = max(2, settings().max_examples // 4)
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=20)
-    )
+    examples = max(2, settings().max_examples // 5)
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples))
+
+
+sides = st.fixed_dictionaries(
+    {
+        "count": st.integers(1, 3),
+        "text": st.none() | st.booleans(),
+        "overwrites": st.booleans(),
+        "writer": writers,
+    }
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(ours=sides, theirs=sides, is_merge=st.booleans())
+def test_appends_follow_each_other(
+    name: str, ours: dict[str, Any], theirs: dict[str, Any], is_merge: bool
+) -> None:
+    """Whoever appends, whatever else is changed in the same array, and wherever that is kept."""
+
+    def session_of(writer: tuple[str, bool], branch: str) -> Any:
+        return Repository.open(storage, WRITERS[writer[0]]).writable_session(branch)
+
+    def ids_of(writer: tuple[str, bool]) -> Any:
+        is_wide = writer[1] and "generation" in FORMATS[name]
+        return wide_ids() if is_wide else contextlib.nullcontext()
+
+    def append(session: Any, side: dict[str, Any], key: str, place: int) -> None:
+        attributes = dict.fromkeys("xy", "")
+        if side["text"] is not None:
+            attributes[key] = key * (LONG if side["text"] else 1)
+        document = json.loads(array((4 + side["count"],), **attributes))
+        session.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
+        for new in range(4, 4 + side["count"]):
+            session.set_chunk("/a", (new,), key.encode() + bytes([new]))
+        if side["overwrites"]:
+            session.set_chunk("/a", (place,), key.encode())
+
+    storage = in_memory_storage()
+    repo = Repository.create(storage, WRITERS["nothing in files"], **FORMATS[name])
+    session = repo.writable_session("main")
+    session.set_document("/", group())
+    document = json.loads(array((4,), x="", y=""))
+    session.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
+    for place in range(4):
+        session.set_chunk("/a", (place,), b"start")
+    repo.create_branch("work", session.commit("start"))
+
+    with ids_of(ours["writer"]):
+        session = session_of(ours["writer"], "work" if is_merge else "main")
+        append(session, ours, "x", 0)
+        if is_merge:
+            session.commit("ours")
+    with ids_of(theirs["writer"]):
+        other = session_of(theirs["writer"], "main")
+        append(other, theirs, "y", 1)
+        other.commit("theirs")
+    repo._context.files.forget()
+    solver = AppendSolver("t", MergeSolver(on_chunk_conflict=VersionSelection.Fail))
+    with ids_of(ours["writer"]):
+        if is_merge:
+            repo.merge("work", "main", solver=solver)
+        else:
+            session.rebase(solver)
+            session.commit("ours")
+
+    shown = repo.readonly_session("main")
+    found = json.loads(shown.document("/a"))
+    assert found["shape"] == [4 + ours["count"] + theirs["count"]]
+    texts = {
+        key: "" if side["text"] is None else key * (LONG if side["text"] else 1)
+        for key, side in (("x", ours), ("y", theirs))
+    }
+    assert found["attributes"] == texts
+    expected = dict.fromkeys(range(4), b"start")
+    for key, side, place, behind in (("y", theirs, 1, 0), ("x", ours, 0, theirs["count"])):
+        if side["overwrites"]:
+            expected[place] = key.encode()
+        for new in range(4, 4 + side["count"]):
+            expected[new + behind] = key.encode() + bytes([new])
+    assert chunks_of(shown, "/a") == expected
+    report = repo.verify(deep=True)
+    assert report.is_clean, report

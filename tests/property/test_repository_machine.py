@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # Small enough that inline and native chunks, inline and spilled attributes all occur.
 CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
 # Room for a few chunks and logs.
-CACHING = RepositoryConfig(caching=CachingConfig(num_bytes_chunks=2000, num_transaction_changes=20))
+CACHING = CachingConfig(num_bytes_chunks=2000, num_transaction_changes=20)
 
 # `c` and `0` are what folders of chunks are called.
 NODE_NAMES = ("a", "b", "c", "0", "ü x")
@@ -685,6 +685,8 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     def move_branch(self, name: str, target: str | None) -> None:
         branch = self.branches.setdefault(name, ModelBranch(None, -1))
+        if branch.tip == target:
+            return  # sessions follow a branch that was set to where it stood
         branch.tip = target
         branch.sequence += 1
         if self.draft is not None and self.draft.branch == name:
@@ -796,12 +798,17 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # --- other clients
 
-    @rule(is_caching=st.booleans())
-    def reopen(self, is_caching: bool) -> None:
-        self.repo = Repository.open(self.storage, CACHING if is_caching else None)
+    @rule(threshold=st.sampled_from([None, 0, 250, 1 << 20]), is_caching=st.booleans())
+    def reopen(self, threshold: int | None, is_caching: bool) -> None:
+        """Go on as another client, who may cache, or put more or fewer attributes into files."""
+        config = RepositoryConfig(
+            inline_attributes_threshold_bytes=threshold, caching=CACHING if is_caching else None
+        )
+        self.repo = Repository.open(self.storage, config)
         assert self.repo.generation == self.how.get("generation", "repository")
         assert self.repo.spec_version == self.how.get("spec_version", self.repo.spec_version)
-        assert self.repo.config.inline_attributes_threshold_bytes == 200
+        expected = 200 if threshold is None else threshold
+        assert self.repo.config.inline_attributes_threshold_bytes == expected
 
     @rule()
     def pickle(self) -> None:
@@ -840,6 +847,8 @@ class RepositoryMachine(RuleBasedStateMachine):
             check_shows(repo.readonly_session(snapshot_id=snapshot_id), snapshot.tree)
         for name, target in self.tags.items():
             assert repo.lookup_tag(name) == target
+        report = repo.verify(deep=True)
+        assert report.is_clean, report
 
 
 def run(
