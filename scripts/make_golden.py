@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,13 @@ def generation_files(generation: str) -> dict[str, bytes]:
     }
 
 
+def snapshot_with_strings() -> bytes:
+    """A snapshot of a store as icefloe wrote it before H-16 was answered by raw bits."""
+    body = generation_files("store")["store/snapshot.json"].rpartition(b',\n"checksum"')[0]
+    body = body.replace(b'{"RawBits":[0,0,192,127]}', b'{"Float32":"NaN"}')
+    return body + b',\n"checksum":"crc32:%08x"}\n' % zlib.crc32(body)
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     files = {}
@@ -401,6 +409,7 @@ def golden_files() -> dict[str, bytes]:
         files[f"v{version}/transaction_log"] = codec.encode_transaction_log(transaction_log()).data
     for generation in ("store", "dataset"):
         files |= generation_files(generation)
+    files["store/snapshot-with-strings.json"] = snapshot_with_strings()
     for layout in OLD_LAYOUTS:
         encoder = OldEncoder(layout)
         files[f"old-{layout.name}/snapshot"] = encoder.snapshot()

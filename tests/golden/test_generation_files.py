@@ -48,7 +48,8 @@ def test_files_are_read(generation: str) -> None:
 
 def test_fill_values_that_are_strings_are_read() -> None:  # H-16
     """What icefloe wrote before, which the schema of spec 003 refuses."""
-    data = (make_golden.DEFAULT_FOLDER / "old-store" / "snapshot.json").read_bytes()
+    data = (make_golden.DEFAULT_FOLDER / "store" / "snapshot-with-strings.json").read_bytes()
+    assert data == make_golden.snapshot_with_strings()
     assert b'"fill_value":{"Float32":"NaN"}' in data
     expected = make_golden.snapshot_in("store")
     found = format_for("store").codec.decode_snapshot(data, expected.id, "golden")
