@@ -21,14 +21,16 @@ from icefloe import (
     VirtualChunkContainer,
 )
 from icefloe.config import ManifestConfig, ManifestSet
+from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import FaultyStorage
+from icefloe.testing.generations import copied
 from tests.documents import array, chunks_of, group, make_tree, set_chunks
 from tests.formats import PUBLISHING, folder, how
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icefloe.storage.port import Storage
+    from icefloe.storage.port import BytesLike, Storage
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 
@@ -54,14 +56,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> FaultyStorage:
 
 def files(storage: FaultyStorage, name: str) -> set[str]:
     return {info.key for info in storage.inner.list(folder(name))}
-
-
-def copied(storage: Storage) -> Storage:
-    """The same objects at another place, of which this process has nothing in its caches."""
-    twin = icefloe.in_memory_storage()
-    for info in storage.list():
-        twin.put(info.key, storage.get(info.key))
-    return twin
 
 
 def test_readers_write_nothing(storage: FaultyStorage) -> None:  # R0-07, R3-06
@@ -166,12 +160,25 @@ def test_a_session_remembers_its_branch_and_how_often_that_moved(storage: Faulty
     assert repository.lookup_branch("main") == tip
 
 
+class Meeting(ForwardingStorage):
+    """Lets nobody create a first object before all have looked whether one is there."""
+
+    def __init__(self, inner: Storage, barrier: threading.Barrier) -> None:
+        super().__init__(inner)
+        self._barrier = barrier
+        self._has_met = threading.local()
+
+    def create(self, key: str, data: BytesLike) -> None:
+        if not hasattr(self._has_met, "already"):
+            self._has_met.already = True
+            self._barrier.wait()
+        self.inner.create(key, data)
+
+
 def test_one_of_many_threads_creates() -> None:  # R3-92, R1-39
-    place = icefloe.in_memory_storage()
-    barrier = threading.Barrier(8)
+    place = Meeting(icefloe.in_memory_storage(), threading.Barrier(8))
 
     def create(_: int) -> bool:
-        barrier.wait()
         try:
             Repository.create(place, **how())
         except AlreadyExistsError:

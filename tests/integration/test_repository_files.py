@@ -111,7 +111,8 @@ DAMAGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_each_damage_of_a_snapshot_has_its_error(storage: Storage, damage: str) -> None:  # R2-20
+def test_each_damage_of_a_snapshot_has_its_error(storage: Storage, damage: str) -> None:
+    # R2-20, R2-08, R2-10, R2-11
     change, reason = DAMAGE[damage]
     key = f"snapshots/{Repository.open(storage).lookup_branch('main')}"
     storage.put(key, change(storage.get(key)))
@@ -160,6 +161,18 @@ def test_locations_are_written_in_canonical_form(tmp_path) -> None:  # R2-31
         with pytest.raises(InvalidInputError):
             session = Repository.open(storage).writable_session("main")
             session.store.set_virtual_ref("c/0", wrong, offset=0, length=1)
+
+
+def test_chunks_of_up_to_512_bytes_are_inline(version: int) -> None:  # R2-36
+    repository = Repository.create(MemoryStorage(), spec_version=version)
+    session = repository.writable_session("main")
+    session.set_document("/", array())
+    for place, size in enumerate((511, 512, 513)):
+        session.set_chunk("/", (place,), b"x" * size)
+    session.commit("sizes")
+    reader = repository.readonly_session("main")
+    kinds = [reader.chunk_type("/", (place,)).name for place in range(3)]
+    assert kinds == ["INLINE", "INLINE", "NATIVE"]
 
 
 def test_paths_in_files_are_canonical() -> None:  # R2-35

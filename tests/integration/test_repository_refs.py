@@ -235,8 +235,9 @@ def test_a_stale_session_cannot_commit(repository: Repository, happened: str) ->
 
 
 def test_tags_never_change(repository: Repository) -> None:  # R1-11, R1-24, R1-25, R1-44, H-21
+    _, target, *_ = [info.id for info in repository.ancestry(branch="main")]
     repository.create_tag("v1", "main~1")
-    target = repository.lookup_tag("v1")
+    assert repository.lookup_tag("v1") == target
     commit_attribute(repository, "later")
     for version in ("main", target):
         with pytest.raises(AlreadyExistsError, match="'v1' exists already"):

@@ -150,6 +150,14 @@ def objects(storage: Storage) -> set[str]:
     return {info.key for info in storage.list()}
 
 
+def copied(storage: Storage) -> MemoryStorage:
+    """The same objects at another place, of which this process has nothing in its caches."""
+    twin = MemoryStorage()
+    for info in storage.list():
+        twin.put(info.key, storage.get(info.key))
+    return twin
+
+
 class GenerationTests:
     """The tests. `how` gives the arguments of `Repository.create`."""
 
@@ -206,7 +214,7 @@ class GenerationTests:
         for path, document in documents.items():
             session.set_document(path, document)
         session.commit("odd")
-        reader = Repository.open(storage).readonly_session("main")
+        reader = Repository.open(copied(storage)).readonly_session("main")
         for path, document in documents.items():
             assert reader.document(path) == document
 
@@ -237,7 +245,7 @@ class GenerationTests:
         session.set_chunk("/s", (), b"scalar")
         session.store.set_virtual_ref("a/c/2287", f"{prefix}file.bin", offset=10, length=20)
         session.commit("one")
-        reader = Repository.open(storage, None, {prefix: None}).readonly_session("main")
+        reader = Repository.open(copied(storage), None, {prefix: None}).readonly_session("main")
         assert {place: reader.get_chunk("/a", place) for place in expected} == expected
         assert reader.get_chunk("/s", ()) == b"scalar"
         assert sorted(map(tuple, reader.chunk_coords("/a").tolist())) == sorted(expected)
@@ -255,7 +263,7 @@ class GenerationTests:
             *_, array = documents
             session.set_chunk(array, (1,), b"12")
             session.commit("one")
-            found = tree(Repository.open(storage).readonly_session("main"))
+            found = tree(Repository.open(copied(storage)).readonly_session("main"))
             assert found == documents | {f"{array} [1]": b"12"}
 
     def test_replaced_and_deleted_chunks(self, repo: Repository, storage: Storage) -> None:
@@ -264,7 +272,7 @@ class GenerationTests:
         session.delete_chunk("/b", (6,))
         session.set_chunk("/b", (1,), b"x" * 50)
         session.commit("two")
-        reader = Repository.open(storage).readonly_session("main")
+        reader = Repository.open(copied(storage)).readonly_session("main")
         found = {
             int(place[0]): reader.get_chunk("/b", (int(place[0]),))
             for place in reader.chunk_coords("/b").tolist()
@@ -348,6 +356,8 @@ class GenerationTests:
         with pytest.raises(AlreadyExistsError):
             repo.create_tag("first", first)
         assert repo.lookup_tag("first") == tip
+        repo.create_tag("oldest", first)  # R3-102, R1-44
+        assert Repository.open(copied(storage)).lookup_tag("oldest") == first
         for name in ("", ".", "..", "a/b", "\0", "x" * 300):
             with pytest.raises(InvalidInputError):
                 repo.create_branch(name, first)
@@ -465,7 +475,7 @@ class GenerationTests:
             session.set_chunk("/b", (number + 1,), b"new")
         theirs.commit("theirs")
         mine.commit("mine", rebase_with=ConflictDetector())
-        reader = Repository.open(storage).readonly_session("main")
+        reader = Repository.open(copied(storage)).readonly_session("main")
         assert reader.get_node_id("/new0") != reader.get_node_id("/new1")
         assert reader.get_chunk("/new0", (3,)) == b"0"
         assert reader.get_chunk("/new1", (3,)) == b"1" * 10
@@ -556,7 +566,7 @@ class GenerationTests:
             if (name := fmt.layout.parse(key)) and name.kind == "manifest"
         ]
         assert len(written) == 1, new
-        reader = Repository.open(storage).readonly_session("main")
+        reader = Repository.open(copied(storage)).readonly_session("main")
         assert reader.get_chunk("/big", (55,)) == b"new"
         assert reader.get_chunk("/big", (99,)) == b"99"
 
@@ -572,7 +582,7 @@ class GenerationTests:
         for path, places in (("/v", coords), ("/w", sparse)):
             session.set_chunk_refs(path, virtual_refs(places))
         session.commit("many")
-        reader = Repository.open(storage).readonly_session("main")
+        reader = Repository.open(copied(storage)).readonly_session("main")
         for path, place, row in (
             ("/v", (0, 0), 0),
             ("/v", (side - 1, side - 1), side * side - 1),
@@ -584,7 +594,7 @@ class GenerationTests:
             assert (ref.offset, ref.length) == (row * 10, 10)  # type: ignore[union-attr]
         assert reader.locate("/w", (49, 351)) is None
         for path, places in (("/v", coords), ("/w", sparse)):
-            found = Repository.open(storage).readonly_session("main").chunk_table(path)
+            found = reader.chunk_table(path)
             assert found is not None
             assert np.array_equal(found.index.coords(), places)
             assert np.array_equal(found.refs.offsets, np.arange(len(places)) * 10)
@@ -633,13 +643,7 @@ class GenerationTests:
             session.set_document("/new", array_document((5,), (5,)))
             session.commit("two")
 
-        def copied() -> MemoryStorage:
-            twin = MemoryStorage()
-            for info in prepared.list():
-                twin.put(info.key, prepared.get(info.key))
-            return twin
-
-        counted = FaultyStorage(copied())
+        counted = FaultyStorage(copied(prepared))
         write(counted)
         new = picture(counted)
         assert new["main"][0][0] == "two"
@@ -647,7 +651,7 @@ class GenerationTests:
         for verb in WRITING:
             for nth in range(1, verbs.count(verb) + 1):
                 for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-                    inner = copied()
+                    inner = copied(prepared)
                     faulty = FaultyStorage(inner)
                     faulty.inject(fault, verb=verb, nth=nth)
                     with pytest.raises(CrashError):

@@ -200,6 +200,11 @@ def test_a_deleted_branch_leaves_a_valid_tombstone() -> None:  # H-22 R3-29
     assert validate_all(storage)["r"] == 5
     with pytest.raises(InvalidInputError, match="main"):
         repo.delete_branch("main")
+    refs = FORMAT.make_refs(storage)
+    newest = refs.tip("main")
+    assert newest is not None
+    with pytest.raises(InvalidInputError, match="main"):
+        refs.advance(newest, None)
 
 
 # --- metadata of arrays
@@ -666,21 +671,23 @@ def test_what_others_named_is_maintained_like_our_own() -> None:
     assert opened.readonly_session("main").get_chunk("/a", (0,)) == b"abc"
 
 
-BAD_SNAPSHOTS: dict[str, Any] = {
-    "metadata.id": [1] * 15,
-    "metadata.written_at": "yesterday",
-    "nodes./.path": "/other",
-    "nodes./.id": 2**32,
-    "short_term_parents": 3,
-    "total_parents": -1,
-    "nodes./0.node_data.Array.0.fill_value": {"Float64": 0.0},
-    "nodes./0.node_data.Array.1": [{"object_id": [300] * 16, "extents": [], "flags": []}],
-    "nodes./0.user_attributes": {"Inline": {}, "Ref": None},
-}
+BAD_SNAPSHOTS: list[tuple[str, Any]] = [
+    ("metadata.id", [1] * 15),
+    ("metadata.written_at", "yesterday"),
+    ("nodes./.path", "/other"),
+    ("nodes./.id", 2**32),
+    ("short_term_parents", 3),
+    ("total_parents", -1),
+    ("nodes./0.node_data.Array.0.fill_value", {"Float64": 0.0}),
+    ("nodes./0.node_data.Array.1", [{"object_id": [300] * 16, "extents": [], "flags": []}]),
+    ("nodes./0.user_attributes", {"Inline": {}, "Ref": None}),
+    ("nodes./0.node_data.Array.0.fill_value", {"Int8": 0}),
+    ("nodes./0.node_data.Array.0.fill_value", {"Int32": 2**31}),
+]
 
 
-@pytest.mark.parametrize("place", BAD_SNAPSHOTS)
-def test_bad_snapshots_are_refused(place: str) -> None:  # R3-52 R3-55 R3-65 R3-71 R3-76
+@pytest.mark.parametrize(("place", "value"), BAD_SNAPSHOTS)
+def test_bad_snapshots_are_refused(place: str, value: Any) -> None:  # R3-52 R3-55 R3-65 R3-71 R3-76
     storage, _ = committed(document())
     snapshot = max(stored(storage, "s"), key=lambda s: s["total_parents"])
     del snapshot["checksum"]
@@ -688,7 +695,7 @@ def test_bad_snapshots_are_refused(place: str) -> None:  # R3-52 R3-55 R3-65 R3-
     target: Any = snapshot
     for name in parents:
         target = target[int(name) if isinstance(target, list) else name]
-    target[int(last) if isinstance(target, list) else last] = BAD_SNAPSHOTS[place]
+    target[int(last) if isinstance(target, list) else last] = value
     snapshot_id = SnapshotId(bytes(snapshot["metadata"]["id"][:12]).ljust(12, b"\1"))
     data = json.dumps(snapshot).encode()
     with pytest.raises(FormatError):
