@@ -19,6 +19,37 @@ if TYPE_CHECKING:
 _SYNCFS_REPORTS_ERRORS_SINCE = (5, 8)
 
 
+class FolderSet:
+    """A set of folders; to cut one out takes time that follows what is above and below it."""
+
+    def __init__(self) -> None:
+        self._folders: set[str] = set()
+        self._below: dict[str, set[str]] = {}
+        """Folders with a member at or below them, by the folder that they are in."""
+
+    def __contains__(self, folder: str) -> bool:
+        return folder in self._folders
+
+    def add(self, folder: str) -> None:
+        """Add a folder."""
+        self._folders.add(folder)
+        for parent in _parents(folder):
+            known = self._below.setdefault(parent, set())
+            if folder in known:
+                break
+            known.add(folder)
+            folder = parent
+
+    def cut(self, folder: str) -> None:
+        """Remove a folder, those above it but the root, and all below it."""
+        self._folders.difference_update({folder, *_parents(folder)} - {""})
+        removed = [folder]
+        while removed:
+            below = self._below.pop(removed.pop(), set())
+            self._folders -= below
+            removed += below
+
+
 class Unsynced:
     """Files and folders below one root that are to be synced before the next reference.
 
@@ -31,7 +62,7 @@ class Unsynced:
         self._files: set[str] = set()
         self._folders: set[str] = set()
         # Folders whose own names, up to the root, are known to be on disk.
-        self._trusted_folders: set[str] = set()
+        self._trusted_folders = FolderSet()
         # Files whose sync failed. The kernel may have dropped their bytes and forgotten about it,
         # so that a later sync which succeeds proves nothing.
         self._lost: set[str] = set()
@@ -84,13 +115,10 @@ class Unsynced:
         with self._lock:
             parents = set(root_parents)
             self._folders |= parents
-            self._trusted_folders = {
-                trusted
-                for trusted in self._trusted_folders
-                if not parents
-                and not f"{folder}/".startswith(f"{trusted}/")
-                and not trusted.startswith(f"{folder}/")
-            }
+            if parents:
+                self._trusted_folders = FolderSet()
+            else:
+                self._trusted_folders.cut(folder)
 
     def settle(self, sync: Callable[[set[str], set[str]], set[str]]) -> None:
         """Return when all that was noted before the call is on disk.

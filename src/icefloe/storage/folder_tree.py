@@ -83,11 +83,11 @@ class FolderTree:
             return _info(key, stat_object(name, folder))
 
     def names(self, folder: str) -> list[str]:
-        """Sorted names of what is in a folder, and of empty folders, too."""
+        """Names of what is in a folder, whatever it is: nothing is looked at."""
         found: list[str] = []
         with self.translated(folder, absent_is_fine=True), self.folder(folder) as descriptor:
-            found.extend(name.removesuffix("/") for name in _names(descriptor))
-        return sorted(found)
+            found = os.listdir(descriptor)  # noqa: PTH208 (a descriptor is no path)
+        return [name for name in found if not name.startswith(RESERVED_SEGMENT)]
 
     def children(self, folder: str) -> list[str]:
         """Sorted names of what is in a folder; folders without objects are none."""

@@ -399,7 +399,7 @@ class LocalStorage:
         return self._tree.children(check_folder(prefix))
 
     def names(self, prefix: str) -> list[str]:
-        """Sorted names of the immediate children of a folder, and of empty folders, too."""
+        """Names of the immediate children of a folder, and of empty folders, in any order."""
         return self._tree.names(check_folder(prefix))
 
     def list(

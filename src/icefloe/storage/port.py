@@ -78,7 +78,7 @@ class Naming(Protocol):
     """A storage that can name what is in a folder without looking into each folder there."""
 
     def names(self, prefix: str) -> list[str]:
-        """Sorted names of the immediate children of a folder; empty folders may be among them."""
+        """Names of the immediate children of a folder in any order, and of empty folders, too."""
 
 
 @runtime_checkable

@@ -4,9 +4,11 @@ import os
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icefloe.errors import StorageError
-from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
+from icefloe.storage.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
 
 
 def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path):
@@ -93,3 +95,28 @@ def test_the_whole_filesystem(tmp_path):
         os.close(folder)
     if sync_whole_filesystem(-1) is not None:
         assert sync_whole_filesystem(-1) is False
+
+
+paths = st.lists(st.sampled_from("ab"), max_size=4).map("/".join)
+
+
+def is_cut_along(folder: str, path: str) -> bool:
+    if not folder:  # the root stays
+        return False
+    above = f"{path}/".startswith(f"{folder}/")
+    return above or not path or folder.startswith(f"{path}/")
+
+
+@given(st.lists(st.tuples(st.booleans(), paths), max_size=30))
+def test_a_folder_that_is_cut_out_takes_along_what_is_above_and_below(
+    steps: list[tuple[bool, str]],
+) -> None:
+    folders, model = FolderSet(), set[str]()
+    for is_cut, path in steps:
+        if is_cut:
+            folders.cut(path)
+            model = {other for other in model if not is_cut_along(other, path)}
+        else:
+            folders.add(path)
+            model.add(path)
+        assert {other for other in {path, *model, "a", "a/b", "b"} if other in folders} == model
