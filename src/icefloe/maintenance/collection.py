@@ -237,6 +237,8 @@ class _Collection:
 
     def _move_branches(self) -> None:
         """Let every branch move to where it stands: commits that are under way notice it."""
+        if self._context.refs.repeat_branches():
+            return
         for branch in sorted(self._context.refs.branches()):
             refs = careful_refs(self._context, branch)
             for _ in range(self._context.settings.publish_max_tries):
