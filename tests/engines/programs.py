@@ -1,7 +1,8 @@
 """Programs that query the Parquet files of a dataset with one engine and know nothing of icefloe.
 
-Each is run as `python programs.py <engine> <folder of the dataset>` and prints JSON: chunks of each
-array, bytes of each file, and the files behind the first rows of an array.
+Each is run as `python programs.py <question> <engine> <folder of the dataset>` and prints JSON. The
+question `chunks` asks for the chunks of each array, the bytes of each file, and the files behind
+the first rows of an array; `shapes` for the shapes that arrays have in any structure file.
 """
 
 from __future__ import annotations
@@ -65,15 +66,21 @@ def with_polars(folder: Path) -> dict[str, Any]:
     return answer(counts, sizes.collect().rows(), region.collect()["chunk_file"].to_list())
 
 
-def with_spark(folder: Path) -> dict[str, Any]:
+def start_spark() -> Any:
     from pyspark.sql import SparkSession
-    from pyspark.sql import functions as F  # noqa: N812
 
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "1")
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def with_spark(folder: Path) -> dict[str, Any]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    spark = start_spark()
     structure, _ = newest(folder)
     nodes = spark.read.parquet(structure)
     inventories = nodes.select(F.explode("inventories.inventory_file").alias("name")).distinct()
@@ -101,8 +108,68 @@ def answer(counts: Any, sizes: Any, region: list[str | None]) -> dict[str, Any]:
     }
 
 
+def shapes_with_duckdb(folder: Path) -> list[Any]:
+    import duckdb
+
+    query = "select path, array_metadata.shape from read_parquet('{}', union_by_name = true)"
+    return duckdb.connect().execute(query.format(folder / "s" / "*.parquet")).fetchall()
+
+
+def shapes_with_polars(folder: Path) -> list[Any]:
+    import polars as pl
+
+    table = pl.scan_parquet(
+        folder / "s" / "*.parquet",
+        schema=pl.read_parquet_schema(newest(folder)[0]),
+        cast_options=pl.ScanCastOptions(integer_cast="upcast"),
+    )
+    return table.select("path", pl.col("array_metadata").struct.field("shape")).collect().rows()
+
+
+def shapes_with_pyarrow(folder: Path) -> list[Any]:
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    table = ds.dataset(folder / "s", schema=pq.read_schema(newest(folder)[0])).to_table()
+    arrays = table["array_metadata"].to_pylist()
+    return [
+        (path, array and array["shape"])
+        for path, array in zip(table["path"].to_pylist(), arrays, strict=True)
+    ]
+
+
+def shapes_with_spark(folder: Path) -> list[Any]:
+    spark = start_spark()
+    schema = spark.read.parquet(newest(folder)[0]).schema
+    rows = (
+        spark.read.schema(schema).parquet(str(folder / "s")).select("path", "array_metadata.shape")
+    )
+    found = [tuple(row) for row in rows.collect()]
+    spark.stop()
+    return found
+
+
+def all_shapes(rows: list[Any]) -> dict[str, list[list[int]]]:
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for path, shape in rows:
+        if shape is not None:
+            found.setdefault(path, set()).add(tuple(map(int, shape)))
+    return {path: sorted(map(list, shapes)) for path, shapes in found.items()}
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "chunks": {"duckdb": with_duckdb, "polars": with_polars, "spark": with_spark},
+    "shapes": {
+        "duckdb": lambda folder: all_shapes(shapes_with_duckdb(folder)),
+        "polars": lambda folder: all_shapes(shapes_with_polars(folder)),
+        "pyarrow": lambda folder: all_shapes(shapes_with_pyarrow(folder)),
+        "spark": lambda folder: all_shapes(shapes_with_spark(folder)),
+    },
+}
+
+
 if __name__ == "__main__":
-    engine, place = sys.argv[1:]
-    found = {"duckdb": with_duckdb, "polars": with_polars, "spark": with_spark}[engine](Path(place))
+    question, engine, place = sys.argv[1:]
+    found = ENGINES[question][engine](Path(place))
     assert "icefloe" not in sys.modules
     print(json.dumps(found))

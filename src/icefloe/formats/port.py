@@ -226,8 +226,11 @@ class Refs(Protocol):
     def forget(self, snapshots: Collection[SnapshotId]) -> None:
         """Take snapshots that are about to be deleted from what lists them, if something does."""
 
+    def inform(self, codec: Codec) -> None:
+        """Let a codec know what references know of the files that it has to write alike."""
+
     def reflog(self, branch: str) -> Iterator[BranchTip]:
-        """All states of a branch, newest first."""
+        """The states of a branch, newest first; some formats list only the last ones."""
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What references remember of the files of snapshots, where they have room for it.

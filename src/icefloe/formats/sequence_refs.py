@@ -29,6 +29,7 @@ from icefloe.storage.presence import is_there
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from icefloe.formats.port import Codec
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
@@ -403,6 +404,9 @@ class SequenceRefs:
 
     def forget(self, snapshots: Collection[SnapshotId]) -> None:
         """Nothing lists snapshots here."""
+
+    def inform(self, codec: Codec) -> None:
+        """Nothing: files do not depend on each other."""
 
     def _branch_names(self) -> list[str]:
         names = map(self._names.branch_of, self._entries())

@@ -84,6 +84,7 @@ class Context:
             listed=self.refs.snapshot_files,
         )
         self.refs.remember(self.files.known_file)
+        self.refs.inform(fmt.codec)
         if found is not None and found.tip.snapshot_id is not None:
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(

@@ -524,27 +524,6 @@ def test_rows_give_the_documents_and_documents_the_rows(changes: dict[str, Any])
     assert stored_row(rebuilt) == row
 
 
-def test_only_what_must_be_is_made_wider(storage: Storage) -> None:  # H-02 R0-47e
-    repo = Repository.create(storage, generation="dataset")
-    session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array_document((70_000, 2**33), (1, 2)))
-    session.set_chunk("/a", (69_999, 0), b"x")
-    session.commit("large")
-    file = read(storage, f"s/{repo.lookup_branch('main')}.parquet")
-    schema = file.schema_arrow
-    assert file.metadata.metadata[b"icefloe.schema"] == b"wide"
-    struct = schema.field("array_metadata").type
-    assert struct.field("shape").type == pa.list_(pa.uint64())
-    assert schema.field("id").type == pa.uint16()
-    chunk_shape = struct.field("chunk_grid").type.field("configuration").type.field("chunk_shape")
-    assert chunk_shape.type == pa.list_(pa.uint16())
-    inventory = schema.field("inventories").type.value_type
-    assert inventory.field("extent").type.value_type.value_type == pa.uint32()
-    opened = Repository.open(storage).readonly_session("main")
-    assert opened.get_chunk("/a", (69_999, 0)) == b"x"
-
-
 def test_rows_alone_are_enough(repo: Repository, storage: Storage) -> None:
     """Files that another program wrote, without icefloe's notes, are read from their rows."""
     expected = repo.readonly_session("main")

@@ -1,59 +1,40 @@
 """The Arrow schemas of spec 000, field metadata included, and how wide their integers must be.
 
-The spec gives most integers 16 bits. Where a value needs more, the one type that holds it is made
-wider, and the file says so under the key `icefloe.schema` (H-02, H-03).
+The spec gives most integers 16 bits. Once a value of a dataset needs more, its structure files have
+one wider schema, all of them from then on, so that engines read them together; each says so under
+the key `icefloe.schema` (H-02). A manifest with a chunk of 4 GiB has wider lengths (H-03).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-
-from icefloe.model.record import Record
 
 SCHEMA_KEY = b"icefloe.schema"
 WIDE = b"wide"
 
 
-class StructureWidths(Record, frozen=True):
-    """Bits of the integers of a structure file; as the spec has them by default."""
-
-    id: int = 16
-    shape: int = 16
-    chunk_shape: int = 16
-    attrs_row: int = 16
-    extent: int = 16
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether the schema is exactly that of the spec."""
-        return self == StructureWidths()
-
-
-def bits_for(values: Any) -> int:
-    """The narrowest of 16, 32 and 64 bits that hold all of some numbers."""
-    highest = max(values, default=0)
-    return 16 if highest < 2**16 else 32 if highest < 2**32 else 64
-
-
-_UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+NARROW_LIMIT = 2**16
+"""What the integers of a structure file of spec 000 stay below."""
+WIDE_LIMIT = 2**63
+"""The same of the wide schema. Its integers are signed: Spark reads 64 unsigned bits as decimals,
+and those not together with the integers of older files."""
 
 
 def _described(name: str, kind: pa.DataType, text: str, *, nullable: bool = True) -> pa.Field:
     return pa.field(name, kind, nullable=nullable, metadata={"description": text})
 
 
-def structure_schema(widths: StructureWidths | None = None) -> pa.Schema:
-    """The schema of structure files (R0-47)."""
-    bits = widths or StructureWidths()
+def structure_schema(*, is_wide: bool = False) -> pa.Schema:
+    """The schema of structure files (R0-47), or the one for larger numbers (H-02)."""
+    number = pa.uint32() if is_wide else pa.uint16()
+    extent = pa.int64() if is_wide else pa.uint16()
 
     def required(name: str, kind: pa.DataType) -> pa.Field:
         return pa.field(name, kind, nullable=False)
 
     array_metadata = pa.struct(
         [
-            required("shape", pa.list_(_UNSIGNED[bits.shape])),
+            required("shape", pa.list_(extent)),
             required("data_type", pa.string()),
             pa.field("fill_value", pa.binary()),
             pa.field("dimension_names", pa.list_(pa.string())),
@@ -64,9 +45,7 @@ def structure_schema(widths: StructureWidths | None = None) -> pa.Schema:
                         required("name", pa.string()),
                         required(
                             "configuration",
-                            pa.struct(
-                                [required("chunk_shape", pa.list_(_UNSIGNED[bits.chunk_shape]))]
-                            ),
+                            pa.struct([required("chunk_shape", pa.list_(extent))]),
                         ),
                     ]
                 ),
@@ -93,7 +72,7 @@ def structure_schema(widths: StructureWidths | None = None) -> pa.Schema:
     attrs_reference = pa.struct(
         [
             required("attrs_file", pa.string()),
-            required("row", _UNSIGNED[bits.attrs_row]),
+            required("row", number),
             pa.field("flags", pa.uint16()),
         ]
     )
@@ -101,13 +80,13 @@ def structure_schema(widths: StructureWidths | None = None) -> pa.Schema:
         [
             required("inventory_file", pa.string()),
             required("row", pa.uint16()),
-            required("extent", pa.list_(pa.list_(_UNSIGNED[bits.extent], 2))),
+            required("extent", pa.list_(pa.list_(extent, 2))),
             pa.field("flags", pa.uint16()),
         ]
     )
     return pa.schema(
         [
-            _described("id", _UNSIGNED[bits.id], "unique identifier for the node", nullable=False),
+            _described("id", number, "unique identifier for the node", nullable=False),
             _described("type", pa.string(), "array or group", nullable=False),
             _described("path", pa.string(), "path to the node within the store", nullable=False),
             _described("array_metadata", array_metadata, "All the Zarr array metadata"),
@@ -136,7 +115,7 @@ def manifest_schema(length_bits: int = 32) -> pa.Schema:
             pa.field("inline_data", pa.binary()),
             pa.field("chunk_file", pa.string()),
             pa.field("offset", pa.uint64()),
-            pa.field("length", _UNSIGNED[length_bits], nullable=False),
+            pa.field("length", pa.uint32() if length_bits == 32 else pa.uint64(), nullable=False),
         ]
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import DEFAULT_LEVEL, bad_file
 from icefloe.formats.dataset import attributes_table, manifest_table, structure_table
@@ -24,16 +26,25 @@ _NO_LOGS = (
 )
 
 
+class StructureSchema(msgspec.Struct):
+    """Which schema the structure files of a dataset have; once it is wide, it stays so."""
+
+    is_wide: bool = False
+
+
 class DatasetCodec(Record, frozen=True):
     """Values to bytes and back."""
 
     level: int = DEFAULT_LEVEL
     """Of the compression by zstd."""
     spec_version: int = 1
+    schema: StructureSchema = msgspec.field(default_factory=StructureSchema)
 
     def encode_snapshot(self, snapshot: Snapshot) -> EncodedFile:
         """Bytes of a structure file."""
-        return _file(structure_table.encode_snapshot(snapshot, self.level))
+        rows = structure_table.StructureRows(snapshot)
+        self.schema.is_wide |= rows.need_wide_schema
+        return _file(rows.encode(self.level, is_wide=self.schema.is_wide))
 
     def decode_snapshot(self, data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
         """Read a structure file that was found under the name of `snapshot_id`."""

@@ -167,6 +167,12 @@ def read_whole_footer(data: bytes, key: str) -> Footer:
     return footer
 
 
+def has_wide_schema(data: bytes, key: str) -> bool:
+    """Whether a file says that it has wider integers than spec 000 gives it."""
+    metadata = read_whole_footer(data, key).metadata.metadata or {}
+    return bool(metadata.get(SCHEMA_KEY) == WIDE)
+
+
 def _read_notes(metadata: pq.FileMetaData, key: str) -> bytes | None:
     text = (metadata.metadata or {}).get(NOTES_KEY)
     if text is None:

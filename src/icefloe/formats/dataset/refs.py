@@ -37,7 +37,9 @@ from icefloe.storage.probe import ensure_conditional_replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from icefloe.formats.dataset.codec import StructureSchema
     from icefloe.formats.dataset.state import RefType
+    from icefloe.formats.port import Codec
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.storage.port import Storage, Version
@@ -54,6 +56,7 @@ class StateRefs:
         self._storage = storage
         self._latest: State | None = None
         """The state that was read last."""
+        self._schema: StructureSchema | None = None
 
     def view(self) -> StateRefs:
         """The same references, from a state file that is read once, when it is needed."""
@@ -122,6 +125,8 @@ class StateRefs:
         state = State.parse(data)
         self._check_root(state)
         self._latest = state
+        if self._schema is not None:
+            self._schema.is_wide |= state.is_wide
         return state
 
     def _check_root(self, state: State) -> None:
@@ -260,6 +265,15 @@ class StateRefs:
         if state is not None and any(state.lists(each) for each in snapshots):
             self._swap(lambda state: state.without_snapshots(set(snapshots)))
 
+    def inform(self, codec: Codec) -> None:
+        """Let a codec know whether structure files have the wide schema by now."""
+        from icefloe.formats.dataset.codec import DatasetCodec
+
+        if isinstance(codec, DatasetCodec):
+            self._schema = codec.schema
+            if self._latest is not None:
+                self._schema.is_wide |= self._latest.is_wide
+
     def _moved(self, state: State, name: str, kind: RefType, target: SnapshotId | None) -> State:
         return self._moved_all(state, {name: target}, kind)
 
@@ -267,17 +281,25 @@ class StateRefs:
         self, state: State, targets: Mapping[str, SnapshotId | None], kind: RefType
     ) -> State:
         added: dict[SnapshotId, Snapshot] = {}
+        is_wide = False
         for target in targets.values():
             if target is not None and target not in added:
-                added.update((each.id, each) for each in self._unlisted(state, target))
-        return state.with_refs(targets, kind, list(added.values()))
+                unlisted, wide = self._unlisted(state, target)
+                added.update((each.id, each) for each in unlisted)
+                is_wide |= wide
+        return state.with_refs(targets, kind, list(added.values()), is_wide=is_wide)
 
-    def _unlisted(self, state: State, snapshot_id: SnapshotId) -> list[Snapshot]:
-        """A snapshot and its ancestors, oldest first, as far as they are not listed."""
+    def _unlisted(self, state: State, snapshot_id: SnapshotId) -> tuple[list[Snapshot], bool]:
+        """A snapshot and its ancestors, oldest first, as far as they are not listed.
+
+        Also says whether the structure file of one of them has the wide schema.
+        """
         from icefloe.formats.dataset.codec import DatasetCodec
+        from icefloe.formats.dataset.parquet_files import has_wide_schema
 
         codec, layout = DatasetCodec(), DatasetLayout()
         found: list[Snapshot] = []
+        is_wide = False
         wanted: SnapshotId | None = snapshot_id
         while wanted is not None and not state.lists(wanted):
             key = layout.snapshot(wanted)
@@ -286,9 +308,10 @@ class StateRefs:
             except ObjectNotFoundError:
                 break  # expired
             snapshot = codec.decode_snapshot(data, wanted, key)
+            is_wide = is_wide or has_wide_schema(data, key)
             found.append(msgspec.structs.replace(snapshot, own_file=sum_of(data)))
             wanted = snapshot.parent_id
-        return found[::-1]
+        return found[::-1], is_wide
 
     @staticmethod
     def _refuse_taken(state: State, name: str, what: str) -> None:

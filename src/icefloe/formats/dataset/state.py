@@ -19,11 +19,13 @@ from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import FileSum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from icefloe.model.snapshot import Snapshot
 
 RefType = Literal["branch", "tag"]
+_MAX_LOG = 1000
+"""Moves of a branch that are listed; of older ones, only their number is known."""
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -48,6 +50,8 @@ class _Reference(msgspec.Struct):
 
 class _Extension(msgspec.Struct):
     branches: dict[str, list[tuple[int, str | None]]] = {}
+    trimmed: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
+    schema: Literal["wide"] | None = None
 
 
 class _StateFile(msgspec.Struct):
@@ -98,6 +102,9 @@ class State:
         """Where the data are; empty if they are beside the state file."""
         self._refs = checked.refs or {}
         self._logs = checked.icefloe.branches
+        self._trimmed = checked.icefloe.trimmed
+        self.is_wide = checked.icefloe.schema == "wide"
+        """Whether structure files have the wide schema from now on."""
         self._listed = {entry.id: entry for entry in checked.snapshots}
         self._check(checked)
 
@@ -147,11 +154,12 @@ class State:
         """Where a branch stands, and how often it moved."""
         ref = self._refs.get(branch)
         log = self._logs.get(branch, [])
+        moves = self._trimmed.get(branch, 0) + len(log)
         if ref is None or ref.type != "branch":
-            return BranchTip(branch, len(log) - 1, None) if log else None
+            return BranchTip(branch, moves - 1, None) if log else None
         known = log[-1][1] if log else None
         # A writer that keeps no log moved the branch: that counts as one move.
-        sequence = len(log) - 1 if known == ref.id else len(log)
+        sequence = moves - 1 if known == ref.id else moves
         return BranchTip(branch, sequence, snapshot_id_of(ref.id))
 
     def latest(self) -> BranchTip | None:
@@ -174,10 +182,11 @@ class State:
         return None if ref is None or ref.type != "tag" else snapshot_id_of(ref.id)
 
     def log(self, branch: str) -> list[BranchTip]:
-        """All states of a branch, newest first."""
+        """The states of a branch that are still listed, newest first."""
+        first = self._trimmed.get(branch, 0)
         tips = [
             BranchTip(branch, place, None if target is None else snapshot_id_of(target))
-            for place, (_, target) in enumerate(self._logs.get(branch, []))
+            for place, (_, target) in enumerate(self._logs.get(branch, []), first)
         ]
         tip = self.tip(branch)
         if tip is not None and (not tips or tips[-1] != tip):
@@ -228,8 +237,15 @@ class State:
         targets: Mapping[str, SnapshotId | None],
         kind: RefType,
         snapshots: Sequence[Snapshot] = (),
+        *,
+        is_wide: bool = False,
     ) -> State:
-        """The same for several references of one kind, as one step."""
+        """The same for several references of one kind, as one step.
+
+        `is_wide` says that one of these has a structure file of the wide schema. All others have
+        it from then on: every branch gets an entry, so that whoever is about to publish a file of
+        the narrow schema notices and writes it again.
+        """
         generation = self.generation + 1 if self._listed else self.generation
         refs = dict(self._document.get("refs") or {})
         for name, target in targets.items():
@@ -239,18 +255,30 @@ class State:
                 refs[name] = {"name": name, "snapshot-id": str(target), "type": kind}
         document = self._next(generation, snapshots)
         document["refs"] = refs
-        if kind == "branch":
+        moved = dict(targets) if kind == "branch" else {}
+        if is_wide and not self.is_wide:
+            document["icefloe"] = {**document.get("icefloe", {}), "schema": "wide"}
+            moved = {**self._tips(), **moved}
+        return self._with_entries(document, moved)
+
+    def _tips(self) -> dict[str, SnapshotId | None]:
+        return {name: snapshot_id_of(self._refs[name].id) for name in self.names("branch")}
+
+    def _with_entries(
+        self, document: dict[str, Any], moved: Mapping[str, SnapshotId | None]
+    ) -> State:
+        """A state with one more entry in the logs of some branches."""
+        if moved:
             extension = dict(document.get("icefloe") or {})
             logs = dict(extension.get("branches") or {})
-            for name, target in targets.items():
-                past = self.log(name)[::-1]
+            for name, target in moved.items():
                 known = logs.get(name, [])
-                missing = [[self.generation, str(tip.snapshot_id)] for tip in past[len(known) :]]
-                entry = [generation, None if target is None else str(target)]
+                past = self.log(name)[::-1][len(known) :]
+                missing = [[self.generation, str(tip.snapshot_id)] for tip in past]
+                entry = [document["generation"], None if target is None else str(target)]
                 logs[name] = [*known, *missing, entry]
-            extension["branches"] = logs
-            document["icefloe"] = extension
-        return State(document)
+            document["icefloe"] = {**extension, "branches": logs}
+        return State(_with_trimmed_logs(document, lambda log: len(log) - _MAX_LOG))
 
     def without_snapshots(self, gone: set[SnapshotId]) -> State:
         """The next state, in which some snapshots are not listed any more (H-12)."""
@@ -262,7 +290,14 @@ class State:
             if entry.get("parent-snapshot-id") in names:
                 kept[place] = {**entry, "parent-snapshot-id": None}
         document["snapshots"] = kept
-        return State(document)
+        return State(
+            _with_trimmed_logs(
+                document,
+                lambda log: max(
+                    (n for n, (_, each) in enumerate(log, 1) if each in names), default=0
+                ),
+            )
+        )
 
     def _next(self, generation: int, snapshots: Sequence[Snapshot]) -> dict[str, Any]:
         new = [_entry(snapshot) for snapshot in snapshots if not self.lists(snapshot.id)]
@@ -271,6 +306,27 @@ class State:
             "generation": generation,
             "snapshots": [*self._document["snapshots"], *new],
         }
+
+
+def _with_trimmed_logs(
+    document: dict[str, Any], count_of: Callable[[list[Any]], int]
+) -> dict[str, Any]:
+    """A state file without the oldest entries of each branch, as many as `count_of` says.
+
+    How many were dropped is kept, because the number of its moves tells a branch that came back
+    from one that never moved. The newest entry stays.
+    """
+    extension = document.get("icefloe") or {}
+    logs: dict[str, list[Any]] = dict(extension.get("branches") or {})
+    trimmed: dict[str, int] = dict(extension.get("trimmed") or {})
+    for name, log in logs.items():
+        count = min(count_of(log), len(log) - 1)
+        if count > 0:
+            logs[name] = log[count:]
+            trimmed[name] = trimmed.get(name, 0) + count
+    if not trimmed:
+        return document
+    return {**document, "icefloe": {**extension, "branches": logs, "trimmed": trimmed}}
 
 
 def _entry(snapshot: Snapshot) -> dict[str, Any]:

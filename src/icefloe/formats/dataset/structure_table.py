@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import fill_values
-from icefloe.formats.dataset.arrow_schemas import StructureWidths, bits_for, structure_schema
+from icefloe.formats.dataset.arrow_schemas import NARROW_LIMIT, WIDE_LIMIT, structure_schema
 from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
 from icefloe.formats.port import numbered_id, other_numbers, prefix_number
 from icefloe.formats.repository import snapshot_columns
@@ -26,9 +27,6 @@ from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 FOREIGN = f"{INTERNAL_PREFIX}foreign"
 """The property of a snapshot of which only the rows are known; the state file knows the rest."""
 _JSON = fill_values.MARKER.decode()
@@ -38,16 +36,33 @@ _NOT_A_ROW = (TypeError, ValueError, KeyError, AttributeError, OverflowError, Re
 # --- writing
 
 
-def encode_snapshot(snapshot: Snapshot, level: int) -> bytes:
-    """The bytes of a structure file."""
-    others = other_numbers(snapshot)
-    rows = [_row(node, others.get(node.id, prefix_number(node.id))) for node in snapshot.nodes]
-    widths = _widths(rows)
-    schema = structure_schema(widths)
-    writer = ParquetWriter(schema, level, is_wide=not widths.is_strict)
-    if rows:
-        writer.write(pa.Table.from_pylist(rows, schema=schema))
-    return writer.close(None, packed=snapshot_columns.encode_snapshot(snapshot))
+class StructureRows:
+    """A snapshot as the rows of a structure file."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Make a row of each node; raises InvalidInputError for one that no file could hold."""
+        others = other_numbers(snapshot)
+        self._snapshot = snapshot
+        self._rows = [
+            _row(node, others.get(node.id, prefix_number(node.id))) for node in snapshot.nodes
+        ]
+        largest, path = max(
+            ((_largest_number(row), row["path"]) for row in self._rows), default=(0, "")
+        )
+        if largest >= WIDE_LIMIT:
+            raise InvalidInputError(
+                f"{path} has a shape or chunks of {largest}; in a dataset they are below 2**63"
+            )
+        self.need_wide_schema = largest >= NARROW_LIMIT
+        """Whether a number is too large for the schema of spec 000 (H-02)."""
+
+    def encode(self, level: int, *, is_wide: bool) -> bytes:
+        """The bytes of the structure file."""
+        schema = structure_schema(is_wide=is_wide)
+        writer = ParquetWriter(schema, level, is_wide=is_wide)
+        if self._rows:
+            writer.write(pa.Table.from_pylist(self._rows, schema=schema))
+        return writer.close(None, packed=snapshot_columns.encode_snapshot(self._snapshot))
 
 
 def _row(node: Node, number: int) -> dict[str, Any]:
@@ -127,19 +142,18 @@ def _inventory(ref: ManifestRef) -> dict[str, Any]:
     }
 
 
-def _widths(rows: Sequence[dict[str, Any]]) -> StructureWidths:
-    """H-02: the widths that these rows need."""
-    arrays = [row["array_metadata"] for row in rows if row["array_metadata"] is not None]
-    grids = [array["chunk_grid"] for array in arrays if array["chunk_grid"] is not None]
-    refs = [row["attrs_reference"] for row in rows if row["attrs_reference"] is not None]
-    inventories = [item for row in rows for item in row["inventories"] or ()]
-    return StructureWidths(
-        bits_for(row["id"] for row in rows),
-        bits_for(extent for array in arrays for extent in array["shape"]),
-        bits_for(size for grid in grids for size in grid["configuration"]["chunk_shape"]),
-        bits_for(ref["row"] for ref in refs),
-        bits_for(corner for item in inventories for pair in item["extent"] for corner in pair),
-    )
+def _largest_number(row: dict[str, Any]) -> int:
+    array, ref = row["array_metadata"], row["attrs_reference"]
+    numbers: list[int] = [row["id"], 0 if ref is None else ref["row"]]
+    if array is not None:
+        grid = array["chunk_grid"]
+        numbers += [
+            *array["shape"],
+            *([] if grid is None else grid["configuration"]["chunk_shape"]),
+        ]
+    for item in row["inventories"] or ():
+        numbers += [corner for pair in item["extent"] for corner in pair]
+    return max(numbers)
 
 
 # --- reading
