@@ -77,6 +77,42 @@ def test_a_history_that_was_read_is_not_read_again() -> None:
     assert len(storage.trace) <= 3  # the branch and the cuts
 
 
+# --- many references at once
+
+
+def test_branches_are_repeated_unless_they_have_moved() -> None:
+    repo = make()
+    repo.create_branch("moves", "main")
+    repo.create_branch("stays", "main")
+    refs = repo._context.refs
+    tips = [tip for name in ("main", "moves", "stays") if (tip := refs.tip(name)) is not None]
+    fill(repo, 1, "moves")
+    assert refs.repeat(tips) == {"moves"}
+    for tip in tips:
+        newest = refs.tip(tip.branch)
+        assert newest is not None
+        assert newest.sequence == tip.sequence + 1
+        assert (newest.snapshot_id == tip.snapshot_id) == (tip.branch != "moves")
+    assert refs.repeat([]) == set()
+
+
+def test_a_view_shows_what_the_references_are() -> None:
+    repo = make()
+    repo.create_tag("v1", "main")
+    refs = repo._context.refs
+    view = refs.view()
+    assert (view.branches(), view.tags()) == ({"main"}, {"v1"})
+    assert view.tip("main") == refs.tip("main")
+    assert view.tag("v1") == refs.tag("v1")
+    assert list(view.reflog("main")) == list(refs.reflog("main"))
+    # It may be used to publish: that goes by what is in the storage.
+    fill(repo, 1)
+    tip = refs.tip("main")
+    assert tip is not None
+    assert view.advance(tip, tip.snapshot_id).sequence == tip.sequence + 1
+    assert refs.view().tip("main") == refs.tip("main")
+
+
 # --- names that are hard to tell apart (H-25)
 
 
