@@ -216,6 +216,7 @@ def _pytest(arguments: Sequence[str], plugins: Sequence[object], log: Path) -> i
 def _enter(folder: Path) -> None:
     os.chdir(ROOT)
     sys.path[:0] = [str(folder), str(ROOT)]
+    os.environ["ICEFLOE_TEST_PROFILE"] = "mutants"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
 
 

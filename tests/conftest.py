@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.statistics import collector
 
 if TYPE_CHECKING:
@@ -109,5 +109,9 @@ settings.register_profile(
     stateful_step_count=50,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
+)
+# A mutant needs one example that fails, not the smallest.
+settings.register_profile(
+    "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile(os.environ.get("ICEFLOE_TEST_PROFILE", "default"))
