@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+from icefloe.cf.times import encode_new
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -221,10 +222,7 @@ def _encoded(name: str, value: Any) -> tuple[tuple[str, ...], npt.NDArray[Any], 
     else:
         dims, values, attributes = (name,), np.asarray(value), {}
     dims = (dims,) if isinstance(dims, str) else tuple(map(str, dims))
-    if values.dtype.kind in "mMO":
-        from xarray import Variable
-        from xarray.conventions import encode_cf_variable
-
-        encoded = encode_cf_variable(Variable(dims, values, attributes), name=name)
-        values, attributes = np.asarray(encoded.values), dict(encoded.attrs)
+    if values.dtype.kind in "mM" or (values.size and hasattr(values.flat[0], "calendar")):
+        values, encoded = encode_new(values)
+        attributes |= encoded
     return dims, values, attributes

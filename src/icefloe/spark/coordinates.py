@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from icefloe.cf.decoding import coding_of, decoded_attributes
 from icefloe.model import paths
 from icefloe.spark import arrays
 
@@ -52,5 +55,7 @@ def decoded_coordinate(array: zarr.Array[Any], dimension: str) -> xr.DataArray:
     """A coordinate as xarray shows it: times as times."""
     import xarray as xr
 
-    variable = xr.Variable((dimension,), array[...], dict(array.attrs))
-    return xr.decode_cf(xr.Dataset(coords={dimension: variable}))[dimension]
+    attributes = dict(array.attrs)
+    values = coding_of(array.dtype, attributes).decode(np.asarray(array[...]))
+    kept = decoded_attributes(attributes, times=True)
+    return xr.Dataset(coords={dimension: (dimension, values, kept)})[dimension]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.cf.decoding import coding_of
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark import arrays, cf
+from icefloe.spark import arrays
 from icefloe.spark.coordinates import coordinate, decoded_coordinate
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _labels_from(
     place = near if session.get_node(near) is not None else paths.canonical(path)
     found = arrays.open_array(session, place)
     dims = tuple(name or f"dim_{axis}" for axis, name in enumerate(arrays.dims_of(found)))
-    values = cf.decoded(np.asarray(found[...]), dict(found.attrs))
+    values = coding_of(found.dtype, dict(found.attrs)).decode(np.asarray(found[...]))
     return paths.name(place), dims, values
 
 
@@ -115,7 +116,7 @@ def _of_labels(
     sizes = tuple(array.shape[array.dims.index(each)] for each in ordered)
     if values.shape != sizes:
         raise InvalidInputError(f"labels have the shape {values.shape}; {array.path} has {sizes}")
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    missing = _missing(values)
     if values.dtype.kind == "O":
         values = values.astype(str)
     labels, inverse = np.unique(values[~missing], return_inverse=True)
@@ -126,6 +127,15 @@ def _of_labels(
     if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
         labels = labels.astype("i8")  # whole numbers that had missing ones among them
     return Groups(name, ordered, codes, labels)
+
+
+def _missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if values.dtype.kind in "fmM":
+        return np.asarray(np.isnan(values))
+    if values.dtype.kind == "O":
+        none = [one is None or one != one for one in values.flat]  # noqa: PLR0124 (NaN)
+        return np.array(none, dtype=bool).reshape(values.shape)
+    return np.zeros(values.shape, dtype=bool)
 
 
 def codes_of_block(

@@ -23,7 +23,7 @@ from icefloe.spark.tables.chunk_summaries import Summaries
 from icefloe.spark.tasks import Output
 from icefloe.spark.worker import SessionSpec
 from icefloe.spark.writing import outputs_of
-from icefloe.virtual.decoding import decode_values, decoded_document
+from icefloe.virtual.decoded import decode_values, decoded_document
 from icefloe.virtual.headers import FileHeader, header_of, load_region
 from icefloe.virtual.placing import place_references
 from icefloe.virtual.plan import VariablePlan
@@ -121,7 +121,7 @@ def _header(parsed: ParsedFile, sources: VirtualChunkResolver, shared: HeaderWor
     variables = {
         name: each
         if each.values is not None
-        else msgspec.structs.replace(each, document=decoded_document(each.document, name))
+        else msgspec.structs.replace(each, document=decoded_document(each.document))
         for name, each in header.variables.items()
     }
     return msgspec.structs.replace(header, variables=variables)
@@ -305,4 +305,4 @@ class _OpenFiles:
                 self._parsed.popitem(last=False)
         array = parsed.arrays[name]
         values = load_region(array, self._sources, region)
-        return decode_values(values, array.document, name) if self._shared.decode else values
+        return decode_values(values, array.document) if self._shared.decode else values

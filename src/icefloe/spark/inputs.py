@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.cf.decoding import Coding, coding_of
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -31,6 +32,8 @@ class InputArray(Record, frozen=True):
     shape: tuple[int, ...]
     dims: tuple[str, ...]
     attributes: dict[str, Any]
+    coding: Coding
+    """What its stored values mean."""
 
     @classmethod
     def of(cls, session: Session, path: str, spec: SessionSpec | None = None) -> InputArray:
@@ -40,7 +43,9 @@ class InputArray(Record, frozen=True):
         dims = tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
         place = paths.canonical(path)
         spec = SessionSpec.of(session) if spec is None else spec
-        return cls(spec, place, array.shape, dims, dict(array.attrs))
+        attributes = dict(array.attrs)
+        coding = coding_of(array.dtype, attributes)
+        return cls(spec, place, array.shape, dims, attributes, coding)
 
     @property
     def name(self) -> str:

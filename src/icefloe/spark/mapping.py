@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from icefloe.cf.decoding import Coding, coding_of, decoded_attributes
+from icefloe.cf.encoding import encode
+from icefloe.cf.times import whole_units
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark import arrays, cf
+from icefloe.spark import arrays
 from icefloe.spark.arrays import NewArray
 from icefloe.spark.coordinates import coordinate, copy_coordinates, decoded_coordinate
 from icefloe.spark.grid import Region, Target, num_elements, shape_of, whole
@@ -127,7 +130,9 @@ def map_blocks(
     offset = tuple(part.start for part in filled)
     targets = [Target(job.grid(path), filled)]
     wanted = job.with_statistics(statistics, targets)
-    work = Filling({path: Shifted(calculation, offset)}, block_bytes, statistics=wanted)
+    made = arrays.open_array(job.session, path)
+    placed = Shifted(calculation, offset, coding_of(made.dtype, dict(made.attrs)))
+    work = Filling({path: placed}, block_bytes, statistics=wanted)
     return fill(job, targets, work)
 
 
@@ -136,11 +141,16 @@ class Shifted(Record, frozen=True, eq=False):
 
     function: BlockFunction
     offset: tuple[int, ...]
+    coding: Coding
+    """How the array stores times; other values are stored as the function returns them."""
 
     def __call__(self, region: Region) -> npt.NDArray[Any]:
         """The values of a region of the array."""
         pairs = zip(region, self.offset, strict=True)
-        return self.function(tuple(slice(p.start - by, p.stop - by) for p, by in pairs))
+        values = self.function(tuple(slice(p.start - by, p.stop - by) for p, by in pairs))
+        if values.dtype.kind not in "mM":
+            return values
+        return encode("the result", values, None, self.coding)
 
 
 class BlockFunction(Record, frozen=True, eq=False):
@@ -182,7 +192,7 @@ class BlockFunction(Record, frozen=True, eq=False):
 
         own = [name for name in self.dims if name in each.dims]
         kept = values[tuple(slice(None) if name in each.dims else 0 for name in self.dims)]
-        decoded = cf.decoded(kept, each.attributes)
+        decoded = each.coding.decode(kept)
         coords = {}
         for name, extent in zip(own, decoded.shape, strict=True):
             whole_axis = self.coordinates.get(name)
@@ -192,7 +202,7 @@ class BlockFunction(Record, frozen=True, eq=False):
             labels = self._labels(whole_axis, name, region[axis], self.shape[axis])
             if len(labels) == extent:
                 coords[name] = labels
-        attributes = cf.without_encoding(each.attributes)
+        attributes = decoded_attributes(each.attributes, times=True)
         return xr.DataArray(decoded, coords, own, name=each.name, attrs=attributes)
 
     def _labels(self, whole_axis: Any, name: str, part: slice, extent: int) -> Any:
@@ -251,8 +261,13 @@ def _new_array(
             found = dict(getattr(result, "attrs", {})) or None
     if found is None:
         decode = calculation.blocks == "xarray"
-        found = cf.without_encoding(first.attributes) if decode else dict(first.attributes)
+        found = dict(first.attributes)
+        if decode:
+            found = decoded_attributes(first.attributes, times=True)
     dtype = np.dtype("f8" if dtype is None else dtype)
+    if dtype.kind in "mM":
+        found = {**found, **whole_units(dtype)}
+        dtype = np.dtype(np.int64)
     if fill_value is None and dtype.kind == "f":
         fill_value = np.nan
     return NewArray(calculation.shape, dtype, sizes, shards, calculation.dims, found, fill_value)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icefloe.cf.decoding import decoded_attributes
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark import arrays, cf, reductions
+from icefloe.spark import arrays, reductions
 from icefloe.spark.arrays import NewArray
 from icefloe.spark.coordinates import copy_coordinates
 from icefloe.spark.failures import doing
@@ -94,7 +95,7 @@ def reduce(
     given = InputArray.of(base, array)
     groups = None if by is None else find_groups(by, given, base)
     reduced = _reduced_dims(given, dims, groups)
-    dtype = cf.decoded_dtype(arrays.open_array(base, array).dtype, given.attributes)
+    dtype = given.coding.number_type
     several = q is not None and np.ndim(q) == 1
     grid = grid_of(base, array)
     task = Calculation(given, grid, reduction, reduced, groups, several, dtype.str, block_bytes)
@@ -205,7 +206,7 @@ class Calculation(Record, frozen=True, eq=False):
         named = dict(zip(self.array.dims, region, strict=True))
         axes = [self.array.dims.index(name) for name in self.reduced]
         with doing(array=self.array.path, region=region):
-            values = cf.decoded(self.array.read(region), self.array.attributes)
+            values = self.array.coding.decode_numbers(self.array.read(region))
             codes = None
             if self.groups is not None:
                 codes = codes_of_block(self.groups, self.reduced, named)
@@ -291,7 +292,7 @@ def _create(
     )
     if chunks is not None:
         usual = resolve_chunks(chunks, task.shape, usual, task.dims)
-    attributes = cf.without_encoding(task.array.attributes) if keep_attrs else {}
+    attributes = _attributes(task) if keep_attrs else {}
     new = NewArray(
         task.shape,
         dtype,
@@ -316,6 +317,14 @@ def _create(
     }
     arrays.write_coordinates(job.session, group, fresh, overwrite=overwrite)
     return path
+
+
+def _attributes(task: Calculation) -> dict[str, Any]:
+    """The attributes of the result: its units too, where it is times or time spans still."""
+    coding, how = task.array.coding, task.reduction.how
+    is_time = how in ("mean", "min", "max", "first", "last", "quantile")
+    is_span = coding.duration is not None and how in ("sum", "std")
+    return decoded_attributes(task.array.attributes, times=not (is_time or is_span))
 
 
 def _steps(shape: Sequence[int], cut: Sequence[bool], chunks: int) -> list[int]:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from icefloe.cf.calendars import parse_units
+from icefloe.cf.times import in_units
+from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.virtual.differences import Difference
 
@@ -53,13 +56,13 @@ def in_units_of(
     calendars = [str(each.get("calendar", "standard")) for each in (own, wanted)]
     if own["units"] == wanted["units"] and calendars[0] == calendars[1]:
         return values
-    from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
-
-    moments = decode_cf_datetime(values, own["units"], calendars[0])
-    # Nanoseconds since 1970 are more than 64-bit floats hold exactly.
-    exact = np.dtype(np.int64 if wanted["units"].startswith("nano") else np.float64)
-    numbers, _, _ = encode_cf_datetime(moments, wanted["units"], calendars[1], dtype=exact)
-    return _as_whole_numbers(np.asarray(numbers), values.dtype)
+    parsed = [parse_units(each["units"], each.get("calendar")) for each in (own, wanted)]
+    if parsed[0] is None or parsed[1] is None:
+        units = own["units"] if parsed[0] is None else wanted["units"]
+        raise InvalidInputError(
+            f"expected units of time such as 'days since 2000-01-01', found {units!r}"
+        )
+    return _as_whole_numbers(in_units(values, parsed[0], parsed[1]), values.dtype)
 
 
 def _as_whole_numbers(values: npt.NDArray[Any], like: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""From columns to stored values: the inverse of decoding, and how new arrays are encoded."""
+"""From columns to values that `icefloe.cf` encodes, and how new arrays keep columns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icefloe.cf.calendars import DURATION_UNITS, parse_units
+from icefloe.cf.decoding import float_attribute
+from icefloe.cf.encoding import encode as cf_encode
+from icefloe.cf.encoding import encode_moments
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
-from icefloe.spark.tables.calendars import parse_units, unit_nanoseconds
 from icefloe.spark.tables.decoding import Decoding, decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
-
-    from icefloe.spark.tables.calendars import TimeUnits
 
     Values = npt.NDArray[Any]
 
@@ -145,9 +146,10 @@ def _calendar_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _span_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     units = given.get("units", "microseconds")
-    if unit_nanoseconds(str(units)) is None:
+    if units not in DURATION_UNITS:
         raise InvalidInputError(
-            f"encoding of {name!r}: units of time spans are such as 'hours', found {units!r}"
+            f"encoding of {name!r}: units of time spans are one of {', '.join(DURATION_UNITS)}; "
+            f"found {units!r}"
         )
     return {"units": units, "dtype": "timedelta64[us]"}
 
@@ -159,8 +161,9 @@ def _fill(
     asked = given.get("_FillValue")
     match dtype.kind:
         case "f":
-            value = float("nan") if asked is None else float(asked)
-            return _float_attribute(value), value
+            # As the array holds it: xarray finds no other value in it.
+            value = float(dtype.type(np.nan if asked is None else asked))
+            return float_attribute(value), value
         case "i" | "u":
             if asked is None and not has_gaps:
                 return None, 0
@@ -175,132 +178,55 @@ def _fill(
     return None, False
 
 
-def _float_attribute(value: float) -> str:
-    """A fill value of floats as xarray keeps it in JSON."""
-    import base64
-    import struct
-
-    return base64.standard_b64encode(struct.pack("<d", value)).decode()
-
-
 def stored_decoding(stored: Stored) -> Decoding:
     """What values mean that are kept in a new array."""
     return decoding_of(np.dtype(stored.dtype), stored.attributes)
 
 
-def fill_of(decoding: Decoding) -> Any:
-    """The stored value that stands for nothing; None if there is none."""
-    if decoding.missing:
-        return decoding.missing[0]
-    if decoding.dtype == "string":
-        return None
-    kind = np.dtype(decoding.dtype).kind
-    if kind == "f":
-        return float("nan")
-    return np.datetime64("NaT") if kind == "M" else None
-
-
 def encode(name: str, column: pa.Array, decoding: Decoding) -> Values:
     """Stored values of a column; raises InvalidInputError for values that do not fit."""
-    nulls = column.null_count
-    fill = fill_of(decoding)
-    if nulls and fill is None:
-        raise InvalidInputError(
-            f"column {name!r} has {nulls} nulls, but the array has no _FillValue that could stand "
-            "for them; replace them, or create the array with one"
-        )
-    mask = None if not nulls else column.is_null().to_numpy(zero_copy_only=False)
-    values = _plain_values(name, column, decoding)
-    if fill is not None and values.dtype.kind in "iu":
-        taken = values == fill if mask is None else (values == fill) & ~mask
-        if taken.any():
-            raise InvalidInputError(
-                f"column {name!r} has {int(taken.sum())} values that are stored as {fill}, which "
-                "stands for missing in the array; choose another _FillValue"
-            )
-    if mask is not None:
-        values[mask] = fill
-    return values
+    mask = None if not column.null_count else column.is_null().to_numpy(zero_copy_only=False)
+    times = decoding.times
+    if times is not None and not times.is_real and pa.types.is_string(column.type):
+        moments = np.full(len(column), times.reference, dtype=np.int64)
+        there = slice(None) if mask is None else ~mask
+        moments[there] = times.parse(column.drop_null().to_pylist())
+        return encode_moments(name, moments, mask, decoding)
+    return cf_encode(name, _decoded_values(name, column, decoding), mask, decoding)
 
 
-def _plain_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
-    wanted = decoding.dtype
-    if wanted == "string":
-        texts = column.cast(pa.string()).fill_null("").to_numpy(zero_copy_only=False)
-        found: Values = texts.astype(np.dtypes.StringDType())
-        return found
-    dtype = np.dtype(decoding.unsigned or wanted)
+def _decoded_values(name: str, column: pa.Array, decoding: Decoding) -> Values:
+    """The values of a column in numpy, with something in place of nulls."""
+    kind = column.type
+    if decoding.dtype == "string":
+        texts: Values = column.cast(pa.string()).fill_null("").to_numpy(zero_copy_only=False)
+        return texts
+    dtype = decoding.viewed_dtype
     if decoding.times is not None or dtype.kind == "M":
-        return _times(name, column, decoding, dtype)
-    if decoding.duration is not None and pa.types.is_duration(column.type):
-        return _spans(name, column, decoding.duration, dtype)
-    if pa.types.is_struct(column.type):
+        moments = _cast(name, column, pa.timestamp("us", getattr(kind, "tz", None)))
+        return _int64(moments).view("M8[us]")
+    if decoding.duration is not None and pa.types.is_duration(kind):
+        return _int64(column.cast(pa.duration("us"))).view("m8[us]")
+    if pa.types.is_struct(kind):
         parts = [pc.struct_field(column, at).fill_null(0).to_numpy() for at in (0, 1)]
         joined: Values = (parts[0] + 1j * parts[1]).astype(dtype)
         return joined
-    if pa.types.is_boolean(column.type):
+    if pa.types.is_boolean(kind):
         flags: Values = column.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
-        return flags.astype(wanted)
-    if pa.types.is_decimal(column.type) and dtype.kind in "iu":
+        return flags
+    if pa.types.is_decimal(kind) and dtype.kind in "iu":
         column = column.cast(pa.decimal128(38, 0)).cast(
             pa.uint64() if dtype.kind == "u" else "int64"
         )
-    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         column = _cast(name, column, pa.float64())
-    numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
-    if decoding.float_type is not None:
-        numbers = (numbers.astype(np.float64) - (decoding.offset or 0)) / (decoding.scale or 1)
-    return _fit(name, numbers, dtype, rounded=decoding.float_type is not None).view(wanted)
+    numbers: Values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
 
 
-def _spans(name: str, column: pa.Array, unit: int, dtype: np.dtype[Any]) -> Values:
-    spans = column.cast(pa.duration("us")).cast(pa.int64()).fill_null(0)
-    numbers: Values = spans.to_numpy(zero_copy_only=False)
-    if dtype.kind == "f":
-        return (numbers * (1000 / unit)).astype(dtype)
-    whole, rest = np.divmod(numbers * 1000, unit)
-    if rest.any():
-        raise InvalidInputError(
-            f"column {name!r} has {int((rest != 0).sum())} time spans that are no whole number of "
-            "the units of the stored array; create it with finer units"
-        )
-    return _fit(name, whole, dtype, rounded=False)
-
-
-def _times(name: str, column: pa.Array, decoding: Decoding, dtype: np.dtype[Any]) -> Values:
-    if (
-        decoding.times is not None
-        and not decoding.times.is_real
-        and pa.types.is_string(column.type)
-    ):
-        return _calendar_times(name, column, decoding.times, dtype)
-    kind = pa.timestamp("us", getattr(column.type, "tz", None))
-    moments = _cast(name, column, kind).cast(pa.int64()).fill_null(0)
-    numbers: Values = moments.to_numpy(zero_copy_only=False)
-    if decoding.times is None:
-        return numbers.view("M8[us]").astype(dtype)
-    if not decoding.times.is_real:
-        raise InvalidInputError(
-            f"{name!r} has times of the calendar {decoding.times.calendar}, which rows of "
-            "timestamps cannot have"
-        )
-    if dtype.kind == "f":
-        return ((numbers - decoding.times.reference) / decoding.times.microseconds).astype(dtype)
-    if column.null_count:
-        numbers = np.where(
-            column.is_null().to_numpy(zero_copy_only=False), decoding.times.reference, numbers
-        )
-    return _fit(name, decoding.times.encode(numbers), dtype, rounded=False)
-
-
-def _calendar_times(name: str, column: pa.Array, times: TimeUnits, dtype: np.dtype[Any]) -> Values:
-    """Texts of times of a calendar that timestamps cannot hold."""
-    moments = np.full(len(column), times.reference, dtype=np.int64)
-    given = column.is_valid().to_numpy(zero_copy_only=False)
-    moments[given] = times.parse(column.drop_null().to_pylist())
-    if dtype.kind == "f":
-        return ((moments - times.reference) / times.microseconds).astype(dtype)
-    return _fit(name, times.encode(moments), dtype, rounded=False)
+def _int64(column: pa.Array) -> Values:
+    numbers: Values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -310,23 +236,3 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         raise InvalidInputError(
             f"column {name!r} is of {column.type}, but the array keeps {kind}: {error}"
         ) from None
-
-
-def _fit(name: str, numbers: Values, dtype: np.dtype[Any], *, rounded: bool) -> Values:
-    if dtype.kind not in "iu":
-        return numbers.astype(dtype)
-    if numbers.dtype.kind == "f":
-        whole = np.rint(numbers)
-        if not rounded and (whole != numbers).any():
-            raise InvalidInputError(
-                f"column {name!r} has {int((whole != numbers).sum())} values that are no whole "
-                f"numbers, but the array keeps {dtype}"
-            )
-        numbers = whole
-    info = np.iinfo(dtype)
-    if numbers.size and (numbers.min() < info.min or numbers.max() > info.max):
-        raise InvalidInputError(
-            f"column {name!r} has values from {numbers.min()} to {numbers.max()}, which do not "
-            f"fit into {dtype} of the array"
-        )
-    return numbers.astype(dtype)

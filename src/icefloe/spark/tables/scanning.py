@@ -105,7 +105,7 @@ class Scan:
         index = self.layout.indexes.get(dim)
         if index is None:
             return pa.array(np.arange(size, dtype=np.int64))
-        return index.decoding.decode(self.session.read_region(index.path))
+        return index.decoding.column(self.session.read_region(index.path))
 
     def _array(self, variable: Variable) -> Any:
         found = self._arrays.get(variable.path)
@@ -273,7 +273,7 @@ class Scan:
             for one, dim in zip(part, self.layout.dims, strict=True)
         )
         piece = values[own]
-        column = variable.decoding.decode(piece)
+        column = variable.decoding.column(piece)
         return column if piece.shape == shape else _spread(column, piece.shape, shape)
 
     def _coordinate_column(

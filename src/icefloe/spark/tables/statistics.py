@@ -255,14 +255,13 @@ def decoded_bounds(
     low, high = numbers[..., 0], numbers[..., 1]
     safe = ~np.isnan(low) & (np.abs(low) < _EXACT) & (np.abs(high) < _EXACT)
     low, high = np.where(safe, low, 0.0), np.where(safe, high, 0.0)
+    if decoding.float_type is not None:
+        ends = [decoding.scaled(one.astype(decoding.viewed_dtype)) for one in (low, high)]
+        low, high = (one(*ends).astype(np.float64) for one in (np.minimum, np.maximum))
     if decoding.times is not None:
         if not decoding.times.is_real:
             return low, high, np.zeros_like(safe)
         moments = [decoding.times.decode(one)[0].astype(np.float64) for one in (low, high)]
         # A microsecond wider: fractions of units were rounded once more here.
         return moments[0] - 1.0, moments[1] + 1.0, safe
-    if decoding.float_type is not None:
-        dtype = np.dtype(decoding.unsigned or decoding.dtype)
-        ends = [decoding.scaled(one.astype(dtype)).astype(np.float64) for one in (low, high)]
-        return np.minimum(*ends), np.maximum(*ends), safe
     return low, high, safe

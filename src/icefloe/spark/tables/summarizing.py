@@ -92,7 +92,7 @@ def _summarize(
 
 def _reduced(cells: Values, decoding: Decoding) -> Numbers:
     """Numbers of chunks of one shape, given as (chunks, elements, chunks, elements, …)."""
-    mask = decoding.missing_mask(cells)
+    mask = decoding.null_mask(cells)
     if decoding.unsigned is not None:
         cells = cells.view(decoding.unsigned)
     floats = cells.dtype.kind == "f"

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zarr
 
+from icefloe.cf.encoding import fill_of
 from icefloe.errors import AlreadyExistsError, InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -23,7 +24,7 @@ from icefloe.spark.tables.columns import (
     read_variables,
 )
 from icefloe.spark.tables.decoding import Decoding
-from icefloe.spark.tables.encoding import encode, fill_of, new_storage, stored_decoding
+from icefloe.spark.tables.encoding import encode, new_storage, stored_decoding
 from icefloe.spark.tables.selection import select_values
 from icefloe.spark.tables.wanted_statistics import wanted_arrays
 
@@ -284,7 +285,7 @@ def _make_room(
         if replace and not any(dim in v.dims for n, v in there.items() if n not in dims):
             session.delete_node(index.path)
         else:
-            kept[dim] = index.decoding.decode(session.read_region(index.path))
+            kept[dim] = index.decoding.column(session.read_region(index.path))
     return kept
 
 
@@ -396,7 +397,7 @@ def _kept_coordinate(session: Session, layout: TableLayout, dim: str) -> pa.Arra
     if index is None:
         size = layout.shape[layout.dims.index(dim)]
         return pa.array(np.arange(size, dtype=np.int64))
-    return index.decoding.decode(session.read_region(index.path))
+    return index.decoding.column(session.read_region(index.path))
 
 
 def _grown(

@@ -1,8 +1,9 @@
-"""Times as CF writes them ("days since 1970-01-01", calendars), decoded by whole columns."""
+"""Times as CF writes them ("days since 1970-01-01", calendars), in whole microseconds."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +16,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_UNIT_MICROSECONDS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 7 * 86_400_000_000,
+_UNIT_NANOSECONDS = {
+    "nanosecond": 1,
+    "microsecond": 1_000,
+    "millisecond": 1_000_000,
+    "second": 1_000_000_000,
+    "minute": 60_000_000_000,
+    "hour": 3_600_000_000_000,
+    "day": 86_400_000_000_000,
 }
+DURATION_UNITS = {f"{unit}s": length for unit, length in _UNIT_NANOSECONDS.items()}
+"""Units of time spans that are decoded, and the nanoseconds of one; no other spelling is."""
 _ABBREVIATIONS = {
     "us": "microsecond",
     "microsec": "microsecond",
@@ -37,7 +40,8 @@ _ABBREVIATIONS = {
     "hr": "hour",
     "d": "day",
 }
-_DAY = _UNIT_MICROSECONDS["day"]
+_LONGEST_UNITS = 200
+_DAY = _UNIT_NANOSECONDS["day"] // 1000
 _UNITS = re.compile(r"\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<reference>.+?)\s*", re.IGNORECASE)
 _REFERENCE = re.compile(
     r"(?P<year>[+-]?\d{1,6})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
@@ -50,6 +54,7 @@ _YEAR_LENGTHS = {"noleap": 365, "365_day": 365, "all_leap": 366, "366_day": 366,
 CALENDARS = frozenset({*_STANDARD, *_YEAR_LENGTHS, "julian"})
 _EPOCH_JULIAN_DAY = 2_440_588
 """Julian day number of 1970-01-01 (Gregorian)."""
+_WITHOUT_YEAR_ZERO = {"standard", "gregorian", "julian"}
 _GREGORIAN_FROM = (1582, 10, 15)
 _MONTHS_NOLEAP = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _MONTHS_LEAP = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
@@ -60,41 +65,65 @@ _MAX_MICROSECONDS = 2**63 - 1
 class TimeUnits(Record, frozen=True):
     """Units and calendar of a time variable."""
 
-    microseconds: int
+    units: str
+    """As they are written."""
+    nanoseconds: int
     """Length of one unit."""
     reference: int
     """Microseconds from the calendar's day 0 to the reference; 1970-01-01 in real calendars."""
     calendar: str
+    rest: int = 0
+    """Nanoseconds of the reference beyond these."""
 
     @property
     def is_real(self) -> bool:
         """Whether the times are moments of the real world, so that timestamps can hold them."""
         return self.calendar in _STANDARD
 
+    @property
+    def reference_nanoseconds(self) -> int:
+        """Nanoseconds from the calendar's day 0 to the reference."""
+        return self.reference * 1000 + self.rest
+
+    @property
+    def _microseconds(self) -> tuple[int, int]:
+        """The length of one unit as a fraction, so that all is done in whole numbers."""
+        if self.nanoseconds % 1000:
+            return self.nanoseconds, 1000
+        return self.nanoseconds // 1000, 1
+
     def decode(
         self, values: npt.NDArray[np.generic]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
         """Microseconds since day 0 of the calendar, and where there is no time at all."""
         if values.dtype.kind in "iu":
-            limit = (_MAX_MICROSECONDS - abs(self.reference)) // self.microseconds
+            length, per = self._microseconds
+            limit = (_MAX_MICROSECONDS - abs(self.reference)) * per // length
             if values.size and (int(values.max()) > limit or int(values.min()) < -limit):
                 raise _too_far(values.max())
-            return values.astype(np.int64) * self.microseconds + self.reference, None
+            return values.astype(np.int64) * length // per + self.reference, None
         floats = values.astype(np.float64)
         missing = ~np.isfinite(floats)
         if missing.any():
             floats = np.where(missing, 0.0, floats)
-        if floats.size and float(np.abs(floats).max()) * self.microseconds > 9.2e18:
+        length, per = self._microseconds
+        furthest = float(np.abs(floats).max()) if floats.size else 0.0
+        if furthest * max(1, length / per) + abs(self.reference) > 9.2e18:
             raise _too_far(floats.max())
         whole = np.floor(floats)
         # The fraction apart: a day of a century in one float64 would be good to seconds only.
-        rest = np.rint((floats - whole) * self.microseconds).astype(np.int64)
-        moments = whole.astype(np.int64) * self.microseconds + rest + self.reference
+        rest = np.rint((floats - whole) * (length / per)).astype(np.int64)
+        moments = whole.astype(np.int64) * length // per + rest + self.reference
         return moments, missing if missing.any() else None
 
     def encode(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Whole units for moments; raises if some lie between two units."""
-        units, rest = np.divmod(moments - self.reference, self.microseconds)
+        length, per = self._microseconds
+        if per > 1 and moments.size:
+            furthest = max(abs(int(moments.min())), abs(int(moments.max()))) + abs(self.reference)
+            if furthest > _MAX_MICROSECONDS // per:
+                raise _too_far(furthest * per)
+        units, rest = np.divmod((moments - self.reference) * per, length)
         if rest.any():
             raise InvalidInputError(
                 "some times are no whole number of the units of the stored array: "
@@ -107,8 +136,9 @@ class TimeUnits(Record, frozen=True):
         moments = np.zeros(len(texts), dtype=np.int64)
         for at, text in enumerate(texts):
             matched = _REFERENCE.fullmatch(text)
-            if matched is not None and 1 <= int(matched["month"]) <= 12:
-                moments[at] = _moment(matched, self.calendar)
+            if matched is not None:
+                with suppress(ValueError):
+                    moments[at] = _moment(matched, self.calendar)
         again = self.texts(moments)
         wrong = [text for text, own in zip(texts, again.tolist(), strict=True) if text != own]
         if wrong:
@@ -142,7 +172,7 @@ class TimeUnits(Record, frozen=True):
 
 def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     """What units mean, or None if they are no units of time (or of no fixed length)."""
-    if not isinstance(units, str):
+    if not isinstance(units, str) or len(units) > _LONGEST_UNITS:
         return None
     matched = _UNITS.fullmatch(units)
     name = str(calendar or "standard").lower()
@@ -152,28 +182,28 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     reference = _REFERENCE.fullmatch(matched["reference"])
     if length is None or reference is None:
         return None
-    return TimeUnits(length, _moment(reference, name), name)
+    try:
+        rest = int(_fraction(reference)[6:])
+        return TimeUnits(units, length, _moment(reference, name), name, rest)
+    except ValueError:
+        return None  # no day of the calendar
 
 
 def _unit_length(unit: str) -> int | None:
-    """Microseconds of a unit."""
+    """Nanoseconds of a unit."""
     unit = unit.lower()
     unit = _ABBREVIATIONS.get(unit, _ABBREVIATIONS.get(unit.removesuffix("s"), unit))
-    return _UNIT_MICROSECONDS.get(unit) or _UNIT_MICROSECONDS.get(unit.removesuffix("s"))
-
-
-def unit_nanoseconds(unit: str) -> int | None:
-    """Length of a unit of time spans; None if it is none."""
-    if unit.lower() in {"nanoseconds", "nanosecond", "ns"}:
-        return 1
-    length = _unit_length(unit)
-    return None if length is None else length * 1000
+    return _UNIT_NANOSECONDS.get(unit) or _UNIT_NANOSECONDS.get(unit.removesuffix("s"))
 
 
 def _moment(parts: re.Match[str], calendar: str) -> int:
+    """Microseconds since day 0 of a calendar; raises ValueError if it has no such day."""
     date = int(parts["year"]), int(parts["month"]), int(parts["day"])
+    if not _has_day(*date, calendar):
+        raise ValueError(f"the calendar {calendar} has no day {date}")
     seconds = int(parts["hour"] or 0) * 3600 + int(parts["minute"] or 0) * 60
-    fraction = round(float(parts["second"] or 0) * 1_000_000)
+    fraction = int((parts["second"] or "0").partition(".")[0]) * 1_000_000
+    fraction += int(_fraction(parts)[:6])
     zone = parts["zone"]
     if zone and zone[0] in "+-":
         hours, minutes = zone[1:3], zone[3:].lstrip(":")
@@ -182,6 +212,23 @@ def _moment(parts: re.Match[str], calendar: str) -> int:
         shift = int(hours) * 3600 + int(minutes or 0) * 60
         seconds -= shift if zone[0] == "+" else -shift
     return _day_number(*date, calendar) * _DAY + seconds * 1_000_000 + fraction
+
+
+def _fraction(parts: re.Match[str]) -> str:
+    """Nine digits of a second."""
+    return (parts["second"] or "0").partition(".")[2].ljust(9, "0")[:9]
+
+
+def _has_day(year: int, month: int, day: int, calendar: str) -> bool:
+    if not 1 <= month <= 12 or (year < 1 and calendar in _WITHOUT_YEAR_ZERO):
+        return False
+    if calendar in _YEAR_LENGTHS:
+        months = _months(calendar)
+    else:
+        is_julian = calendar == "julian" or (calendar in _WITHOUT_YEAR_ZERO and year < 1582)
+        is_leap = year % 4 == 0 and (is_julian or year % 100 != 0 or year % 400 == 0)
+        months = _MONTHS_LEAP if is_leap else _MONTHS_NOLEAP
+    return 1 <= day <= int(months[month] - months[month - 1])
 
 
 def _day_number(year: int, month: int, day: int, calendar: str) -> int:

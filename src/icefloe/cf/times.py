@@ -1,0 +1,254 @@
+"""Times and time spans as numpy and cftime have them, from numbers of units and back.
+
+As xarray decodes them: nanoseconds where they can hold all times of an array, objects of cftime
+where they cannot, or where the calendar is none of the real world.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.cf.calendars import DURATION_UNITS
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icefloe.cf.calendars import TimeUnits
+
+    Values = npt.NDArray[Any]
+    Mask = npt.NDArray[np.bool_] | None
+
+_NO_TIME = -(2**63)
+_MOST = 2**63 - 1
+_RESOLUTIONS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""Nanoseconds of the resolutions that pandas has."""
+_UNITS = tuple(reversed(DURATION_UNITS.items()))
+"""Days first."""
+
+
+def decode_times(numbers: Values, mask: Mask, units: TimeUnits) -> Values:
+    """Times of numbers of units since a moment; there are none where the mask is set."""
+    mask = _absent(numbers, mask)
+    plain = numbers if mask is None else np.where(mask, numbers.dtype.type(0), numbers)
+    moments = _nanoseconds(plain, units) if units.is_real else None
+    if moments is None:
+        return _cftimes(plain, mask, units)
+    if mask is not None:
+        moments[mask] = _NO_TIME
+    return moments.view("M8[ns]")
+
+
+def _absent(numbers: Values, mask: Mask) -> Mask:
+    if numbers.dtype.kind != "f":
+        return mask
+    none = np.isnan(numbers)
+    if mask is not None:
+        none |= mask
+    return none if none.any() else None
+
+
+def _nanoseconds(numbers: Values, units: TimeUnits) -> npt.NDArray[np.int64] | None:
+    """Nanoseconds since 1970; None if they do not hold all of these times."""
+    reference = units.reference_nanoseconds
+    if numbers.size == 0:
+        return np.zeros(numbers.shape, np.int64)
+    ends = [numbers.min(), numbers.max()]
+    if numbers.dtype.kind == "f" and not np.isfinite(ends).all():
+        raise _not_finite(units)
+    exact = [int(end) * units.nanoseconds + reference for end in ends]
+    if min(exact) <= -_MOST + units.nanoseconds or max(exact) > _MOST - units.nanoseconds:
+        return None
+    if numbers.dtype.kind != "f":
+        return numbers.astype(np.int64) * units.nanoseconds + reference
+    if abs(reference) > _MOST:
+        # As far back as cftime must go, times are counted in microseconds.
+        return units.decode(numbers)[0] * 1000
+    spans: npt.NDArray[np.int64] = (numbers.astype(np.float64) * units.nanoseconds).astype(np.int64)
+    return spans + reference
+
+
+def _cftimes(numbers: Values, mask: Mask, units: TimeUnits) -> Values:
+    try:
+        import cftime
+    except ImportError:
+        raise InvalidInputError(
+            f"times of the calendar {units.calendar}, or far from now, need the package cftime: "
+            "install icefloe[xarray]"
+        ) from None
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise _not_finite(units)
+    times = np.empty(numbers.size, dtype=object)
+    try:
+        times[:] = cftime.num2date(
+            numbers.reshape(-1).astype(np.float64),
+            units.units,
+            units.calendar,
+            only_use_cftime_datetimes=True,
+        )
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"some times are no times of the calendar {units.calendar}: {error}; read stored "
+            "values: decode=false"
+        ) from None
+    if mask is not None:
+        times[mask.reshape(-1)] = None
+    return times.reshape(numbers.shape)
+
+
+def _not_finite(units: TimeUnits) -> InvalidInputError:
+    return InvalidInputError(f"expected times in {units.units!r}, found infinite numbers")
+
+
+# --- time spans
+
+
+def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Values:
+    """Time spans of numbers of a unit of so many nanoseconds.
+
+    In the resolution of the wanted type, or in a finer one if these spans need it.
+    """
+    mask = _absent(numbers, mask)
+    plain = numbers if mask is None else np.where(mask, numbers.dtype.type(0), numbers)
+    fitting = [name for name, length in _RESOLUTIONS.items() if length <= unit]
+    resolution = fitting[0]
+    if plain.dtype.kind == "f":
+        counts = plain.astype(np.float64) * (unit / _RESOLUTIONS[resolution])
+        for name in fitting:
+            resolution = name
+            if name == "ns" or not (counts % 1 > 0).any():
+                break
+            counts = counts * 1000
+        _check_range(counts, 1)
+        spans = counts.astype(np.int64)
+    else:
+        factor = unit // _RESOLUTIONS[resolution]
+        _check_range(plain, factor)
+        spans = plain.astype(np.int64) * factor
+    target = _resolution_of(wanted)
+    if _RESOLUTIONS[target] < _RESOLUTIONS[resolution]:
+        factor = _RESOLUTIONS[resolution] // _RESOLUTIONS[target]
+        _check_range(spans, factor)
+        spans, resolution = spans * factor, target
+    if mask is not None:
+        spans[mask] = _NO_TIME
+    return spans.view(f"m8[{resolution}]")
+
+
+def _resolution_of(wanted: str) -> str:
+    """The resolution of a type that xarray decodes to, which is none that pandas has not."""
+    try:
+        unit, _ = np.datetime_data(np.dtype(wanted))
+    except TypeError:
+        return "ns"
+    if unit in _RESOLUTIONS:
+        return unit
+    return "s" if unit in ("m", "h", "D", "W", "M", "Y") else "ns"
+
+
+def _check_range(numbers: Values, factor: int) -> None:
+    if numbers.size:
+        ends = [numbers.min(), numbers.max()]
+        is_finite = bool(np.isfinite(ends).all())
+        if not is_finite or max(abs(int(end)) for end in ends) * factor > _MOST:
+            raise InvalidInputError(
+                f"time spans from {ends[0]} to {ends[1]} units are more than 64 bits hold; read "
+                "stored values: decode=false"
+            )
+
+
+# --- other units, and those of new arrays
+
+
+def in_units(numbers: Values, own: TimeUnits, wanted: TimeUnits) -> Values:
+    """Times in other units of the same calendar: whole numbers where that is exact."""
+    apart = own.reference_nanoseconds - wanted.reference_nanoseconds
+    if numbers.dtype.kind in "iu" and numbers.size:
+        ends = [int(end) * own.nanoseconds + apart for end in (numbers.min(), numbers.max())]
+        most = max(abs(int(numbers.min())), abs(int(numbers.max()))) * own.nanoseconds
+        if max(most, abs(apart), *map(abs, ends)) <= _MOST:
+            spans = numbers.astype(np.int64) * own.nanoseconds + apart
+            whole, rest = np.divmod(spans, wanted.nanoseconds)
+            return whole if not rest.any() else spans / wanted.nanoseconds
+    factor = own.nanoseconds / wanted.nanoseconds
+    return numbers.astype(np.float64) * factor + apart / wanted.nanoseconds
+
+
+def encode_new(values: Values) -> tuple[Values, dict[str, Any]]:
+    """Numbers and attributes of times or time spans of a new array, as xarray writes them.
+
+    The units are the longest ones that give whole numbers.
+    """
+    if values.dtype.kind == "m":
+        return _new_durations(values)
+    if values.dtype.kind == "M":
+        return _new_times(values)
+    return _new_cftimes(values)
+
+
+def whole_units(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Attributes of 64-bit integers that hold all times or time spans of a numpy type."""
+    resolution = np.datetime_data(dtype)[0]
+    length = _RESOLUTIONS.get(resolution, _RESOLUTIONS["s"])
+    unit = next(name for name, each in _UNITS if each == length)
+    if dtype.kind == "m":
+        return {"units": unit, "dtype": f"timedelta64[{resolution}]"}
+    return {"units": f"{unit} since 1970-01-01", "calendar": "proleptic_gregorian"}
+
+
+def _new_durations(values: Values) -> tuple[Values, dict[str, Any]]:
+    spans = values.astype("m8[ns]").astype(np.int64)
+    none = np.isnat(values)
+    unit, length = _dividing(spans[~none])
+    resolution, _ = np.datetime_data(values.dtype)
+    stored = np.where(none, _NO_TIME, spans // length)
+    return stored, {"dtype": f"timedelta64[{resolution}]", "units": unit}
+
+
+def _new_times(values: Values) -> tuple[Values, dict[str, Any]]:
+    resolution = np.datetime_data(values.dtype)[0]
+    resolution = resolution if resolution in _RESOLUTIONS else "s"
+    moments = values.astype(f"M8[{resolution}]")
+    none = np.isnat(moments)
+    there = moments[~none].reshape(-1)
+    first = there[0] if len(there) else np.zeros((), moments.dtype)[()]
+    unit, length = _dividing(np.diff(there).astype("m8[ns]").astype(np.int64))
+    spans = (moments - first).astype("m8[ns]").astype(np.int64)
+    stored = np.where(none, _NO_TIME, spans // length)
+    units = f"{unit} since {_text(first)}"
+    return stored, {"units": units, "calendar": "proleptic_gregorian"}
+
+
+def _text(moment: Any) -> str:
+    """A moment as pandas writes it: no more digits of a second than it needs, by threes."""
+    for resolution in _RESOLUTIONS:
+        if moment.astype(f"M8[{resolution}]") == moment:
+            digits = "us" if resolution == "ms" else resolution
+            return str(moment.astype(f"M8[{digits}]")).replace("T", " ")
+    return str(moment).replace("T", " ")
+
+
+def _dividing(spans: npt.NDArray[np.int64]) -> tuple[str, int]:
+    """The longest unit that all time spans are whole numbers of."""
+    return next(each for each in _UNITS if not (spans % each[1]).any())
+
+
+def _new_cftimes(values: Values) -> tuple[Values, dict[str, Any]]:
+    import cftime
+
+    times = values.reshape(-1).tolist()
+    first = times[0]
+    apart = [(one - other) for one, other in zip(times[1:], times, strict=False)]
+    spans = np.array(apart, dtype="m8[us]").astype("m8[ns]").astype(np.int64)
+    unit, _ = _dividing(spans)
+    reference = (
+        f"{first.year:04d}-{first.month:02d}-{first.day:02d} {first.hour:02d}:{first.minute:02d}:"
+        f"{first.second:02d}.{first.microsecond:06d}"
+    )
+    units = f"{unit} since {reference}"
+    numbers = np.asarray(cftime.date2num(times, units, first.calendar))
+    whole = numbers.astype(np.int64)
+    stored = whole if np.array_equal(whole, numbers) else numbers
+    return stored.reshape(values.shape), {"units": units, "calendar": first.calendar}
