@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from icefloe.cf.calendars import DURATION_UNITS
 from icefloe.cf.decoding import coding_of, decoded_attributes
 from icefloe.cf.encoding import encode
 from icefloe.errors import InvalidInputError
+from icefloe.spark.tables.decoding import decoding_of
 
 INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 FLOATS = ["f2", "f4", "f8"]
@@ -177,3 +179,71 @@ def test_attributes_as_zarr_holds_them_mean_the_same(
     found = decode(values, held)
     assert found.dtype == expected.dtype
     assert_same(found, expected.values)
+
+
+@given(variables())
+def test_columns_of_tables_have_the_same_values(
+    drawn: tuple[np.ndarray[Any, Any], dict[str, Any]],
+) -> None:
+    values, attributes = drawn
+    try:
+        expected = by_xarray(values, attributes)
+    except Exception:  # noqa: BLE001 (whatever xarray does not understand)
+        return
+    decoding = decoding_of(values.dtype, attributes)
+    try:
+        column = decoding.column(values)
+    except InvalidInputError:
+        # Times that 64 bits do not hold; cftime has them, or something in their place.
+        assert expected.dtype.kind == "O"
+        return
+    assert column.type == decoding.arrow_type
+    if differs(values, attributes) or expected.dtype.kind in "Ob":
+        return
+    flat = expected.values.reshape(-1)
+    if expected.dtype.kind in "mM":
+        # Microseconds, the nearest ones; xarray cuts nanoseconds off.
+        unit = f"{expected.dtype.kind}8[us]"
+        found = column.to_numpy(zero_copy_only=False).astype(unit)
+        np.testing.assert_array_equal(np.isnat(found), np.isnat(flat))
+        there = ~np.isnat(flat)
+        apart = (found[there] - flat[there].astype(unit)).astype("i8")
+        assert (np.abs(apart) <= 1).all()
+        return
+    if expected.dtype == np.float64 and decoding.float_type is not None:
+        assert column.type == pa.float64()
+    found = np.array([np.nan if one is None else float(one) for one in column.to_pylist()])
+    np.testing.assert_array_equal(found, flat.astype("f8"))
+
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.integers(10**320, 10**330),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(
+            ["true", "bool", "timedelta64[x]", "days since 2000-14-01", "utf-8", "a\0"]
+        ),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
+    max_leaves=3,
+)
+NAMES = ["_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "units"]
+
+
+@given(
+    st.sampled_from([*INTEGERS, *FLOATS, "c16", "S2", "U2", "?", "M8[s]"]),
+    st.dictionaries(st.sampled_from([*NAMES, "calendar", "dtype", "_Encoding"]), JSON),
+    st.booleans(),
+)
+def test_attributes_that_make_no_sense_are_left_or_refused(
+    dtype: str, attributes: dict[str, Any], times: bool
+) -> None:
+    values = np.zeros(2, dtype)
+    with suppress(InvalidInputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert decode(values, attributes, times=times).shape == (2,)
+    decoded_attributes(attributes, times=times)

@@ -40,6 +40,7 @@ _ABBREVIATIONS = {
     "hr": "hour",
     "d": "day",
 }
+_LONGEST_UNITS = 200
 _DAY = _UNIT_NANOSECONDS["day"] // 1000
 _UNITS = re.compile(r"\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<reference>.+?)\s*", re.IGNORECASE)
 _REFERENCE = re.compile(
@@ -59,7 +60,6 @@ _MONTHS_NOLEAP = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _MONTHS_LEAP = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _MONTHS_360 = np.arange(13) * 30
 _MAX_MICROSECONDS = 2**63 - 1
-_MAX_UNITS_LENGTH = 200
 
 
 class TimeUnits(Record, frozen=True):
@@ -108,7 +108,7 @@ class TimeUnits(Record, frozen=True):
             floats = np.where(missing, 0.0, floats)
         length, per = self._microseconds
         furthest = float(np.abs(floats).max()) if floats.size else 0.0
-        if furthest * length / per + abs(self.reference) > 9.2e18:
+        if furthest * max(1, length / per) + abs(self.reference) > 9.2e18:
             raise _too_far(floats.max())
         whole = np.floor(floats)
         # The fraction apart: a day of a century in one float64 would be good to seconds only.
@@ -172,7 +172,7 @@ class TimeUnits(Record, frozen=True):
 
 def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
     """What units mean, or None if they are no units of time (or of no fixed length)."""
-    if not isinstance(units, str) or len(units) > _MAX_UNITS_LENGTH:
+    if not isinstance(units, str) or len(units) > _LONGEST_UNITS:
         return None
     matched = _UNITS.fullmatch(units)
     name = str(calendar or "standard").lower()

@@ -23,6 +23,8 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
+from contextlib import suppress
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,8 +124,7 @@ class Coding(Record, frozen=True):
         if self.is_bool:
             # A missing value is true, as in xarray: there is no third one.
             return numbers.astype(np.bool_) if mask is None else numbers.astype(np.bool_) | mask
-        is_changed = mask is not None and numbers is not stored
-        numbers = numbers.astype(self.number_type, copy=mask is not None and not is_changed)
+        numbers = numbers.astype(self.number_type, copy=mask is not None and numbers is stored)
         if mask is not None and numbers.dtype.kind in "fc":
             numbers[mask] = np.nan
         return numbers
@@ -197,7 +198,9 @@ def decoded_attributes(attributes: Mapping[str, Any], *, times: bool) -> dict[st
         gone.add("dtype")
     if times and parse_units(attributes.get("units"), attributes.get("calendar")) is not None:
         gone |= {"units", "calendar"}
-    elif times and kind.startswith("timedelta64") and attributes.get("units") in DURATION_UNITS:
+    elif (
+        times and kind.startswith("timedelta64") and str(attributes.get("units")) in DURATION_UNITS
+    ):
         gone |= {"units", "dtype"}
     return {name: value for name, value in attributes.items() if name not in gone}
 
@@ -211,23 +214,35 @@ def _fills(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Iterator[tupl
         value = attributes.get(name)
         if value is None:
             continue
-        if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
-            yield name, complex(*map(_float_of, value))
+        several = value if isinstance(value, list) else np.ravel(value).tolist()
+        if dtype.kind in "OTSU":
+            yield from ((name, one) for one in several)
             continue
-        for one in np.ravel(value).tolist() if not isinstance(value, str) else [value]:
-            if dtype.kind in "OTSU":
-                yield name, one
-            elif (number := _fill_number(one, dtype)) is not None:
-                yield name, number
+        numbers = [number for one in several if (number := _fill_number(one, dtype)) is not None]
+        if dtype.kind == "c" and isinstance(value, list) and len(numbers) == 2:
+            numbers = [complex(*numbers)]  # as xarray writes them
+        yield from ((name, number) for number in numbers)
 
 
-def _fill_number(value: Any, dtype: np.dtype[Any]) -> int | float | complex | None:
+def _fill_number(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A number as an attribute has it; None if it is none."""
+    if isinstance(value, str):
+        try:
+            value = _float_of(value) if dtype.kind in "fc" else int(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, complex) or _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a real number, and no larger than floats are."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
     try:
-        if isinstance(value, str):
-            return _float_of(value) if dtype.kind in "fc" else int(value)
-    except ValueError:
-        return None
-    return value if isinstance(value, int | float | complex) else None
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _float_of(value: Any) -> float:
@@ -254,7 +269,7 @@ def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -
             as_stored = dtype.type(fill).item()
         same = as_stored == fill or fill != fill  # noqa: PLR0124 (NaN)
         return as_stored if same else None
-    if isinstance(fill, complex) or fill != int(fill):
+    if isinstance(fill, complex) or not isfinite(fill) or fill != int(fill):
         return None
     number = int(fill)
     own, other = np.iinfo(dtype), np.iinfo(viewed)
@@ -279,15 +294,12 @@ def _number(attributes: Mapping[str, Any], name: str) -> Any:
     value = attributes.get(name)
     if value is None:
         return None
-    if np.ndim(value) > 0 and np.size(value) == 1:
-        value = np.asarray(value).reshape(-1)[0]
-        value = value.item() if value.dtype.kind not in "f" else value
+    if isinstance(value, list | np.ndarray) and len(value) == 1:
+        value = value[0]
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = float(value)
-        except ValueError:
-            value = None
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not _is_number(value):
         raise InvalidInputError(
             f"expected a number as attribute {name!r}, found {attributes[name]!r}; correct the "
             "attribute, or read stored values: decode=false"
@@ -350,7 +362,7 @@ def _text_encoding(attributes: Mapping[str, Any]) -> str | None:
         return None
     try:
         "".encode(str(name))
-    except LookupError:
+    except (LookupError, ValueError):
         raise InvalidInputError(
             f"expected the name of a text encoding as attribute '_Encoding', found {name!r}"
         ) from None

@@ -139,10 +139,18 @@ class Decoding(Coding, frozen=True):
         assert self.duration is not None
         if mask is not None:
             flat = np.where(mask, flat.dtype.type(0), flat)
+        furthest = max(abs(float(flat.min())), abs(float(flat.max()))) if flat.size else 0.0
+        if not furthest * max(1, self.duration / 1000) < 9.2e18:
+            raise InvalidInputError(
+                f"time spans of up to {furthest} units are beyond what an interval of microseconds "
+                "holds; read the variable undecoded with option decode=false"
+            )
         if flat.dtype.kind == "f":
             spans = np.rint(flat * (self.duration / 1000)).astype(np.int64)
-        else:
+        elif self.duration % 1000:
             spans = flat.astype(np.int64) * self.duration // 1000
+        else:
+            spans = flat.astype(np.int64) * (self.duration // 1000)
         return pa.array(spans.view("m8[us]"), mask=mask)
 
     def _column(self, flat: Values, mask: Mask) -> pa.Array:
