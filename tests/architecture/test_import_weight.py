@@ -28,6 +28,7 @@ PARQUET = {
     f"formats/dataset/{name}.py"
     for name in (
         "arrow_schemas",
+        "attributes_table",
         "codec",
         "file_names",
         "manifest_table",

@@ -35,7 +35,7 @@ def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Probl
         if problem.repairable and problem.kind is ProblemKind.TRANSACTION_LOG
     }
     for snapshot_id, problem in logs.items():
-        _rewrite_log(context, SnapshotId.parse(snapshot_id))
+        _rewrite_log(context, SnapshotId.from_text(snapshot_id))
         logger.info("wrote the log of %s anew", snapshot_id)
         repaired.append(problem)
     context.storage.sync()
