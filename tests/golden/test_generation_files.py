@@ -12,28 +12,28 @@ from icefloe.formats.registry import format_for
 from icefloe.model.manifest import Manifest
 from scripts import make_golden
 
-FILES = {"store": "json", "dataset": "parquet"}
+FILES = {"store": "json", "dataset": "parquet", "dataset-without-checksums": "parquet"}
 
 
-def golden(generation: str, name: str) -> bytes:
-    folder = make_golden.DEFAULT_FOLDER / generation
-    return (folder / f"{name}.{FILES[generation]}").read_bytes()
+def golden(folder: str, name: str) -> bytes:
+    return (make_golden.DEFAULT_FOLDER / folder / f"{name}.{FILES[folder]}").read_bytes()
 
 
-@pytest.mark.parametrize("generation", FILES)
-def test_files_are_read(generation: str) -> None:
+@pytest.mark.parametrize("folder", FILES)
+def test_files_are_read(folder: str) -> None:
+    generation = folder.partition("-")[0]
     codec = format_for(generation).codec
     expected = make_golden.snapshot_in(generation)
-    found = codec.decode_snapshot(golden(generation, "snapshot"), expected.id, "golden")
+    found = codec.decode_snapshot(golden(folder, "snapshot"), expected.id, "golden")
     for field in ("id", "parent_id", "written_at", "started_at", "message", "metadata"):
         assert getattr(found, field) == getattr(expected, field), field
     for field in ("total_parents", "history", "manifests", "attribute_files"):
         assert getattr(found, field) == getattr(expected, field), field
     assert list(found.nodes) == list(expected.nodes)
-    assert codec.decode_attributes(golden(generation, "attributes"), "golden") == (
+    assert codec.decode_attributes(golden(folder, "attributes"), "golden") == (
         make_golden.attribute_rows()
     )
-    data = golden(generation, "manifest")
+    data = golden(folder, "manifest")
     index = codec.decode_manifest_index(data, len(data), "golden")
     assert not isinstance(index, NeedsMore)
     spans = index.block_spans.tolist()
@@ -59,6 +59,12 @@ def test_fill_values_that_are_strings_are_read() -> None:  # H-16
 def test_json_is_written_alike() -> None:
     for name, data in make_golden.generation_files("store").items():
         assert data == (make_golden.DEFAULT_FOLDER / name).read_bytes()
+
+
+def test_tables_have_checksums_by_now() -> None:
+    for name in ("snapshot", "manifest", "attributes"):
+        assert b"icefloe.checksums" in golden("dataset", name)
+        assert b"icefloe.checksums" not in golden("dataset-without-checksums", name)
 
 
 def test_tables_are_written_alike() -> None:

@@ -157,7 +157,7 @@ def test_what_files_hold_can_be_looked_at() -> None:
     assert info["tags"] == {"v1": snapshot_id}
     assert (info["generation"], info["spec_version"]) == ("repository", 2)
     with pytest.raises(icefloe.InvalidInputError):
-        repo.inspect_manifest("not an id")
+        repo.inspect_manifest("../not an id")
     with pytest.raises(icefloe.NotFoundError, match=r"there is no manifest .*list_manifest_files"):
         repo.inspect_manifest(str(FILES[0]))
 

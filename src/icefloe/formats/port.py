@@ -232,6 +232,12 @@ class Refs(Protocol):
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """The states of a branch, newest first; some formats list only the last ones."""
 
+    def snapshot_id(self, text: str) -> SnapshotId | None:
+        """The snapshot that a text names, which need not exist; None if it can name none."""
+
+    def listed_snapshots(self) -> Collection[SnapshotId]:
+        """The snapshots that something lists besides references; empty where nothing does."""
+
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What references remember of the files of snapshots, where they have room for it.
 

@@ -22,6 +22,7 @@ from icefloe.errors import (
 from icefloe.formats.authorship import signed
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence import SequenceFolder
+from icefloe.model.ids import SnapshotId
 from icefloe.storage.keys import check_key
 from icefloe.storage.port import Naming
 from icefloe.storage.presence import is_there
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from icefloe.formats.port import Codec
-    from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
 
@@ -270,6 +270,17 @@ class SequenceRefs:
     def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
         """Take what knows the files of snapshots, for references that have room for it."""
         self._find = find
+
+    def snapshot_id(self, text: str) -> SnapshotId | None:
+        """The snapshot that a text names; None if it is not the text form of an id."""
+        try:
+            return SnapshotId.parse(text)
+        except InvalidInputError:
+            return None
+
+    def listed_snapshots(self) -> Collection[SnapshotId]:
+        """Nothing lists snapshots here."""
+        return ()
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What the references that were read remember of the files of snapshots."""

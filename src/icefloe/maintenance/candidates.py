@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.formats.port import ObjectKind
-from icefloe.maintenance.id_sets import are_in, id_bytes, id_column
+from icefloe.maintenance.id_sets import are_in, are_names, id_bytes, id_column
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class Objects(NamedTuple):
         old, young = (Objects(self.ids[p], self.sizes[p], self.times[p]) for p in parts)
         return old, young
 
+    def without_strangers(self, known: npt.NDArray[np.bytes_]) -> Objects:
+        """Those that are named as we name them, and of the others those among sorted ids."""
+        rows = np.flatnonzero(~are_names(self.ids) | are_in(self.ids, known))
+        return Objects(self.ids[rows], self.sizes[rows], self.times[rows])
+
     def newest_first(self) -> Objects:
         """The same, in the order in which they can be deleted with harm to none that is left."""
         order = np.argsort(-self.times, kind="stable")
@@ -61,7 +66,7 @@ class Objects(NamedTuple):
 
 
 def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> Objects:
-    """All objects of a kind. What is not named as we name it is not ours, and is left out."""
+    """All objects of a kind. What cannot be one by its name is left out."""
     columns: list[Objects] = []
     ids: list[bytes] = []
     sizes: list[int] = []

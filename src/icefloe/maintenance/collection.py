@@ -13,7 +13,8 @@ G4  The snapshots to be deleted are announced before leases, references and new 
 G5  Snapshots go first, newest first, then logs, manifests, attributes and chunk files: whoever
     dies in between leaves only garbage, which the next collection finds.
 G6  What cannot be read ends the collection before anything is deleted. Objects that are not named
-    like ours, and sequence files of branches, are never deleted.
+    like ours are deleted only together with a snapshot that refers to them, and where a format
+    leaves names free; sequence files of branches never are.
 G7  Before anything is deleted, every branch gets one more entry, for the snapshot that it has. So
     whoever began to commit before that finds that the branch has moved, whatever its clock says,
     and looks for what it needs (versioning/own_files.py).
@@ -29,12 +30,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.errors import ConflictError, IcefloeError, SessionStateError, StorageError
+from icefloe.errors import (
+    ConflictError,
+    IcefloeError,
+    SessionStateError,
+    SnapshotNotFoundError,
+    StorageError,
+)
 from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.candidates import Objects, key_maker, list_objects
 from icefloe.maintenance.cutoff import as_moment
-from icefloe.maintenance.id_sets import are_in
+from icefloe.maintenance.id_sets import are_in, are_names, id_set
 from icefloe.maintenance.marking import (
     CarefulRefs,
     Limits,
@@ -181,6 +188,7 @@ class _Collection:
     def run(self) -> GCSummary:
         layout = self._context.format.layout
         listed = {kind: list_objects(self._storage, layout, kind) for kind in _ORDER}  # G1
+        listed[ObjectKind.SNAPSHOT] = self._snapshots(listed[ObjectKind.SNAPSHOT])
         leases = self._leases()
         cutoff = _cutoff(self._cutoff, leases)  # G2
         # First of all, for a disk may be full of them. They are no objects: nothing refers to them.
@@ -192,10 +200,33 @@ class _Collection:
         marks = Marks(self._context, self._limits)
         self._mark(marks, leases)
         self._mark_young(marks, young)
-        doomed = _Doomed(old, cutoff, leases).without(marks)
+        doomed = self._without_strangers(_Doomed(old, cutoff, leases).without(marks))
         if self._dry_run:
             return self._summary(doomed, self._notes(doomed))
         return self._delete_announced(doomed, marks)
+
+    def _snapshots(self, objects: Objects) -> Objects:
+        """Those that are snapshots: others may have put anything beside them (G6)."""
+        if not are_names(objects.ids).any():
+            return objects
+        return objects.without_strangers(id_set(self._context.refs.listed_snapshots()))
+
+    def _without_strangers(self, doomed: _Doomed) -> _Doomed:
+        """Leave what is not named like ours, unless a snapshot that goes refers to it (G6)."""
+        if not any(are_names(objects.ids).any() for objects in doomed.objects.values()):
+            return doomed
+        going = Marks(self._context, self._limits)
+        for data in doomed.objects[ObjectKind.SNAPSHOT].each_id():
+            with contextlib.suppress(SnapshotNotFoundError):  # somebody else collects, too
+                going.add_snapshot(going.files.read_snapshot(SnapshotId(data)))
+        manifests = doomed.objects[ObjectKind.MANIFEST].among(going.manifest_ids())
+        known = {
+            ObjectKind.MANIFEST: going.manifest_ids(),
+            ObjectKind.ATTRIBUTES: going.attribute_ids(),
+            ObjectKind.CHUNK_FILE: going.chunk_file_ids(np.sort(manifests.ids)),
+        }
+        left = {kind: doomed.objects[kind].without_strangers(ids) for kind, ids in known.items()}
+        return doomed._replace(objects={**doomed.objects, **left})
 
     def _leases(self) -> list[FoundLease]:
         files = LeaseFiles(self._storage)
@@ -274,7 +305,8 @@ class _Collection:
         doomed = doomed.older_than(_cutoff(doomed.cutoff, leases))  # G2
         self._mark(marks, leases)
         layout = self._context.format.layout
-        _, young = list_objects(self._storage, layout, ObjectKind.SNAPSHOT).split(doomed.cutoff)
+        snapshots_now = self._snapshots(list_objects(self._storage, layout, ObjectKind.SNAPSHOT))
+        _, young = snapshots_now.split(doomed.cutoff)
         self._mark_young(marks, young)
         if len(marks.snapshots) == snapshots:
             return doomed

@@ -1,16 +1,18 @@
 """Sets of many ids as sorted columns: twelve bytes for each, and no Python object.
 
-Ids that another implementation gave have sixteen bytes; a column that has one of them is as wide.
-Columns of both widths compare as they should, because zeros at the end count for nothing.
+Ids that another implementation gave have sixteen bytes, or are names of any length; a column that
+has one of them is as wide. Columns of all widths compare as they should, because zeros at the end
+count for nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.model.ids import Identifier
+from icefloe.model.ids import NAME_MARK, Identifier
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,14 +35,39 @@ def id_column(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
     joined = b"".join(ids)
     if len(joined) == Identifier.SIZE * len(ids):
         return np.frombuffer(joined, dtype=ID_TYPE)
-    wide = b"".join([each.ljust(Identifier.WIDE_SIZE, b"\0") for each in ids])
-    return np.frombuffer(wide, dtype=WIDE_ID_TYPE)
+    width = max(map(len, ids))
+    wide = b"".join([each.ljust(width, b"\0") for each in ids])
+    return np.frombuffer(wide, dtype=f"S{width}")
+
+
+def id_set(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
+    """Ids that are Python values as a sorted column."""
+    return np.unique(id_column(ids))
 
 
 def id_bytes(value: bytes) -> bytes:
     """One element of a column as the whole id; numpy drops zeros at the end."""
     size = Identifier.SIZE if len(value) <= Identifier.SIZE else Identifier.WIDE_SIZE
     return value.ljust(size, b"\0")
+
+
+def are_names(ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+    """Which ids are names that another implementation chose."""
+    if ids.dtype.itemsize <= len(NAME_MARK):
+        return np.zeros(len(ids), dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = np.char.startswith(ids, NAME_MARK)
+    return found
+
+
+def without_names(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Ids (n, bytes) of at most WIDE_SIZE bytes: digests in place of names."""
+    if rows.shape[1] <= Identifier.WIDE_SIZE:
+        return rows
+    short = np.ascontiguousarray(rows[:, : Identifier.WIDE_SIZE])
+    for place in np.flatnonzero(are_names(as_ids(rows))).tolist():
+        digest = hashlib.blake2b(rows[place].tobytes().rstrip(b"\0"), digest_size=15).digest()
+        short[place] = np.frombuffer(digest + b"\1", dtype=np.uint8)
+    return short
 
 
 def are_in(values: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import numpy as np
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.files.metadata import MAX_PARALLEL_FILES, MetadataFiles
 from icefloe.files.shared_caches import CacheBudget
-from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes, id_column
+from icefloe.maintenance.id_sets import IdSet, as_ids, id_bytes, id_set
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
@@ -191,7 +191,7 @@ class Marks:
 
     def snapshot_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the snapshots that are reached."""
-        return np.unique(id_column(self.snapshots))
+        return id_set(self.snapshots)
 
     def manifest_ids(self) -> npt.NDArray[np.bytes_]:
         """Sorted ids of the manifests that are reached."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.maintenance.id_sets import ID_TYPE, WIDE_ID_TYPE
+from icefloe.maintenance.id_sets import ID_TYPE, WIDE_ID_TYPE, as_ids, without_names
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 
@@ -80,12 +80,18 @@ class RangeSet:
         self._sorted = np.empty(0, dtype=KEY_TYPE)
         self._pending: list[npt.NDArray[np.bytes_]] = []
         self._count = 0
+        self._names: dict[bytes, bytes] = {}
+        """Names of chunk files by the digests that are in their place."""
 
     def add_native(self, refs: ChunkRefs) -> None:
         """Add the ranges of chunk files."""
         rows = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
         if len(rows):
-            self._add(refs, rows, refs.files)
+            short = without_names(refs.files)
+            if short is not refs.files:
+                ids = zip(as_ids(short).tolist(), as_ids(refs.files).tolist(), strict=True)
+                self._names.update({each: name for each, name in ids if each != name})
+            self._add(refs, rows, short)
 
     def add_virtual(self, refs: ChunkRefs) -> None:
         """Add the ranges of virtual sources."""
@@ -123,13 +129,21 @@ class RangeSet:
         sources = np.ascontiguousarray(table[:, : id_type.itemsize]).view(id_type).ravel()
         offsets = np.ascontiguousarray(table[:, size : size + 8]).view(">u8").ravel()
         lengths = np.ascontiguousarray(table[:, size + 8 :]).view(">u8").ravel()
+        if self._names:
+            named = np.array([self._names.get(each, each) for each in sources.tolist()])
+            order = np.argsort(named, kind="stable")
+            sources, offsets, lengths = named[order], offsets[order], lengths[order]
         return Ranges(sources, offsets.astype(np.uint64), lengths.astype(np.uint64))
 
 
 def range_keys(
     refs: ChunkRefs, rows: npt.NDArray[np.intp], sources: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bytes_]:
-    """The ranges of some references as texts; `sources` are the ids of the objects they are in."""
+    """The ranges of some references as texts; `sources` are the ids of the objects they are in.
+
+    Each text begins with an id of at most WIDE_SIZE bytes (see `without_names`).
+    """
+    sources = without_names(sources)
     keys = np.zeros((len(rows), KEY_TYPE.itemsize), dtype=np.uint8)
     size = WIDE_ID_TYPE.itemsize
     keys[:, : sources.shape[1]] = sources[refs.sources[rows]]

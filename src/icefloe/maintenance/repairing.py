@@ -37,7 +37,7 @@ def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Probl
         if problem.repairable and problem.kind is ProblemKind.TRANSACTION_LOG
     }
     for snapshot_id, problem in logs.items():
-        if _rewrite_log(context, SnapshotId.parse(snapshot_id)):
+        if _rewrite_log(context, SnapshotId.from_text(snapshot_id)):
             logger.info("wrote the log of %s again", snapshot_id)
             repaired.append(problem)
     context.storage.sync()

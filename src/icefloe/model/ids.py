@@ -41,10 +41,16 @@ def decode_base32(text: str, size: int) -> bytes:
     return number.to_bytes(size, "big")
 
 
+NAME_MARK = b"\xff" * 15 + b"\xfe"
+"""What ids begin with that are names: as many bytes as no other id is longer than."""
+_MAX_NAME_BYTES = 1024
+
+
 class Identifier(bytes):
     """Random bytes that name one thing; printed in Crockford's base 32.
 
-    One subclass per kind, so that a type checker stops a manifest id used as a chunk id.
+    One subclass per kind, so that a type checker stops a manifest id used as a chunk id. A format
+    that leaves names free has ids that are names, of any length (see `named`).
     """
 
     SIZE: ClassVar[int] = 12
@@ -54,14 +60,60 @@ class Identifier(bytes):
     __slots__ = ()
 
     def __new__(cls, data: bytes) -> Self:
-        """Take SIZE bytes, or WIDE_SIZE bytes that another implementation chose."""
-        if len(data) == cls.WIDE_SIZE and not any(data[cls.SIZE :]):
-            data = data[: cls.SIZE]
-        if len(data) not in {cls.SIZE, cls.WIDE_SIZE}:
+        """Take SIZE bytes, or WIDE_SIZE bytes or a name that another implementation chose.
+
+        Zeros may follow, as in a column that is as wide as its longest id.
+        """
+        if len(data) > cls.SIZE:
+            data = cls._without_padding(data)
+        if len(data) not in {cls.SIZE, cls.WIDE_SIZE} and not cls._is_name(data):
             raise InvalidInputError(
                 f"a {cls.__name__} has {cls.SIZE} bytes, found {len(data)}: {bytes(data[:32])!r}"
             )
         return super().__new__(cls, data)
+
+    @classmethod
+    def _without_padding(cls, data: bytes) -> bytes:
+        if cls._is_name(data):
+            return data.rstrip(b"\0")
+        for size in (cls.SIZE, cls.WIDE_SIZE):
+            if not any(data[size:]):
+                return data[:size]
+        return data
+
+    @classmethod
+    def _is_name(cls, data: bytes) -> bool:
+        return len(data) > len(NAME_MARK) == cls.WIDE_SIZE and data.startswith(NAME_MARK)
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The id of something that another implementation named, in a format that leaves it free.
+
+        Raises InvalidInputError for a name that could lead out of the folder of such things.
+        """
+        try:
+            octets = name.encode()
+        except UnicodeEncodeError:
+            octets = b""
+        parts = name.removeprefix("/").split("/")
+        is_good = name.isprintable() and not {"", ".", ".."}.intersection(parts)
+        if not is_good or not 0 < len(octets) <= _MAX_NAME_BYTES or cls.SIZE == cls.WIDE_SIZE:
+            raise InvalidInputError(f"{name[:100]!r} is not a {cls.__name__}, nor a good file name")
+        return cls(NAME_MARK + octets)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Undo `str`, also of ids that are names; raises InvalidInputError."""
+        try:
+            found = cls.parse(text)
+        except InvalidInputError:
+            return cls.named(text)
+        return found if str(found) == text else cls.named(text)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether another implementation chose it, and it is a name."""
+        return self._is_name(self)
 
     @classmethod
     def random(cls) -> Self:
@@ -78,10 +130,10 @@ class Identifier(bytes):
             raise InvalidInputError(f"{text!r} is not a {cls.__name__}: {error}") from None
 
     def __str__(self) -> str:
-        return encode_base32(self)
+        return self[len(NAME_MARK) :].decode() if self.is_name else encode_base32(self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({encode_base32(self)})"
+        return f"{type(self).__name__}({self})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
         return type(self), (bytes(self),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,7 @@ from icefloe.model.zarr_document import ArrayMetadata, parse_document
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from icefloe.model.ids import ManifestId
+    from icefloe.model.ids import AttributesId, ManifestId
 
 
 __all__ = ["AttributesRef", "ManifestRef", "Node", "NodeTable", "make_node", "make_stored_node"]
@@ -145,16 +146,27 @@ class NodeTable:
             self._columns = NodeColumns.of(list(self))
         return self._columns
 
-    def renamed(self, manifests: Mapping[ManifestId, ManifestId]) -> NodeTable:
-        """The same nodes, but that they refer to manifests that took the place of others."""
-        if not manifests:
+    def renamed(
+        self,
+        manifests: Mapping[ManifestId, ManifestId],
+        attributes: Mapping[AttributesId, AttributesId] = MappingProxyType({}),
+    ) -> NodeTable:
+        """The same nodes, but that they refer to files that took the place of others."""
+        if not manifests and not attributes:
             return self
         old = self.columns()
-        columns = old._replace(refs=old.refs.renamed(manifests))
+        columns = old._replace(
+            refs=old.refs.renamed(manifests),
+            attributes={
+                row: msgspec.structs.replace(ref, file=attributes.get(ref.file, ref.file))
+                for row, ref in old.attributes.items()
+            },
+        )
         loaded = {
             row: node
             for row, node in self._loaded.copy().items()
             if not any(ref.manifest_id in manifests for ref in node.manifests)
+            and (node.attributes is None or node.attributes.file not in attributes)
         }
         return NodeTable.from_columns(columns, self._make, loaded)
 

@@ -104,7 +104,7 @@ class Snapshot(Record, frozen=True, eq=False):
 def _parsed(text: object) -> SnapshotId | None:
     """An id that somebody wrote into metadata; None if it is none."""
     try:
-        return SnapshotId.parse(text) if isinstance(text, str) else None
+        return SnapshotId.from_text(text) if isinstance(text, str) else None
     except InvalidInputError:
         return None
 

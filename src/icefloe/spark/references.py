@@ -10,7 +10,6 @@ import pyarrow as pa
 from icefloe.errors import FormatError, TaskFailedError
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
-from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _coords_column(coords: npt.NDArray[np.uint64]) -> pa.Array:
 
 def _file_ids(files: npt.NDArray[np.uint8]) -> pa.Array:
     data = pa.py_buffer(np.ascontiguousarray(files).tobytes())
-    kind = pa.binary(ChunkFileId.SIZE)
+    kind = pa.binary(files.shape[1])
     return pa.Array.from_buffers(kind, len(files), [None, data])
 
 
@@ -175,16 +174,15 @@ def _refs_of(batch: pa.RecordBatch, kinds: npt.NDArray[Any]) -> ChunkRefs:
     )
     ids = files.dictionary
     raw = b"" if len(ids) == 0 else ids.buffers()[1].to_pybytes()
-    found = np.frombuffer(raw, dtype=np.uint8)[
-        ids.offset * ChunkFileId.SIZE : (ids.offset + len(ids)) * ChunkFileId.SIZE
-    ]
+    width = ids.type.byte_width
+    found = np.frombuffer(raw, dtype=np.uint8)[ids.offset * width : (ids.offset + len(ids)) * width]
     return ChunkRefs(
         kinds.astype(np.uint8),
         sources.astype(np.uint32),
         offsets.astype(np.uint64),
         _numbers(batch.column("length")).astype(np.uint64),
         _numbers(batch.column("checksum")).astype(np.uint32),
-        found.reshape(-1, ChunkFileId.SIZE),
+        found.reshape(-1, width),
         Locations(
             _string_column(locations.dictionary),
             _string_column(batch.column("etag").dictionary),

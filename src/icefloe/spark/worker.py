@@ -81,7 +81,7 @@ class SessionSpec(Record, frozen=True):
 def _snapshot_id(text: str) -> Any:
     from icefloe.model.ids import SnapshotId
 
-    return SnapshotId.parse(text)
+    return SnapshotId.from_text(text)
 
 
 class _Recent:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
 
+import msgspec
+
+from icefloe.errors import FormatError, InvalidInputError
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.port import Swept
 
@@ -126,13 +131,71 @@ class SplitStorage(ForwardingStorage):
         return self._inner.list(prefix, start_after=start_after, limit=limit)
 
 
-def split_storage(*, state: Storage | str, data: Storage | str) -> SplitStorage:
+class _Root(msgspec.Struct):
+    store_root: str | None = None
+
+
+def split_storage(
+    *,
+    state: Storage | str,
+    data: Storage | str | None = None,
+    allowed_roots: Iterable[Storage | str] = (),
+) -> SplitStorage:
     """Make a storage for a dataset whose state file is elsewhere than its data.
 
     Args:
         state: Where `state.json` is: a storage, a URL or a path.
-        data: Where all other files are; a new dataset notes its URL as `store_root`.
+        data: Where all other files are; a new dataset notes its URL as `store_root`. Left out,
+            it is the `store_root` of the state file, if that lies in an allowed place.
+        allowed_roots: Places that a state file may lead to: URLs, which include all folders below
+            them, or storages, with their own credentials, which are such a place themselves.
+
+    Raises:
+        InvalidInputError: The state file leads to a place that is not allowed.
     """
     from icefloe.storage.url import storage_from_url
 
-    return SplitStorage(storage_from_url(state), storage_from_url(data))
+    catalog = storage_from_url(state)
+    if data is not None:
+        return SplitStorage(catalog, storage_from_url(data))
+    root = _store_root(catalog)
+    for place in allowed_roots:
+        if isinstance(place, str):
+            if _is_within(root, place):
+                return SplitStorage(catalog, storage_from_url(root))
+        elif _plain(place.location) == _plain(root):
+            return SplitStorage(catalog, place)
+    raise InvalidInputError(
+        f"the state file in {catalog.location} leads to {root}, which is not among the allowed "
+        "roots: add it to allowed_roots if you trust whoever wrote the state file"
+    )
+
+
+def _store_root(state: Storage) -> str:
+    """What a state file says of where the data are."""
+    try:
+        root = msgspec.json.decode(state.get(STATE_KEY), type=_Root).store_root
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{STATE_KEY}: not a state file, or torn: {error}", STATE_KEY) from None
+    if not root or not root.strip():
+        raise InvalidInputError(
+            f"the state file in {state.location} has no store_root: its data are beside it; open "
+            "the dataset there"
+        )
+    return root.strip()
+
+
+def _plain(url: str) -> str:
+    """A URL that can be compared with others; a plain path counts as that of a file."""
+    return (url if "://" in url else Path(url).absolute().as_uri()).rstrip("/")
+
+
+def _is_within(root: str, place: str) -> bool:
+    """Whether one URL is another one or below it, by its text and without any detour."""
+    found, allowed = _plain(root), _plain(place)
+    rest = found.removeprefix(allowed)
+    if rest == found or not root.isprintable() or "\\" in root:
+        return False
+    # Options, and names that mean other names, could turn it into another place.
+    detours = {".", "..", ""}.intersection([*rest[1:].split("/"), *unquote(rest[1:]).split("/")])
+    return rest == "" or (rest[0] == "/" and not detours and not set("?#").intersection(rest))

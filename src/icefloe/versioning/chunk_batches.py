@@ -248,7 +248,10 @@ _LETTERS = np.array([ord(encode_base32(bytes([value << 3]))[0]) for value in ran
 
 
 def _id_texts(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.object_]:
-    """The text forms of ids (n, bytes): base 32, zero bits appended on the right."""
+    """The text forms of ids (n, bytes): base 32, zero bits appended on the right; or names."""
+    if ids.shape[1] > ChunkFileId.WIDE_SIZE:
+        names = [str(ChunkFileId(row.tobytes())) for row in ids]
+        return np.array([*names, None], dtype=object)[:-1]
     length = len(encode_base32(bytes(ids.shape[1])))
     bits = np.unpackbits(ids, axis=1)
     padded = np.pad(bits, ((0, 0), (0, 5 * length - bits.shape[1])))

@@ -8,6 +8,7 @@ anyone, and one is removed when its snapshot is.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -49,7 +50,7 @@ class Cuts:
         prefix = f"{CUTS_FOLDER}/"
         for info in self._storage.list(prefix):
             try:
-                yield SnapshotId.parse(info.key[len(prefix) :])
+                yield SnapshotId.from_text(unquote(info.key[len(prefix) :]))
             except InvalidInputError:
                 continue
 
@@ -61,7 +62,7 @@ class Cuts:
         except ObjectNotFoundError:
             return None
         try:
-            return SnapshotId.parse(_decoder.decode(data).root)
+            return SnapshotId.from_text(_decoder.decode(data).root)
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError) as error:
             raise FormatError(f"{key}: expected the id of a snapshot: {error}", key) from None
 
@@ -103,4 +104,4 @@ class SeenCuts(Cuts):
 
 def cut_key(snapshot_id: SnapshotId) -> str:
     """Key of the object that cuts the history behind a snapshot."""
-    return f"{CUTS_FOLDER}/{snapshot_id}"
+    return f"{CUTS_FOLDER}/{quote(str(snapshot_id), safe='')}"

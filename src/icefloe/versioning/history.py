@@ -134,10 +134,7 @@ class History:
 
     def _any(self, name: str) -> SnapshotId | None:
         """A snapshot by its id, or by the name of a branch or tag."""
-        try:
-            return SnapshotId.parse(name)
-        except InvalidInputError:
-            found = self._branch(name) or self.refs.tag(name)
+        found = self.refs.snapshot_id(name) or self._branch(name) or self.refs.tag(name)
         if found is None and _STEPS.fullmatch(name) is None:
             raise SnapshotNotFoundError(
                 f"invalid snapshot id: `{name}`; expected 20 characters of base 32, "

@@ -121,7 +121,7 @@ class LeaseFiles:
         data = self._storage.get(newest.key)
         try:
             body = _decoder.decode(data)
-            snapshots = tuple(SnapshotId.parse(text) for text in body.snapshots)
+            snapshots = tuple(SnapshotId.from_text(text) for text in body.snapshots)
             begins = _beginning(body, written)
             ends = written + timedelta(seconds=body.lifetime_seconds)
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError, OverflowError):

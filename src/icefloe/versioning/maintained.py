@@ -440,7 +440,7 @@ class MaintainedRepository:
 
     def inspect_manifest(self, manifest_id: str, *, pretty: bool = True) -> str:
         """A manifest as JSON, for people: what it holds of each array."""
-        found = ManifestId.parse(manifest_id)
+        found = ManifestId.from_text(manifest_id)
         context = self._context
         if not is_there(context.storage, context.format.layout.manifest(found)):
             raise NotFoundError(

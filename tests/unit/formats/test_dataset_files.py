@@ -275,7 +275,7 @@ def test_a_dataset_without_references_shows_what_was_listed_last(
         {"refs": {"main": {"name": "other", "snapshot-id": "x", "type": "branch"}}},
         {"refs": {"main": {"name": "main", "snapshot-id": "x", "type": "thing"}}},
         {"snapshots": [{"snapshot-id": "x", "structure-file": "x.parquet"}]},
-        {"snapshots": [{"snapshot-id": "x", "timestamp-ms": 1, "structure-file": "y"}]},
+        {"snapshots": [{"snapshot-id": "x", "timestamp-ms": 1, "structure-file": "../y"}]},
         {"snapshots": [{"snapshot-id": "x", "timestamp-ms": 1, "structure-file": "x.parquet"}] * 2},
     ],
 )
@@ -286,6 +286,13 @@ def test_bad_states_are_refused(change: dict[str, Any]) -> None:  # R0-36 R0-41 
     for torn in (b"", b"{", b"[]", b"\xff"):
         with pytest.raises(FormatError):
             State.parse(torn)
+
+
+def test_a_reference_to_what_is_not_listed_is_refused() -> None:
+    refs = {"main": {"name": "main", "snapshot-id": "another one", "type": "branch"}}
+    document = {"id": "x", "generation": 1, "snapshots": [], "refs": refs}
+    with pytest.raises(FormatError, match=r"state\.json: snapshot 'another one' .* not listed"):
+        State.parse(json.dumps(document).encode()).tip("main")
 
 
 def test_branches_and_tags_share_their_names(repo: Repository) -> None:  # R0-42

@@ -1,4 +1,4 @@
-"""Ids of chunk files as Arrow strings and back: whole columns at once."""
+"""Names of chunk files as Arrow strings and ids, and back: whole columns at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from icefloe.formats.dataset.file_ids import id_of_file
 from icefloe.model.chunk_refs import ChunkRefs
 from icefloe.model.ids import ChunkFileId, encode_base32
 
@@ -35,7 +36,7 @@ def encode_ids(ids: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def decode_ids(names: pa.Array) -> npt.NDArray[np.uint8]:
-    """Ids (n, bytes) of names; raises InvalidInputError for what is none."""
+    """Ids (n, bytes) of names; raises InvalidInputError for what is no name of a file."""
     length = (8 * ChunkFileId.SIZE + 4) // 5
     _, offsets, data = names.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[names.offset : names.offset + len(names) + 1]
@@ -47,4 +48,4 @@ def decode_ids(names: pa.Array) -> npt.NDArray[np.uint8]:
             packed = np.packbits(bits.reshape(len(names), -1), axis=1)
             if not packed[:, ChunkFileId.SIZE :].any():
                 return np.ascontiguousarray(packed[:, : ChunkFileId.SIZE])
-    return ChunkRefs.file_column([ChunkFileId.parse(name) for name in names.to_pylist()])
+    return ChunkRefs.file_column([id_of_file(ChunkFileId, each) for each in names.to_pylist()])

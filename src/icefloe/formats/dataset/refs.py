@@ -13,6 +13,7 @@ The four algorithms that spec 000 leaves empty are here and in `versioning`:
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import BranchState, BranchTip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, twins_of
+from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from icefloe.formats.dataset.codec import StructureSchema
     from icefloe.formats.dataset.state import RefType
     from icefloe.formats.port import Codec
-    from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.storage.port import Storage, Version
 
@@ -96,6 +97,22 @@ class StateRefs:
         state = self.read()
         return iter(()) if state is None else iter(state.log(branch))
 
+    def snapshot_id(self, text: str) -> SnapshotId | None:
+        """The snapshot that a text names: an id that the state file lists, or one of icefloe's."""
+        for state in (self._latest, None):
+            known = state or self.read()
+            found = None if known is None else known.find(text)
+            if found is not None:
+                return found
+            with contextlib.suppress(InvalidInputError):
+                return SnapshotId.parse(text)
+        return None
+
+    def listed_snapshots(self) -> set[SnapshotId]:
+        """All snapshots that the state file lists."""
+        state = self.read()
+        return set() if state is None else set(state.snapshot_ids())
+
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What the state file remembers of structure files, as it was when it was read last."""
         state = self._latest or self.read()
@@ -130,10 +147,13 @@ class StateRefs:
         return state
 
     def _check_root(self, state: State) -> None:
-        if state.store_root and self._data_root() is None:
+        here = self._storage.location
+        is_elsewhere = state.store_root.rstrip("/") not in ("", here.rstrip("/"))
+        if is_elsewhere and self._data_root() is None:
             raise InvalidInputError(
-                f"the data of the dataset at {self._storage.location} are at {state.store_root}: "
-                "open it with icefloe.split_storage(state=..., data=...)"
+                f"the data of the dataset at {here} are at {state.store_root}: open it with "
+                "icefloe.split_storage(state=..., data=...), or with allowed_roots=[...] to let "
+                "the state file lead to them"
             )
 
     def _data_root(self) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats.dataset.file_ids import file_of, id_of_file
 from icefloe.formats.dataset.layout import STATE_KEY
 from icefloe.formats.port import BranchTip
 from icefloe.model.ids import SnapshotId
@@ -107,6 +108,10 @@ class State:
         """Whether structure files have the wide schema from now on."""
         self._listed = {entry.id: entry for entry in checked.snapshots}
         self._check(checked)
+        self._ids = {entry.id: _id_of(entry) for entry in checked.snapshots}
+        self._texts = {each: text for text, each in self._ids.items()}
+        if len(self._texts) != len(self._ids):
+            raise _bad("two snapshots have one structure file")
 
     def _check(self, checked: _StateFile) -> None:
         if len(self._listed) != len(checked.snapshots):
@@ -114,12 +119,6 @@ class State:
         for name, ref in self._refs.items():
             if ref.name != name:
                 raise _bad(f"the reference under {name!r} says that it is {ref.name!r}")
-        for entry in checked.snapshots:
-            if entry.file != f"{entry.id}.parquet":
-                raise _bad(
-                    f"the structure file of snapshot {entry.id} is {entry.id}.parquet, found "
-                    f"{entry.file!r}: icefloe finds files by the ids of their snapshots"
-                )
 
     @classmethod
     def parse(cls, data: bytes) -> State:
@@ -160,13 +159,13 @@ class State:
         known = log[-1][1] if log else None
         # A writer that keeps no log moved the branch: that counts as one move.
         sequence = moves - 1 if known == ref.id else moves
-        return BranchTip(branch, sequence, snapshot_id_of(ref.id))
+        return BranchTip(branch, sequence, self._id(ref.id))
 
     def latest(self) -> BranchTip | None:
         """What a dataset without references shows: the snapshot that was listed last (H-11)."""
         if self._refs or not self._listed:
             return None
-        return BranchTip("main", 0, snapshot_id_of(next(reversed(self._listed))))
+        return BranchTip("main", 0, self._id(next(reversed(self._listed))))
 
     def names(self, kind: RefType) -> set[str]:
         """Names of all branches or tags."""
@@ -179,13 +178,13 @@ class State:
     def tag(self, name: str) -> SnapshotId | None:
         """What a tag points to."""
         ref = self._refs.get(name)
-        return None if ref is None or ref.type != "tag" else snapshot_id_of(ref.id)
+        return None if ref is None or ref.type != "tag" else self._id(ref.id)
 
     def log(self, branch: str) -> list[BranchTip]:
         """The states of a branch that are still listed, newest first."""
         first = self._trimmed.get(branch, 0)
         tips = [
-            BranchTip(branch, place, None if target is None else snapshot_id_of(target))
+            BranchTip(branch, place, None if target is None else self._past_id(target))
             for place, (_, target) in enumerate(self._logs.get(branch, []), first)
         ]
         tip = self.tip(branch)
@@ -195,27 +194,52 @@ class State:
 
     def lists(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is listed."""
-        return str(snapshot_id) in self._listed
+        return snapshot_id in self._texts
+
+    def find(self, text: str) -> SnapshotId | None:
+        """The snapshot that is listed by an id, or whose structure file is named by it."""
+        try:
+            named = SnapshotId.from_text(text)
+        except InvalidInputError:
+            named = None
+        return self._ids.get(text) or (named if named in self._texts else None)
+
+    def _id(self, text: str) -> SnapshotId:
+        """The snapshot of an id; icefloe's own ids need not be listed."""
+        found = self._ids.get(text)
+        if found is None:
+            try:
+                return SnapshotId.parse(text)
+            except InvalidInputError:
+                raise _bad(f"snapshot {text!r} is referred to, but not listed") from None
+        return found
+
+    def _past_id(self, text: str) -> SnapshotId:
+        """The same of a snapshot that another program may have taken from the list."""
+        return self._ids.get(text) or SnapshotId.from_text(text)
+
+    def _text(self, snapshot_id: SnapshotId) -> str:
+        return self._texts.get(snapshot_id) or str(snapshot_id)
 
     def snapshot_ids(self) -> list[SnapshotId]:
         """All listed snapshots, in the order in which they came."""
-        return [snapshot_id_of(each) for each in self._listed]
+        return list(self._texts)
 
     @cached_property
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """Size and CRC-32C of the structure files of which they are recorded."""
         return {
-            snapshot_id_of(entry.id): FileSum(entry.size, entry.checksum)
+            self._ids[entry.id]: FileSum(entry.size, entry.checksum)
             for entry in self._listed.values()
             if entry.size or entry.checksum
         }
 
     def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts | None:
         """What is said of a snapshot."""
-        entry = self._listed.get(str(snapshot_id))
+        entry = self._listed.get(self._text(snapshot_id))
         if entry is None:
             return None
-        parent = None if entry.parent is None else snapshot_id_of(entry.parent)
+        parent = None if entry.parent is None else self._past_id(entry.parent)
         return SnapshotFacts(
             snapshot_id, parent, entry.timestamp, entry.properties or {}, entry.message
         )
@@ -252,7 +276,7 @@ class State:
             if target is None:
                 refs.pop(name, None)
             else:
-                refs[name] = {"name": name, "snapshot-id": str(target), "type": kind}
+                refs[name] = {"name": name, "snapshot-id": self._text(target), "type": kind}
         document = self._next(generation, snapshots)
         document["refs"] = refs
         moved = dict(targets) if kind == "branch" else {}
@@ -262,7 +286,7 @@ class State:
         return self._with_entries(document, moved)
 
     def _tips(self) -> dict[str, SnapshotId | None]:
-        return {name: snapshot_id_of(self._refs[name].id) for name in self.names("branch")}
+        return {name: self._id(self._refs[name].id) for name in self.names("branch")}
 
     def _with_entries(
         self, document: dict[str, Any], moved: Mapping[str, SnapshotId | None]
@@ -274,8 +298,12 @@ class State:
             for name, target in moved.items():
                 known = logs.get(name, [])
                 past = self.log(name)[::-1][len(known) :]
-                missing = [[self.generation, str(tip.snapshot_id)] for tip in past]
-                entry = [document["generation"], None if target is None else str(target)]
+                missing = [
+                    [self.generation, self._text(tip.snapshot_id)]
+                    for tip in past
+                    if tip.snapshot_id is not None
+                ]
+                entry = [document["generation"], None if target is None else self._text(target)]
                 logs[name] = [*known, *missing, entry]
             document["icefloe"] = {**extension, "branches": logs}
         return State(_with_trimmed_logs(document, lambda log: len(log) - _MAX_LOG))
@@ -283,7 +311,7 @@ class State:
     def without_snapshots(self, gone: set[SnapshotId]) -> State:
         """The next state, in which some snapshots are not listed any more (H-12)."""
         # What a branch or tag points to stays listed.
-        names = {str(each) for each in gone} - {ref.id for ref in self._refs.values()}
+        names = {self._text(each) for each in gone} - {ref.id for ref in self._refs.values()}
         document = self._next(self.generation + 1, ())
         kept = [entry for entry in document["snapshots"] if entry["snapshot-id"] not in names]
         for place, entry in enumerate(kept):
@@ -300,7 +328,11 @@ class State:
         )
 
     def _next(self, generation: int, snapshots: Sequence[Snapshot]) -> dict[str, Any]:
-        new = [_entry(snapshot) for snapshot in snapshots if not self.lists(snapshot.id)]
+        new = [
+            _entry(snapshot, None if snapshot.parent_id is None else self._text(snapshot.parent_id))
+            for snapshot in snapshots
+            if not self.lists(snapshot.id)
+        ]
         return {
             **self._document,
             "generation": generation,
@@ -329,12 +361,12 @@ def _with_trimmed_logs(
     return {**document, "icefloe": {**extension, "branches": logs, "trimmed": trimmed}}
 
 
-def _entry(snapshot: Snapshot) -> dict[str, Any]:
+def _entry(snapshot: Snapshot, parent: str | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "snapshot-id": str(snapshot.id),
-        "parent-snapshot-id": None if snapshot.parent_id is None else str(snapshot.parent_id),
+        "parent-snapshot-id": parent,
         "timestamp-ms": int(snapshot.written_at.timestamp() * 1000),
-        "structure-file": f"{snapshot.id}.parquet",
+        "structure-file": file_of(snapshot.id),
         "message": snapshot.message,
     }
     if snapshot.own_file is not None:
@@ -352,9 +384,9 @@ def _one_per_line(value: Any) -> bytes:
     return b"{\n " + b",\n ".join(lines) + b"\n}"
 
 
-def snapshot_id_of(text: str) -> SnapshotId:
-    """The id of a snapshot; raises FormatError for ids that icefloe would not give."""
+def _id_of(entry: _SnapshotEntry) -> SnapshotId:
+    """The id of a snapshot inside of icefloe: that of its structure file."""
     try:
-        return SnapshotId.parse(text)
+        return id_of_file(SnapshotId, entry.file)
     except InvalidInputError as error:
-        raise _bad(str(error)) from None
+        raise _bad(f"the structure file of snapshot {entry.id!r}: {error}") from None

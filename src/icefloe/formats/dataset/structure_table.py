@@ -14,15 +14,16 @@ import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
-from icefloe.formats.dataset import fill_values
+from icefloe.formats.dataset import fill_values, stand_ins
 from icefloe.formats.dataset.arrow_schemas import NARROW_LIMIT, WIDE_LIMIT, structure_schema
+from icefloe.formats.dataset.file_ids import file_of, id_of_file
 from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
 from icefloe.formats.port import numbered_id, other_numbers, prefix_number
 from icefloe.formats.repository import snapshot_columns
 from icefloe.formats.repository.snapshot_columns import check_paths, load_node
 from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
-from icefloe.model.ids import AttributesId, Identifier, ManifestId, SnapshotId
+from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
@@ -62,7 +63,8 @@ class StructureRows:
         writer = ParquetWriter(schema, level, is_wide=is_wide)
         if self._rows:
             writer.write(pa.Table.from_pylist(self._rows, schema=schema))
-        return writer.close(None, packed=snapshot_columns.encode_snapshot(self._snapshot))
+        packed = snapshot_columns.encode_snapshot(stand_ins.put_in(self._snapshot))
+        return writer.close(None, packed=packed)
 
 
 def _row(node: Node, number: int) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def _row(node: Node, number: int) -> dict[str, Any]:
         "inline_attrs": None if attributes is None else _json(attributes),
         "attrs_reference": None
         if ref is None
-        else {"attrs_file": f"{ref.file}.parquet", "row": ref.row, "flags": None},
+        else {"attrs_file": file_of(ref.file), "row": ref.row, "flags": None},
         "inventories": [_inventory(item) for item in node.manifests] if node.is_array else None,
     }
 
@@ -135,7 +137,7 @@ def _inventory(ref: ManifestRef) -> dict[str, Any]:
     """A manifest; `row` is where to begin to look, which sorted tables need not say."""
     pairs = [list(pair) for pair in zip(ref.extents.lower, ref.extents.upper, strict=True)]
     return {
-        "inventory_file": f"{ref.manifest_id}.parquet",
+        "inventory_file": file_of(ref.manifest_id),
         "row": 0,
         "extent": pairs,
         "flags": None,
@@ -163,7 +165,8 @@ def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
     """Read a structure file that was found under the name of `snapshot_id`."""
     footer = read_whole_footer(data, key)
     if footer.notes is not None:
-        return snapshot_columns.decode_snapshot(footer.notes, snapshot_id, key)
+        found = snapshot_columns.decode_snapshot(footer.notes, snapshot_id, key)
+        return stand_ins.take_out(found, key)
     return _foreign_snapshot(data, snapshot_id, key)
 
 
@@ -209,7 +212,8 @@ def _node(row: dict[str, Any], key: str) -> Node:
         mark = b'"attributes": '
         position = document.index(mark + b"{}") + len(mark)
         document = document[:position] + document[position + 2 :]
-        ref = AttributesRef(_id(AttributesId, outside["attrs_file"]), outside["row"], position)
+        file = id_of_file(AttributesId, outside["attrs_file"])
+        ref = AttributesRef(file, outside["row"], position)
     node = load_node(numbered_id(row["id"]), row["path"], document, (), ref, key=key)
     if (node.array is not None) != (row["type"] == "array"):
         raise ValueError(f"{row['path']} is of type {row['type']!r}, but its metadata is not")
@@ -226,12 +230,8 @@ def _manifest_ref(item: dict[str, Any], grid: tuple[int, ...]) -> ManifestRef:
     box = Box((0,) * len(grid), grid)
     if len(pairs) == len(grid) and all(low < high for low, high in pairs):
         box = Box(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
-    return ManifestRef(_id(ManifestId, item["inventory_file"]), box, max(1, box.size))
-
-
-def _id(kind: type[Any], name: str) -> Any:
-    identifier: Identifier = kind.parse(name.removesuffix(".parquet"))
-    return identifier
+    manifest_id = id_of_file(ManifestId, item["inventory_file"])
+    return ManifestRef(manifest_id, box, max(1, box.size))
 
 
 def document_of(array: dict[str, Any] | None, attributes: dict[str, Any] | None) -> bytes:
