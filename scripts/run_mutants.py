@@ -27,14 +27,14 @@ import time
 import tomllib
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
 from scripts import list_requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     from tests.generations_touched import TouchedPlugin
 
@@ -165,8 +165,10 @@ class Jury:
         items[:] = sorted(filter(is_chosen, items), key=rank)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> object:
-        report: pytest.TestReport = yield  # type: ignore[misc]
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
         if report.failed:
             self._judge(item)
         return report
@@ -189,8 +191,8 @@ class Jury:
 
     @staticmethod
     def _plugin(config: pytest.Config) -> TouchedPlugin:
-        plugin: TouchedPlugin = config.pluginmanager.get_plugin("generations-touched")
-        return plugin
+        plugin: Any = config.pluginmanager.get_plugin("generations-touched")
+        return cast("TouchedPlugin", plugin)
 
 
 def _pytest(arguments: Sequence[str], plugins: Sequence[object], log: Path) -> int:
@@ -275,8 +277,7 @@ def run_mutants(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
     context.set_forkserver_preload(PRELOADED)
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
         futures = [pool.submit(try_mutant, each, tests_of(each, cited)) for each in fresh]
-        for future in as_completed(futures):
-            verdicts.append(_print(future.result()))
+        verdicts.extend(_print(future.result()) for future in as_completed(futures))
         killers = sorted({test for verdict in verdicts for test in verdict.killers})
         failed = pool.submit(run_control, killers).result() if killers else ""
     if failed:

@@ -1,4 +1,4 @@
-"""Which generations a test really runs on: a requirement of one is shown on that one (pytest plugin).
+"""A pytest plugin: which generations a test really runs on, as requirements are shown on theirs.
 
 A comment that names a requirement proves little. While a test that names a requirement of spec 000
 to 003 runs, calls into the code of each generation's folder are noticed, and the run fails if no
@@ -66,7 +66,7 @@ class Watch:
 
     def _stop(self) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call":
@@ -172,7 +172,8 @@ class TouchedPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == PROPERTY and report.when == "call" and report.passed:
-                tests, touched = value
+                observed: Any = value
+                tests, touched = observed
                 for test in tests:
                     self._seen.setdefault(test, set()).update(touched)
 

@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import icefloe
+from icefloe.cf.calendars import CALENDARS, parse_units
 from icefloe.config import from_json, from_yaml
 from icefloe.config.locations import parse_location
 from icefloe.errors import IcefloeError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.paths import canonical
 from icefloe.spark.table_writing import properties_of, request_of, transaction_of
-from icefloe.spark.tables.calendars import CALENDARS, parse_units
 from icefloe.spark.tables.options import Options
 from icefloe.spark.tables.places import Version, moment_of
 from icefloe.spark.tables.request import TableRequest

@@ -22,6 +22,7 @@ G7  Before anything is deleted, every branch gets one more entry, for the snapsh
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from datetime import datetime, timedelta
 from itertools import islice
