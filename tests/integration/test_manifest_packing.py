@@ -1,9 +1,9 @@
-"""Manifests of commits: packed by the rules of seed 004, cut into tiles, linked if untouched."""
+"""Manifests of commits: packed by the rules of seed 004, split, linked if untouched."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, group, set_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from icefloe.storage.port import BytesLike, Storage
 
@@ -91,21 +91,52 @@ def test_new_small_arrays_join_the_manifest_of_the_others() -> None:  # H-38, R4
     assert len(layout(repo)) == 1
 
 
-def test_cardinality_and_overflow_hold_across_commits() -> None:  # R4-25, R4-26, H-38, R4-13, R4-15
+def in_sets(repo: icefloe.Repository) -> dict[str, list[list[str]]]:
+    """The arrays of each manifest, by manifest set."""
+    snapshot = repo.readonly_session("main")._view.snapshot
+    held = layout(repo)
+    sets: dict[str, list[list[str]]] = {}
+    for info in snapshot.manifests:
+        sets.setdefault(info.set_name, []).append(sorted(held[str(info.id)]))
+    return {name: sorted(paths) for name, paths in sets.items()}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("cardinality", [1, 2, 3, None])
+def test_a_set_has_no_more_manifests_than_it_may(cardinality: int | None, at_once: bool) -> None:
+    # R4-25, R4-26, R4-67, H-38, R4-13, R4-15
     sets = [
-        ManifestSet(name="coord", max_manifest_size=10, cardinality=2, overflow_to="rest"),
-        ManifestSet(name="rest", arrays_per_manifest=2, cardinality=None),
+        ManifestSet(
+            name="coord", max_manifest_size=10, cardinality=cardinality, overflow_to="rest"
+        ),
+        ManifestSet(name="rest", arrays_per_manifest=1, cardinality=None),
     ]
     rules = [ManifestRule(target="coord", metadata_chunks=(0, 8))]
     repo, _ = repository(ManifestConfig(sets=sets, rules=rules))
-    for number in range(6):
-        commit_arrays(repo, {f"/a{number}": 8})
-    held = groups(repo)
-    assert sum(len(paths) for paths in held) == 6
-    # Two fit, alone, into the set; the others went on, each commit with one of its own.
-    assert len(held) == 6
+    paths = [f"/a{number}" for number in range(5)]
+    for some in [paths] if at_once else [[path] for path in paths]:
+        commit_arrays(repo, dict.fromkeys(some, 8))  # two do not fit into one manifest
+    found = in_sets(repo)
+    allowed = 5 if cardinality is None else cardinality
+    assert len(found["coord"]) == allowed
+    assert len(found.get("rest", [])) == 5 - allowed
+    assert sorted(path for each in found.values() for held in each for path in held) == paths
+    touch(repo, "/a4")  # whichever set it is in, there is no more room than before
+    assert {name: len(each) for name, each in in_sets(repo).items()} == {
+        name: len(each) for name, each in found.items()
+    }
     session = repo.readonly_session("main")
-    assert all(session.get_chunk(f"/a{n}", (1,)) == b"\x01" for n in range(6))
+    assert all(session.get_chunk(path, (1,)) == b"\x01" for path in paths)
+
+
+def test_a_full_set_takes_its_smallest_manifest_in_again() -> None:  # R4-26, H-38
+    sets = [ManifestSet(name="coord", max_manifest_size=10, cardinality=2)]
+    repo, _ = repository(ManifestConfig(sets=sets, rules=[ManifestRule(target="coord")]))
+    for path, size in {"/a": 8, "/b": 4, "/c": 4}.items():
+        commit_arrays(repo, {path: size}, chunks=size)
+    assert in_sets(repo) == {"coord": [["/a"], ["/b", "/c"]]}
+    commit_arrays(repo, {"/d": 5})
+    assert in_sets(repo) == {"coord": [["/a"], ["/b", "/c"]], "default": [["/d"]]}
 
 
 def test_deleting_an_array_takes_its_references_along() -> None:  # H-36
@@ -140,11 +171,13 @@ def test_moving_touches_no_manifest() -> None:  # R3-09
     assert layout(repo).keys() == before
 
 
-def big_virtual(count: int) -> ArrayChunks:
+def big_virtual(count: int, offsets: Any = None) -> ArrayChunks:
+    if offsets is None:
+        offsets = np.arange(count, dtype=np.uint64) * 100
     refs = ChunkRefs(
         kinds=np.full(count, ChunkKind.VIRTUAL, dtype=np.uint8),
         sources=np.zeros(count, dtype=np.uint32),
-        offsets=np.arange(count, dtype=np.uint64) * 100,
+        offsets=offsets,
         lengths=np.full(count, 100, dtype=np.uint64),
         checksums=np.zeros(count, dtype=np.uint32),
         files=np.empty((0, 12), dtype=np.uint8),
@@ -173,7 +206,7 @@ def test_huge_arrays_are_cut_into_tiles() -> None:
     assert all(ref.num_refs <= 32_768 for ref in node.manifests)
 
 
-def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  # R4-08, R4-09
+def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  # R4-09
     repo, storage = huge()
     before = layout(repo).keys()
     reopened = icefloe.Repository.open(storage)
@@ -192,6 +225,53 @@ def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  #
     neighbour = reader.locate("/huge", (150_001,))
     assert isinstance(neighbour, VirtualRef)
     assert neighbour.offset == 15_000_100
+
+
+class Weighing(ForwardingStorage):
+    """Counts the bytes that are read from manifests."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.num_bytes = 0
+
+    def _run(self, verb: str, key: str, act: Callable[[], Any]) -> Any:
+        answer = act()
+        if key.startswith("manifests/") and verb.startswith("get"):
+            parts = answer if isinstance(answer, list) else [answer]
+            self.num_bytes += sum(map(len, parts))
+        return answer
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [None, ManifestConfig(sets=[ManifestSet(name="default")])],
+    ids=["split", "one manifest"],
+)
+def test_a_small_read_reads_few_bytes_of_a_large_manifest(manifest: ManifestConfig | None) -> None:
+    # R4-08, R4-04
+    count = 600_000
+    offsets = np.random.default_rng(5).integers(0, 2**40, count, dtype=np.uint64)
+    storage = Weighing(icefloe.in_memory_storage())
+    config = icefloe.RepositoryConfig(manifest=manifest)
+    session = icefloe.Repository.create(storage, config).writable_session("main")
+    session.set_document("/", group())
+    session.set_document("/huge", array((count,)))
+    session.set_chunk_refs("/huge", big_virtual(count, offsets))
+    session.set_document("/small", array((3,)))
+    set_chunks(session, "/small", range(3))
+    session.commit("both")
+    total = sum(info.size_bytes for info in session._view.snapshot.manifests)
+    assert total > 1_000_000
+    reader = icefloe.Repository.open(storage).readonly_session("main")
+    storage.num_bytes = 0
+    assert reader.get_chunk("/small", (1,)) == b"\x01"
+    assert 0 < storage.num_bytes < total / 5
+    reader = icefloe.Repository.open(storage).readonly_session("main")
+    storage.num_bytes = 0
+    ref = reader.locate("/huge", (345_678,))
+    assert isinstance(ref, VirtualRef)
+    assert ref.offset == offsets[345_678]
+    assert 0 < storage.num_bytes < total / 5
 
 
 def test_appending_touches_the_last_tile_only() -> None:  # R4-10

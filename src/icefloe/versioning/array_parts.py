@@ -17,6 +17,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import ManifestRef
 from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
+from icefloe.packing.tiles import Tiling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from icefloe.files.snapshot_chunks import SnapshotChunks
     from icefloe.model.chunk_index import Box, ChunkIndex
     from icefloe.model.nodes import Node
-    from icefloe.packing.tiles import Tiling
 
 
 class MergedArray(Record, frozen=True, eq=False):
@@ -72,7 +72,6 @@ class ArrayMerger:
         more = left if edits.cleared else self._reached(node, touched, left)
         while True:
             taken += more
-            # Not by equality: a manifest may be in the list once only, and is large to compare.
             gone = set(map(id, more))
             left = [part for part in left if id(part) not in gone]
             old = self._chunks.merged(node, [p for p in taken if isinstance(p, ManifestRef)])
@@ -97,11 +96,17 @@ class ArrayMerger:
         self, node: Node, touched: ChunkIndex | None, parts: list[ArrayPart]
     ) -> list[ArrayPart]:
         """The parts that are read in any case: those that edits reach into."""
-        at_most = sum(map(_count, parts)) + (0 if touched is None else len(touched))
-        split = split_of(node, self._settings, at_most)
-        if split is None:
+        if touched is None:
+            return []
+        # How many references there are in the end, and how they are split, is not known yet.
+        held = sum(map(_count, parts))
+        counts = (held, held + len(touched))
+        splits = (split_of(node, self._settings, count) for count in counts)
+        split = next((each for each in splits if each is not None), None)
+        if split is None and len(parts) == 1:
             return parts
-        return [] if touched is None else reached_by(split.tiling, touched, parts)
+        tiling = Tiling((1,) * touched.rank) if split is None else split.tiling
+        return reached_by(tiling, touched, parts)
 
     def _with_linked(
         self, node: Node, old: ArrayChunks | None, taken: Sequence[ArrayPart]

@@ -1,4 +1,4 @@
-"""What is fetched in advance: which manifests, how many, in which order (R4-38 to R4-42, H-42)."""
+"""What is fetched in advance: which manifests, how many, in which order (R4-39 to R4-42, H-42)."""
 
 from __future__ import annotations
 
