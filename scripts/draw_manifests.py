@@ -51,7 +51,7 @@ def layout(repo: icefloe.Repository) -> Layout:
 
 
 def forecast() -> icefloe.Repository:
-    """Three coordinates, two fields of some thousand chunks, and one that is cut into tiles."""
+    """Three coordinates, two fields of some thousand chunks, and one that is split."""
     config = icefloe.RepositoryConfig(
         virtual_chunk_containers={
             "file:///data/": icefloe.VirtualChunkContainer(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import pytest
 
 import icefloe
 from icefloe.config import ManifestConfig, ManifestPreload, ManifestSet
+from icefloe.model.chunk_refs import VirtualRef
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group, set_chunks
@@ -78,6 +80,34 @@ def test_sessions_start_while_manifests_are_fetched(is_writable: bool) -> None:
     assert len(storage.reads) == fetched, "a coordinate is at hand, with all of its references"
     assert session.get_chunk("/g/data", (0,)) == b"\x01"
     assert len(storage.reads) > fetched  # R4-40: only one manifest was wanted
+
+
+def test_all_references_of_a_manifest_are_fetched() -> None:  # R4-17, R4-39
+    count = 50_000
+    manifest = ManifestConfig(sets=[ManifestSet(name="default")])
+    storage = FaultyStorage(icefloe.in_memory_storage())
+    repo = icefloe.Repository.create(storage, icefloe.RepositoryConfig(manifest=manifest))
+    session = repo.writable_session("main")
+    session.set_document("/time", array((count,)))
+    offsets = np.random.default_rng(1).integers(0, 2**60, count, dtype=np.uint64)
+    session.set_virtual_refs(
+        "/time",
+        shape=(count,),
+        locations=["s3://bucket/file.nc"],
+        location_codes=np.zeros(count, dtype=np.int64),
+        offsets=offsets,
+        lengths=1,
+        validate_containers=False,
+    )
+    session.commit("more bytes than are read at once to open a manifest")
+    session = icefloe.Repository.open(storage).readonly_session("main")
+    wait_for_preloads()
+    storage.trace.clear()
+    for place in (0, count // 2, count - 1):
+        ref = session.locate("/time", (place,))
+        assert isinstance(ref, VirtualRef)
+        assert ref.offset == offsets[place]
+    assert manifest_reads(storage) == 0
 
 
 def test_a_second_session_of_a_snapshot_fetches_nothing() -> None:

@@ -227,6 +227,34 @@ def test_an_array_is_split_when_it_grows_and_comes_together_when_it_shrinks() ->
     assert repo.verify(deep=True).is_clean
 
 
+def test_neighbours_of_what_is_deleted_come_together() -> None:
+    repo = repository(splitting(20))
+    places = np.concatenate([rows(60), rows(88, 80), rows(128, 120), rows(155, 140)])
+    write(repo, "/a", (160,), places)
+    assert [ref.num_refs for ref in manifests(repo, "/a")] == [20, 20, 20, 8, 8, 15]
+    before = manifests(repo, "/a")
+    delete(repo, "/a", rows(155, 140))
+    assert [ref.num_refs for ref in manifests(repo, "/a")] == [20, 20, 20, 16]
+    assert manifests(repo, "/a")[:3] == before[:3]
+    delete(repo, "/a", rows(20))
+    assert [ref.num_refs for ref in manifests(repo, "/a")] == [20, 20, 16]
+
+
+def test_an_array_is_split_when_another_one_of_its_manifest_changes() -> None:  # R4-58
+    storage = icefloe.in_memory_storage()
+    whole = icefloe.RepositoryConfig(manifest=ManifestConfig(sets=[ManifestSet(name="default")]))
+    repo = icefloe.Repository.create(storage, whole, **how())
+    session = repo.writable_session("main")
+    for path, count in (("/a", 5), ("/b", 50)):
+        session.set_document(path, array((1_000,)))
+        session.set_chunk_refs(path, references(rows(count)))
+    session.commit("both")
+    repo = icefloe.Repository.open(storage, splitting(20))
+    write(repo, "/a", (1_000,), rows(6, 5))
+    assert [ref.num_refs for ref in manifests(repo, "/a")] == [6]
+    assert [ref.num_refs for ref in manifests(repo, "/b")] == [20, 20, 10]
+
+
 def test_a_split_array_leaves_the_manifest_that_it_shared() -> None:  # R4-58
     repo = repository(splitting(100))
     session = repo.writable_session("main")
@@ -347,8 +375,10 @@ def test_pieces_of_another_configuration_do_not_count_as_manifests_of_a_set() ->
     write(repo, "/a", (60,), rows(60))
     assert sets(repo, "/a") == ["one"] * 6
     repo = icefloe.Repository.open(storage, config(cardinality=1))
+    before = manifests(repo, "/a")
     write(repo, "/b", (10,), rows(10))
     write(repo, "/c", (10,), rows(10))
+    assert manifests(repo, "/a") == before
     assert manifests(repo, "/b")[0].manifest_id == manifests(repo, "/c")[0].manifest_id
     assert sets(repo, "/b") == ["one"]
     write(repo, "/a", (60,), rows(1))

@@ -8,6 +8,8 @@ import pytest
 import icefloe
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
 from icefloe.errors import TaskFailedError
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.manifest import ArrayChunks
 from icefloe.spark import NewArray, arrays, write
 from icefloe.spark.job import Job, JobOptions
 from icefloe.spark.references import WrittenChunks, to_table
@@ -73,3 +75,102 @@ def test_two_tasks_with_one_chunk_commit_nothing(spark, tmp_path):
         arrays.create(job.session, "/a", NewArray((8, 100), "f4", (1, 1)))
         with pytest.raises(TaskFailedError, match="wrote the same chunks of /a"):
             job.run(same, [0, 1], None, linked=linked)
+
+
+def sparse_references(count, rows, seed):
+    """References anywhere in an array, in the order of the grid."""
+    rng = np.random.default_rng(seed)
+    places = np.sort(rng.choice(rows * 100, count, replace=False))
+    table = virtual_references(0, -(-count // 100))
+    coords = np.stack(np.divmod(places, 100), axis=1)
+    return ArrayChunks.from_columns(coords, table.refs.slice(0, count))
+
+
+def splitting(tmp_path, split_size):
+    sets = [icefloe.ManifestSet(name="default", split_size=split_size)]
+    config = icefloe.RepositoryConfig(manifest=ManifestConfig(sets=sets, rules=[]))
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    return icefloe.Repository.create(storage, config)
+
+
+def run_linked(spark, repo, rows, *tables, deleted=None):
+    """A job in which each task writes one table of references."""
+
+    def work(number, shared):
+        gone = deleted if number == 0 else None
+        written = WrittenChunks(tables[number], gone)
+        yield Output("/a", to_table(written), written.num_chunks)
+
+    job = Job(spark, repo, "link", JobOptions())
+    if job.session.get_node("/a") is None:
+        arrays.create(job.session, "/a", NewArray((rows, 100), "f4", (1, 1)))
+    job.run(work, list(range(len(tables))), None, linked=True)
+    linked = sum(map(len, job.session._changes.linked.values()))
+    job.commit(job.plan([], len(tables)))
+    return linked
+
+
+def layout(repo):
+    session = repo.readonly_session("main")
+    names = {info.id: info.set_name for info in session._snapshot.manifests}
+    refs = session.get_node("/a").manifests
+    assert {names[ref.manifest_id] for ref in refs} == {"default"}
+    assert repo.verify(deep=True).is_clean
+    return [ref.num_refs for ref in refs]
+
+
+def test_a_manifest_set_decides_how_executors_split(spark, tmp_path):  # R4-14
+    rows, limit = 10_000, 1_000
+    repo = splitting(tmp_path, limit)
+    whole = sparse_references(5_000, rows, 1)
+    coords = whole.index.coords()
+    # Tasks write here and there: each has references in all parts of the array.
+    tables = [
+        ArrayChunks.from_sorted(coords[start::3], whole.refs.take(np.arange(start, 5_000, 3)))
+        for start in range(3)
+    ]
+    assert run_linked(spark, repo, rows, *tables) > 1
+    sizes = layout(repo)
+    assert sum(sizes) == 5_000
+    assert max(sizes) <= limit
+    assert len(sizes) <= 10, "however many tiles of the grid they are spread over"
+    found = repo.readonly_session("main").chunk_table("/a")
+    assert np.array_equal(found.index.coords(), coords)
+    assert np.array_equal(found.refs.offsets, whole.refs.offsets)
+    # The same references again, and one less: as many manifests as an ordinary commit makes.
+    run_linked(spark, repo, rows, *tables[1:])
+    assert layout(repo) == sizes
+    gone = whole.index.coords()[:1]
+    run_linked(spark, repo, rows, tables[1], deleted=ChunkIndex.from_coords(gone)[0])
+    assert sum(layout(repo)) == 4_999
+    assert len(layout(repo)) == len(sizes)
+    repo.rewrite_manifests("again", branch="main")
+    assert len(layout(repo)) == len(sizes)
+
+
+def test_few_references_of_a_big_job_are_packed_as_a_whole(spark, tmp_path):  # R4-14
+    repo = splitting(tmp_path, 1_000)
+    assert run_linked(spark, repo, 10_000, sparse_references(300, 10_000, 2)) == 0
+    assert layout(repo) == [300]
+    run_linked(spark, repo, 10_000, sparse_references(300, 10_000, 3))
+    assert len(layout(repo)) == 1
+
+
+def test_executors_leave_to_the_driver_what_was_split_in_another_way(spark, tmp_path):
+    repo = splitting(tmp_path, 1_000)
+    table = virtual_references(0, 90)
+    assert run_linked(spark, repo, 90, table) == 9
+    sets = [icefloe.ManifestSet(name="default", split_size=700)]
+    config = icefloe.RepositoryConfig(manifest=ManifestConfig(sets=sets, rules=[]))
+    repo = icefloe.Repository.open(repo.storage, config)
+    run_linked(spark, repo, 90, virtual_references(12, 50))
+    session = repo.readonly_session("main")
+    assert session.chunk_table("/a").index.is_dense
+    assert np.array_equal(session.chunk_table("/a").refs.offsets, table.refs.offsets)
+    assert sum(layout(repo)) == 9_000
+
+
+def test_a_big_job_splits_nothing_where_the_set_does_not(spark, tmp_path):  # R4-14
+    repo = splitting(tmp_path, None)
+    assert run_linked(spark, repo, 600, virtual_references(0, 600)) == 0
+    assert layout(repo) == [60_000]

@@ -39,7 +39,7 @@ class ManifestFileInfo(Record, frozen=True, gc=False):
     size_bytes: int
     num_chunk_refs: int
     set_name: str = ""
-    """The manifest set that it was packed for (H-38); empty for tiles, which stand alone."""
+    """The manifest set that it was packed for (H-38); empty if `ManifestSplittingConfig` cut it."""
     checksum: int = 0
     """CRC-32C of the file; 0 when none was recorded."""
 

@@ -88,13 +88,18 @@ def test_arrays_that_are_split_are_alone_and_others_share_manifests() -> None:  
 
 
 def test_a_set_that_splits_takes_arrays_of_any_size_and_packs_the_others() -> None:  # R4-14
-    sets = (
-        ManifestSet(name="small", max_manifest_size=10, overflow_to="pieces"),
-        ManifestSet(name="pieces", max_manifest_size=20, split_size=8),
-    )
-    config = ChunkManifests(sets=sets, rules=(ManifestRule(target="small"),)).complete()
-    items = [item("a", 11), item("b", 9, refs=9), item("c", 12, refs=3), item("d", 21, refs=8)]
-    plan = planned([*items, item("e", 100, refs=9)], config)
+    small = ManifestSet(name="small", max_manifest_size=10, overflow_to="pieces")
+    pieces = ManifestSet(name="pieces", max_manifest_size=20, split_size=8)
+    rules = (ManifestRule(target="small"),)
+    config = ChunkManifests(sets=(small, pieces), rules=rules).complete()
+    items = [
+        item("a", 11),
+        item("b", 9, refs=9),
+        item("c", 12, refs=3),
+        item("d", 21, refs=8),
+        item("e", 100, refs=9),
+    ]
+    plan = planned(items, config)
     assert contents(plan) == [
         ("default", ["d"]),  # few references, and a grid too large for both
         ("pieces", ["a"]),
@@ -102,12 +107,8 @@ def test_a_set_that_splits_takes_arrays_of_any_size_and_packs_the_others() -> No
         ("pieces", ["e"]),
         ("small", ["b"]),
     ]
-    assert [set_for(each, config).name for each in items] == [
-        "pieces",
-        "small",
-        "pieces",
-        "default",
-    ]
+    sets = [set_for(each, config).name for each in items]
+    assert sets == ["pieces", "small", "pieces", "default", "pieces"]
 
 
 def test_rules_stop_at_the_first_match() -> None:  # R4-33, R4-68, H-35, H-40
