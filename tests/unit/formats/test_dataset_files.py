@@ -25,6 +25,8 @@ from icefloe.files.metadata import MetadataFiles
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.dataset import coordinates, fill_values
 from icefloe.formats.dataset.arrow_schemas import manifest_schema, structure_schema
+from icefloe.formats.dataset.file_ids import id_of_file
+from icefloe.formats.dataset.file_names import decode_ids, encode_ids
 from icefloe.formats.dataset.state import State, state_schema
 from icefloe.formats.dataset.structure_table import document_of
 from icefloe.formats.port import ObjectKind
@@ -672,3 +674,33 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     assert sum(len(found.rows) for found in chunks.find_many(node_, region)) == 10_000
     # A region reads the row groups that have it: of four, the one from place 131,072 on.
     assert [entry for entry in faulty.trace if entry[1] == key] == [("get", key)] * 2
+
+
+# --- names of chunk files
+
+file_names = st.one_of(
+    st.binary(min_size=12, max_size=12).map(lambda data: str(ChunkFileId(data))),
+    st.binary(min_size=16, max_size=16).map(lambda data: str(ChunkFileId(data))),
+    st.from_regex(r"[0-9A-Za-z]{20}|[0-9A-Z]{26}", fullmatch=True),
+    st.from_regex(r"[a-z. é/-]{1,30}", fullmatch=True),
+    st.uuids().map(str),
+)
+
+
+def is_good(name: str) -> bool:
+    return not {"", ".", ".."}.intersection(name.split("/"))
+
+
+@given(st.lists(file_names.filter(is_good)))
+def test_names_become_ids_and_names_again(names: list[str]) -> None:
+    found = decode_ids(pa.array(names, pa.string()))
+    assert [ChunkFileId(row.tobytes()) for row in found] == [
+        id_of_file(ChunkFileId, name) for name in names
+    ]
+    assert encode_ids(found).to_pylist() == names
+
+
+@given(st.lists(file_names.filter(is_good)), st.sampled_from(["", ".", "..", "a/..", "/a", "a\0b"]))
+def test_names_that_lead_elsewhere_are_no_ids(names: list[str], bad: str) -> None:
+    with pytest.raises(InvalidInputError, match="file name"):
+        decode_ids(pa.array([*names, bad], pa.string()))

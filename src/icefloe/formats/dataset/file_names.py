@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from icefloe.formats.dataset.file_ids import id_of_file
-from icefloe.model.chunk_refs import ChunkRefs
-from icefloe.model.ids import ChunkFileId, encode_base32
+from icefloe.formats.dataset.file_ids import file_of, id_of_file
+from icefloe.model.ids import NAME_MARK, ChunkFileId, encode_base32
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,33 +19,91 @@ _NONE = 255
 _VALUES = np.full(256, _NONE, dtype=np.uint8)
 _VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
 _WEIGHTS = np.array([16, 8, 4, 2, 1], dtype=np.uint8)
+_SIZE = ChunkFileId.SIZE
+_LENGTH = len(encode_base32(bytes(_SIZE)))
+_WIDE_LENGTH = len(encode_base32(bytes(ChunkFileId.WIDE_SIZE)))
+_MARK = np.frombuffer(NAME_MARK, dtype=np.uint8)
+_PLAIN_NAME = r"^[ -.0-~]{1,200}$"
+"""Names of which it is clear at once that they are good, but for those with dots alone."""
 
 
 def encode_ids(ids: npt.NDArray[np.uint8]) -> pa.Array:
-    """Ids (n, bytes) in base 32, as `str` of each would be."""
-    count, width = ids.shape
-    if width != ChunkFileId.SIZE:
-        return pa.array([str(ChunkFileId(row.tobytes())) for row in ids], type=pa.string())
-    length = (8 * width + 4) // 5
-    bits = np.unpackbits(ids, axis=1)
-    padded = np.pad(bits, ((0, 0), (0, 5 * length - bits.shape[1])))
-    letters = _LETTERS[padded.reshape(count, length, 5) @ _WEIGHTS]
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(length)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(letters))]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+    """The names of files by their ids (n, bytes)."""
+    own = ~ids[:, _SIZE:].any(axis=1)
+    if own.all():
+        return _encode_own(ids[:, :_SIZE])
+    is_name = np.zeros(len(ids), dtype=np.bool_)
+    if ids.shape[1] > len(_MARK):
+        is_name = (ids[:, : len(_MARK)] == _MARK).all(axis=1)
+    others = np.flatnonzero(~own & ~is_name)
+    texts = [file_of(ChunkFileId(ids[row].tobytes())) for row in others.tolist()]
+    parts = [
+        _encode_own(ids[own, :_SIZE]),
+        _encode_names(ids[is_name, len(_MARK) :]),
+        pa.array(texts, type=pa.string()),
+    ]
+    order = np.concatenate([np.flatnonzero(own), np.flatnonzero(is_name), others])
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def _encode_own(ids: npt.NDArray[np.uint8]) -> pa.Array:
+    """Base 32, as `str` of each would be."""
+    count = len(ids)
+    bits = np.unpackbits(np.ascontiguousarray(ids), axis=1)
+    padded = np.pad(bits, ((0, 0), (0, 5 * _LENGTH - bits.shape[1])))
+    letters = _LETTERS[padded.reshape(count, _LENGTH, 5) @ _WEIGHTS]
+    return _strings(np.ascontiguousarray(letters), np.full(count, _LENGTH))
+
+
+def _encode_names(names: npt.NDArray[np.uint8]) -> pa.Array:
+    """Names that zeros follow, of which they have none."""
+    return _strings(names[names != 0], np.count_nonzero(names, axis=1))
+
+
+def _strings(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.integer]) -> pa.Array:
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(lengths), buffers)
 
 
 def decode_ids(names: pa.Array) -> npt.NDArray[np.uint8]:
     """Ids (n, bytes) of names; raises InvalidInputError for what is no name of a file."""
-    length = (8 * ChunkFileId.SIZE + 4) // 5
     _, offsets, data = names.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[names.offset : names.offset + len(names) + 1]
-    if len(names) and (np.diff(bounds) == length).all():
-        octets = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
-        values = _VALUES[octets.reshape(len(names), length)]
-        if (values != _NONE).all():
-            bits = np.unpackbits(values, axis=1).reshape(len(names), length, 8)[:, :, 3:]
-            packed = np.packbits(bits.reshape(len(names), -1), axis=1)
-            if not packed[:, ChunkFileId.SIZE :].any():
-                return np.ascontiguousarray(packed[:, : ChunkFileId.SIZE])
-    return ChunkRefs.file_column([id_of_file(ChunkFileId, each) for each in names.to_pylist()])
+    octets = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
+    lengths = np.diff(bounds)
+    own = np.flatnonzero(lengths == _LENGTH)
+    ids, is_id = _decode_own(octets[bounds[own][:, None] + np.arange(_LENGTH)])
+    if is_id.all() and len(own) == len(names):
+        return ids
+    is_plain = pc.match_substring_regex(names, _PLAIN_NAME).to_numpy(zero_copy_only=False)
+    is_plain &= (lengths > 2) & (lengths != _LENGTH) & (lengths != _WIDE_LENGTH)
+    rest = ~is_plain
+    rest[own[is_id]] = False
+    odd = {
+        row: id_of_file(ChunkFileId, names[row].as_py()) for row in np.flatnonzero(rest).tolist()
+    }
+    longest = int(lengths[is_plain].max(initial=0))
+    width = max([_SIZE, len(_MARK) + longest if longest else 0, *map(len, odd.values())])
+    table = np.zeros((len(names), width), dtype=np.uint8)
+    table[own[is_id], :_SIZE] = ids[is_id]
+    table[is_plain, : len(_MARK)] = _MARK if longest else 0
+    places = np.arange(longest)
+    inside = places < lengths[is_plain][:, None]
+    rows = np.flatnonzero(is_plain)[np.nonzero(inside)[0]]
+    columns = np.nonzero(inside)[1]
+    table[rows, len(_MARK) + columns] = octets[bounds[rows] + columns]
+    for row, identifier in odd.items():
+        table[row, : len(identifier)] = np.frombuffer(identifier, dtype=np.uint8)
+    return table
+
+
+def _decode_own(
+    letters: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Ids of texts of their length (n, letters), and which of these are really such texts."""
+    values = _VALUES[letters]
+    bits = np.unpackbits(values, axis=1).reshape(len(letters), _LENGTH, 8)[:, :, 3:]
+    packed = np.packbits(bits.reshape(len(letters), 5 * _LENGTH), axis=1)
+    is_id = (values != _NONE).all(axis=1) & ~packed[:, _SIZE:].any(axis=1)
+    return np.ascontiguousarray(packed[:, :_SIZE]), is_id
