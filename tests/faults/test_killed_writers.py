@@ -13,6 +13,7 @@ import pytest
 
 import icefloe
 from icefloe import Repository
+from tests import counting
 from tests.concurrency.writers import commit_for_ever, create_pair, processes, read_pair, write_pair
 from tests.formats import GENERATIONS
 
@@ -41,6 +42,7 @@ def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path, generati
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL
+        counting.count(counting.KILLED)
         check(storage, journal)
     repo = Repository.open(storage)
     before = repo.lookup_branch("main")
