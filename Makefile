@@ -5,6 +5,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+ROWS ?=
 
 ENVIRONMENT := scripts/make_environment.sh
 REQUIREMENTS := pyproject.toml constraints.txt
@@ -13,7 +14,7 @@ NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr tests/property/test_shards.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-newest check format bench docs pin api requirements clean
+.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -31,8 +32,16 @@ ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory test-newest
 endif
 
-test-deep: .venv/.ready  ## the same tests with much larger property-test budgets (an hour or more)
-	ICEFLOE_TEST_PROFILE=deep $(PYTEST) -o timeout=7200 -o faulthandler_timeout=7000 $(ARGS)
+test-deep: .venv/.ready  ## the tests with large budgets, and all mutants (up to two hours on two cores)
+	ICEFLOE_TEST_PROFILE=deep ICEFLOE_TEST_COUNTS=build/deep-tests.json \
+	    $(PYTEST) -o timeout=7200 -o faulthandler_timeout=7000 $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@$(MAKE) --no-print-directory mutants
+	.venv/bin/python scripts/write_reliability.py build/deep-tests.json build/mutants.json
+endif
+
+mutants: .venv/.ready  ## break the source once for each requirement: its tests must fail (ROWS=R0-32: some)
+	.venv/bin/python -m scripts.run_mutants --jobs $(JOBS) --summary build/mutants.json $(ROWS)
 
 test-newest:  ## run the zarr conformance suites on Python 3.13 with the newest zarr, if it is there
 	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \

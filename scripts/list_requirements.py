@@ -73,6 +73,17 @@ The specifications that icefloe implements were read line by line, and each line
 something has a number: `R0` to `R4` for the five documents, `H` for what they leave open. This page
 says which tests show that it holds. `make check` fails if a line that *must* hold, or that
 *follows* from one, has no test. A class or a module stands for all of its tests.
+
+Naming a number proves nothing yet, so two more things are checked:
+
+- A line about one generation is shown on that generation: `R0` on `dataset`, `R3` on `store`, `R1`
+  and `R2` on `repository`. While such a test runs, calls into the code of the generations are
+  watched, and `make test` fails if no test of a line called into its generation. Lines about the
+  storage below all generations are exempt.
+- A test can fail. For each line that must hold there is a small mistake in a list
+  (`tests/mutants`); `make mutants` makes one after the other in a copy of the source, and a test
+  that names the line must fail. `make test` tries some of them, `make test-deep` all.
+  [Reliability](../explanation/reliability.md) has the numbers.
 """
 
 

@@ -1,12 +1,14 @@
 """Settings shared by all tests: how hard property tests try, and the object stores they talk to.
 
 `ICEFLOE_TEST_PROFILE` chooses: `default` is repeatable and quick; `deep` (`make test-deep`) tries
-many more and longer examples, new ones each time. Tests should not set `max_examples` themselves,
-so that the profile can; where a test must, it divides or multiplies the profile's number.
+many more and longer examples, new ones each time, as many for each folder as two hours allow. Tests
+should not set `max_examples` themselves, so that the profile can; where a test must, it divides or
+multiplies the profile's number. `ICEFLOE_TEST_COUNTS` names a file for the counts of a run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests import counting  # noqa: E402
 
 pytest_plugins = ["tests.endpoints.fixtures", "tests.formats", "tests.generations_touched"]
 
@@ -64,6 +68,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     # State machines that tests run themselves; of tests with @given, hypothesis keeps count.
     with collector.with_value(note):
         yield
+    for name, number in counting.take().items():
+        item.user_properties.append((name, number))
     told = getattr(item, "hypothesis_statistics", "")
     if told:
         tried = sum(map(int, re.findall(r"(\d+) (?:passing|failing|invalid)", told)))
@@ -79,10 +85,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 counts[name] += value
     for name, count in sorted(counts.items()):
         terminalreporter.write_line(f"{name}: {count:,}")
+    place = os.environ.get("ICEFLOE_TEST_COUNTS")
+    if place:
+        passed = {"tests passed": len(terminalreporter.stats.get("passed", []))}
+        seconds = _seconds(terminalreporter)
+        for folder, duration in seconds.items():
+            terminalreporter.write_line(f"seconds in {folder}: {duration:,}")
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        summary = {"counts": passed | dict(sorted(counts.items())), "seconds": seconds}
+        Path(place).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _seconds(terminalreporter: pytest.TerminalReporter) -> dict[str, int]:
+    """Seconds of work in each folder, of all test processes together."""
+    spent: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent["/".join(report.nodeid.split("/")[:2])] += report.duration
+    return {folder: round(seconds) for folder, seconds in spent.most_common()}
 
 
 EXAMPLES = "examples of property tests and state machines"
 COUNTED = {
+    counting.CELLS,
+    counting.FAULTS,
+    counting.FILES,
+    counting.KILLED,
+    counting.RACES,
     "calls of linearizable histories",
     "crash points",
     "failed operations",
@@ -114,4 +144,37 @@ settings.register_profile(
 settings.register_profile(
     "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate]
 )
-settings.load_profile(os.environ.get("ICEFLOE_TEST_PROFILE", "default"))
+PROFILE = os.environ.get("ICEFLOE_TEST_PROFILE", "default")
+settings.load_profile(PROFILE)
+
+DEEP_EXAMPLES = {
+    "conformance": 100,
+    "faults": 500,
+    "integration": 200,
+    "property": 250,
+    "spark": 100,
+    "unit": 500,
+    "virtual": 200,
+}
+"""Examples of a deep run by folder, so that it ends within two hours on two cores."""
+
+
+def _use_budget_of(path: Path) -> None:
+    """Let a deep run try as many examples as the folder of a test has time for."""
+    folder = path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
+    if PROFILE == "deep" and folder in DEEP_EXAMPLES:
+        name = f"deep {folder}"
+        deep = settings.get_profile("deep")
+        settings.register_profile(name, deep, max_examples=DEEP_EXAMPLES[folder])
+        settings.load_profile(name)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Tests that share the number of examples ask for it when their module is imported."""
+    if isinstance(collector, pytest.Module):
+        _use_budget_of(collector.path)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that leave the number of examples to the profile ask for it when they run."""
+    _use_budget_of(item.path)

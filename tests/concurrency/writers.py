@@ -20,6 +20,7 @@ from icefloe import (
     RepositoryConfig,
 )
 from icefloe.errors import AlreadyExistsError
+from tests import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ def processes() -> Any:
 
 def run_together(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Call `work(*arguments[i], barrier)` in a process each, at the same time."""
+    counting.count(counting.RACES, len(arguments))
     context = processes()
     barrier = context.Barrier(len(arguments))
     started = []

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from tests import counting
 from tests.endpoints.processes import HOST
 
 if TYPE_CHECKING:
@@ -170,9 +171,11 @@ class FaultProxy:
             for plan in self._plans:
                 if plan.strikes(method, path):
                     self.struck += 1
+                    counting.count(counting.FAULTS)
                     return plan.trouble
             struck = self._storm()
             self.struck += struck is not None
+            counting.count(counting.FAULTS, struck is not None)
             return struck
 
     def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:

@@ -10,6 +10,7 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.errors import FormatError, IcefloeError, StorageError
+from tests import counting
 from tests.faults.pictures import copy_objects, picture
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def test_any_damaged_object_is_reported_or_does_no_harm(storage: Storage) -> Non
         whole = storage.get(info.key)
         for data in (b"", whole[: len(whole) // 2], whole[:-1], b"\0" * len(whole)):
             storage.put(info.key, data)
+            counting.count(counting.FILES)
             found = picture_or_error(storage)
             if isinstance(found, IcefloeError):
                 assert isinstance(found, (FormatError, StorageError)), (info.key, found)
@@ -125,6 +127,7 @@ def test_any_missing_object_is_reported(storage: Storage) -> None:
     for info in list(storage.list()):
         whole = storage.get(info.key)
         storage.delete_many([info.key])
+        counting.count(counting.FILES)
         found = picture_or_error(storage)
         # Without a reference the repository is as before it came; a log is not read here.
         if not info.key.startswith(("transactions/", "refs/", "config/", "maintenance/")):

@@ -28,6 +28,7 @@ from icefloe.formats.port import ObjectKind
 from icefloe.maintenance.findings import ProblemKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
+from tests import counting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,6 +160,7 @@ def test_flipped_bits_and_cut_files_are_found(generation: str, spec_version: int
         damaged += [whole[:-1], whole[: len(whole) // 2], whole + b"\0", b""]
         for data in damaged:
             storage.put(key, data)
+            counting.count(counting.FILES)
             report = repo.verify()
             found = [each for each in report.problems if each.kind is PROBLEMS[kind]]
             assert found, (kind, len(data), report)

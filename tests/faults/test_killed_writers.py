@@ -15,6 +15,7 @@ import pytest
 import icefloe
 from icefloe import Repository
 from icefloe.storage.keys import RESERVED_SEGMENT
+from tests import counting
 from tests.concurrency.writers import (
     commit_for_ever,
     create_pair,
@@ -50,6 +51,7 @@ def test_killed_writers_leave_a_repository_that_goes_on(tmp_path: Path, generati
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL
+        counting.count(counting.KILLED)
         check(storage, journal)
     repo = Repository.open(storage)
     before = repo.lookup_branch("main")

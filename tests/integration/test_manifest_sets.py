@@ -50,14 +50,14 @@ def places(repository: Repository) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_null_is_no_limit_of_manifests() -> None:  # R4-28, R4-26
+def test_null_is_no_limit_of_manifests() -> None:  # R4-28
     first, last, *_ = from_yaml(SETS).effective().chunk_manifests.sets
     assert (first.max_manifest_size, first.arrays_per_manifest, first.cardinality) == (10, None, 1)
     assert (last.max_manifest_size, last.arrays_per_manifest, last.cardinality) == (None, 1, None)
 
 
 def test_arrays_go_to_the_sets_of_their_rules_and_on_from_full_ones() -> None:
-    # R4-15, R4-25, R4-27, R4-28: what does not fit goes to `default`, if no other set is named
+    # R4-15, R4-25 to R4-28: what does not fit goes to `default`, if no other set is named
     repository = Repository.create(icefloe.in_memory_storage(), from_yaml(SETS))
     commit(repository, {"/a": 8, "/b": 8, "/c": 50, "/d": 100, "/e": 200})
     found = places(repository)

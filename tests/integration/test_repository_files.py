@@ -1,4 +1,4 @@
-"""The binary files of a `repository` that commits leave, byte by byte as spec 002 has them."""
+"""The binary files of a `repository`, where a commit left them: byte by byte as in spec 002."""
 
 from __future__ import annotations
 
@@ -157,6 +157,7 @@ def test_locations_are_written_in_canonical_form(tmp_path) -> None:  # R2-31
     body = zstandard.ZstdDecompressor().decompress(storage.get(info.key)[27:])
     _, _, chunks = msgspec.msgpack.decode(body)
     assert list(chunks.values()) == [{"Virtual": [{"Absolute": "s3://bucket/a/x%20y.nc"}, 0, 1]}]
+    session = Repository.open(storage).writable_session("main")
     for wrong in ("bucket/x.nc", "s3:///x.nc"):
         session = Repository.open(storage).writable_session("main")
         with pytest.raises(InvalidInputError):

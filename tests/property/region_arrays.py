@@ -9,6 +9,8 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
+from tests import counting
+
 DTYPES = [
     "bool", "i1", "u1", "<i2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
     "<M8[s]", ">m8[ms]", "<U3", "S4", [("a", "<i4"), ("b", "<f4")],
@@ -130,6 +132,7 @@ def assert_same(left: Any, right: Any) -> None:
     """Equal in shape and in every element; bit for bit, up to the order of bytes."""
     left, right = np.asarray(left), np.asarray(right)
     assert left.shape == right.shape
+    counting.count(counting.CELLS, right.size)
     native = right.dtype.newbyteorder("=")
     if native.kind in "US" and not left.shape:
         left = left.astype(native)  # a scalar of text is only as long as the text

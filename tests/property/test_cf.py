@@ -38,7 +38,8 @@ SCALES: list[Any] = [0.5, 0.1, 2.0, np.float32(0.5), np.float64(0.25), np.float3
 def stored_numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
     """Small ones, those at the ends of the type, and NaN."""
     if dtype.kind == "f":
-        large = [1e20] if dtype.itemsize > 2 else []
+        # xarray does not find 1e20 among rounded values.
+        large = [1e20] if dtype.itemsize > 4 else []
         return st.sampled_from([0.0, 1.0, -1.0, 2.5, 127.0, -9.0, 100.25, float("nan"), *large])
     info = np.iinfo(dtype)
     # Beyond 2**53 xarray takes neighbours of a fill value for missing too.

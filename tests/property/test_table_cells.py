@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.spark.tables.request import TableRequest
 from icefloe.spark.tables.scanning import Scan
+from tests import counting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +68,7 @@ def test_cells_are_those_of_numpy(
         if condition is None or (value is not None and value < threshold):
             wanted[place] = value
     assert found == wanted
+    counting.count(counting.CELLS, len(wanted))
 
 
 def _cells(scan: Scan, batch: pa.RecordBatch) -> Any:

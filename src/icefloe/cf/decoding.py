@@ -4,6 +4,8 @@ Results and their types are those of xarray, but for these deliberate difference
 
 - Integers are compared with fill values exactly. xarray compares them as floats, and takes all
   that round to the fill value for missing.
+- A fill value with more digits than the stored floats have (1e20 of float32) stands for what it is
+  rounded to, as it was when values were written. xarray finds it nowhere, and shows 1e20.
 - Fill values of the other sign beside `_Unsigned`, attributes that are lists of one number or
   numbers in text, and whole scale factors beside fill values are understood; xarray raises, or
   makes arrays of objects.
@@ -267,8 +269,8 @@ def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -
     if dtype.kind in "fc":
         with np.errstate(over="ignore"):
             as_stored = dtype.type(fill).item()
-        same = as_stored == fill or fill != fill  # noqa: PLR0124 (NaN)
-        return as_stored if same else None
+        # Rounded as the values themselves were, but not to infinity.
+        return as_stored if np.isinf(as_stored) == np.isinf(fill) else None
     if isinstance(fill, complex) or not isfinite(fill) or fill != int(fill):
         return None
     number = int(fill)

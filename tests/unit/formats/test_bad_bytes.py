@@ -16,6 +16,7 @@ from icefloe.formats.port import NeedsMore
 from icefloe.formats.registry import format_for
 from icefloe.model.manifest import Manifest
 from scripts import make_golden
+from tests import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,7 @@ def reader(name: str) -> Callable[[bytes], Any]:
 
 def try_reading(name: str, data: bytes) -> Any:
     """What a file holds; None if it is refused in the right way."""
+    counting.count(counting.FILES)
     try:
         return reader(name)(data)
     except FormatError as error:
@@ -106,6 +108,7 @@ def try_reading(name: str, data: bytes) -> Any:
 def test_a_file_cut_off_anywhere_is_refused(name: str) -> None:
     data = GOLDEN[name]
     for length in range(len(data)):
+        counting.count(counting.FILES)
         with pytest.raises(FormatError) as caught:
             reader(name)(data[:length])
         assert caught.value.key == KEY
