@@ -1,9 +1,9 @@
 """Notices which generations a test really runs on: a requirement of one is shown on that one.
 
 A pytest plugin. A comment that names a requirement proves little. While a test that names a
-requirement of spec 000 to 003 runs, calls into the code of each generation's folder are noticed, and
-the run fails if no test of a requirement called into its generation. What a search for a repository
-tries, and what one generation uses of another, does not count.
+requirement of spec 000 to 003 runs, calls into the code of each generation's folder are noticed,
+and the run fails if no test of a requirement called into its generation. What a search for a
+repository tries, and what one generation uses of another, does not count.
 """
 
 from __future__ import annotations

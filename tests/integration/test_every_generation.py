@@ -28,6 +28,7 @@ from tests.documents import array, chunks_of, group, make_tree, set_chunks
 from tests.formats import PUBLISHING, folder, how
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from icefloe.storage.port import BytesLike, Storage
@@ -168,11 +169,13 @@ class Meeting(ForwardingStorage):
         self._barrier = barrier
         self._has_met = threading.local()
 
-    def create(self, key: str, data: BytesLike) -> None:
+    def create(
+        self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
+    ) -> None:
         if not hasattr(self._has_met, "already"):
             self._has_met.already = True
             self._barrier.wait()
-        self.inner.create(key, data)
+        self.inner.create(key, data, attributes)
 
 
 def test_one_of_many_threads_creates() -> None:  # R3-92, R1-39

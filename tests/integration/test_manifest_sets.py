@@ -75,7 +75,7 @@ def test_arrays_go_to_the_sets_of_their_rules_and_on_from_full_ones() -> None:
 def test_each_array_that_is_too_large_for_the_last_set_is_alone() -> None:  # R4-31, R4-65
     sizes = {"one": 5_000_000, "two": 3_000_000, "three": 1_000_001, "small": 9_000}
     items = [
-        Item(name, NodeId(name.encode().ljust(8, b".")), f"/{name}", size, size, size)
+        Item(name, NodeId(name.encode().ljust(8, b".")), f"/{name}", size, size)
         for name, size in sizes.items()
     ]
     plan = plan_manifests(items, [], ChunkManifests().complete(), lambda _: [])
