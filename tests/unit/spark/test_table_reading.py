@@ -350,9 +350,7 @@ def test_missing_values_are_nulls() -> None:
         1, None, 3, None,
     ]  # fmt: skip
     assert cf(np.array([1.0, np.nan])).to_pylist() == [1.0, None]
-    large = float(np.float32(1e20))  # xarray compares in float64: 1e20 itself is another number
-    assert cf(np.array([1, large], dtype="f4"), missing_value=large).to_pylist() == [1.0, None]
-    assert cf(np.array([1, large], dtype="f4"), missing_value=1e20).to_pylist() == [1.0, large]
+    assert cf(np.array([1, 1e20], dtype="f4"), missing_value=1e20).to_pylist() == [1.0, None]
     assert cf(np.array(["a", ""], dtype=np.dtypes.StringDType()), _FillValue="").to_pylist() == [
         "a", None,
     ]  # fmt: skip
