@@ -108,6 +108,21 @@ def test_logs_do_not_grow_for_ever(
     assert len(list(repo.ancestry(branch="main"))) == 14
 
 
+def test_a_collection_moves_the_branch_of_a_dataset_without_references(
+    repo: Repository, storage: Storage
+) -> None:
+    """A commit that is under way must notice that a collection came by (invariant 7)."""
+    state = document(storage)
+    del state["refs"], state["icefloe"]
+    storage.put("state.json", json.dumps(state).encode())
+    before = State.parse(storage.get("state.json")).latest()
+    assert before is not None
+    assert repo._context.refs.repeat([before]) == set()
+    after = State.parse(storage.get("state.json")).tip("main")
+    assert after is not None
+    assert (after.sequence, after.snapshot_id) == (before.sequence + 1, before.snapshot_id)
+
+
 def test_a_collection_moves_all_branches_in_one_swap(repo: Repository, storage: Storage) -> None:
     base = repo.lookup_branch("main")
     for number in range(5):

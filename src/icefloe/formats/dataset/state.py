@@ -187,7 +187,8 @@ class State:
             BranchTip(branch, place, None if target is None else self._past_id(target))
             for place, (_, target) in enumerate(self._logs.get(branch, []), first)
         ]
-        tip = self.tip(branch)
+        latest = self.latest()
+        tip = latest if latest is not None and latest.branch == branch else self.tip(branch)
         if tip is not None and (not tips or tips[-1] != tip):
             tips.append(tip)
         return tips[::-1]
