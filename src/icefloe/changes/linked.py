@@ -51,7 +51,7 @@ def touched_in(tiles: Sequence[LinkedTile]) -> ChunkIndex | None:
 
 def any_overlap(boxes: Sequence[Box]) -> bool:
     """Whether some position lies in two of the boxes."""
-    lower, upper = _corners(boxes)
+    lower, upper = corners(boxes)
     # Along the dimension that tells most of them apart, each is near few others.
     axis = max(range(lower.shape[1]), key=lambda at: len(np.unique(lower[:, at])), default=None)
     if axis is None:
@@ -75,7 +75,7 @@ def meeting(
     hit_ones, hit_others = (np.zeros(len(boxes), dtype=np.bool_) for boxes in (ones, others))
     if not ones:
         return hit_ones, hit_others
-    lower, upper = _corners(others)
+    lower, upper = corners(others)
     for row, box in enumerate(ones):
         hits = ((lower < box.upper) & (upper > box.lower)).all(axis=1)
         hit_ones[row] = hits.any()
@@ -83,6 +83,6 @@ def meeting(
     return hit_ones, hit_others
 
 
-def _corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
+def corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
     """Lower and upper corners of boxes: shape (2, n, rank)."""
     return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)

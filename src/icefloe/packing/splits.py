@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.model.record import Record
-from icefloe.packing.plan import Item, set_for
+from icefloe.packing.plan import Item, PlannedManifest, T, set_for
 from icefloe.packing.tiles import Tiling
 
 if TYPE_CHECKING:
-    from icefloe.config.manifest_sets import ManifestSet
+    from icefloe.config.manifest_sets import ChunkManifests, ManifestSet
     from icefloe.config.settings import Settings
     from icefloe.model.nodes import Node
 
@@ -35,15 +35,25 @@ def split_of(node: Node, settings: Settings, num_refs: int) -> Split | None:
     if not any(each.splits(num_refs) for each in config.sets):
         return None
     each = set_for(Item.of(None, node, num_refs), config)
-    return split_in(each, node) if each.splits(num_refs) else None
+    return _split_in(each, node, num_refs)
 
 
-def split_in(each: ManifestSet, node: Node) -> Split | None:
-    """How a set that splits arrays splits one; None if the kind of its grid is not known."""
+def split_of_planned(
+    planned: PlannedManifest[T], node: Node, config: ChunkManifests
+) -> Split | None:
+    """How the set of a planned manifest splits the array that is in it; None if it does not.
+
+    That is an array that went on to this set from one that is full.
+    """
+    each = config.set_named(planned.set_name)
+    return _split_in(each, node, planned.items[0].initialized_chunks)
+
+
+def _split_in(each: ManifestSet, node: Node, num_refs: int) -> Split | None:
+    """How a set splits an array; None if it has few references, or an unknown kind of grid."""
     assert node.array is not None
-    assert each.split_size is not None
     grid_shape = node.array.grid_shape
-    if grid_shape is None:
+    if each.split_size is None or num_refs <= each.split_size or grid_shape is None:
         return None
     return Split(Tiling.for_grid(grid_shape, each.split_size), each.name)
 

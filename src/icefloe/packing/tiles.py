@@ -7,8 +7,8 @@ run of them is halved until each half has at most `max_refs` references, and eac
 Runs are halved where the binary digits of the tiles' coordinates change, so every part lies in a
 box of the grid that no other part reaches into, and where parts begin and end depends only on the
 references that exist. A box with at most `max_refs` references has at most one part. Hence n
-references make at most 1 + (n / max_refs) * log2(tiles of the grid) parts, however large the grid
-is, and about 2 n / max_refs if they are spread evenly.
+references make at most 1 + (n / max_refs) * log2(tiles of the grid) parts, and about 2 n / max_refs
+if they are spread evenly.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ class Tiling:
             for rows in self._rows_of_parts(coords, parts)
         ]
 
-    def cut_index(self, index: ChunkIndex, parts: npt.NDArray[np.int64]) -> list[ChunkIndex]:
-        """The chunks of each part; `parts` are as in `cut`."""
+    def cut_index(self, index: ChunkIndex) -> list[ChunkIndex]:
+        """The chunks of each part, if there was a reference for each."""
         coords = index.coords()
-        rows_of_parts = self._rows_of_parts(coords, parts)
+        rows_of_parts = self._rows_of_parts(coords, None)
         return [ChunkIndex.from_coords(coords[rows])[0] for rows in rows_of_parts]
 
     def _rows_of_parts(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icefloe.changes.linked import LinkedTile
+from icefloe.changes.linked import LinkedTile, corners
 from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
 from icefloe.model.ids import ChunkFileId, ManifestId
@@ -26,7 +26,6 @@ from icefloe.spark.failures import doing
 from icefloe.spark.references import WrittenChunks, from_table, joined, to_table
 from icefloe.spark.tasks import Output, pack, unpack
 from icefloe.spark.worker import SessionSpec
-from icefloe.versioning.array_parts import corners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,46 +86,21 @@ _SPILLED = pa.schema(
 
 def _pieces(tiling: Tiling, written: WrittenChunks) -> Iterator[WrittenChunks]:
     """What a task wrote, by parts that would have a manifest each if there was nothing else."""
-    indexes = _indexes(written)
-    if not indexes:
-        return
-    counted = [tiling.counted(index) for index in indexes.values()]
-    numbers = tiling.parts_of(*(np.concatenate(columns) for columns in zip(*counted, strict=True)))
-    parts = dict(
-        zip(
-            indexes,
-            np.split(numbers, np.cumsum([len(tiles) for tiles, _ in counted])),
-            strict=False,
-        )
-    )
-    chunks: dict[int, ArrayChunks] = {}
-    deleted: dict[int, ChunkIndex] = {}
-    if written.chunks is not None and "chunks" in parts:
-        mine = parts["chunks"]
-        chunks = dict(zip(np.unique(mine).tolist(), tiling.cut(written.chunks, mine), strict=True))
-    if written.deleted is not None and "deleted" in parts:
-        mine = parts["deleted"]
-        cut = tiling.cut_index(written.deleted, mine)
-        deleted = dict(zip(np.unique(mine).tolist(), cut, strict=True))
-    for number in sorted(chunks.keys() | deleted.keys()):
-        yield WrittenChunks(chunks.get(number), deleted.get(number))
-
-
-def _indexes(written: WrittenChunks) -> dict[str, ChunkIndex]:
-    indexes = {}
-    if written.chunks is not None and len(written.chunks):
-        indexes["chunks"] = written.chunks.index
-    if written.deleted is not None and len(written.deleted):
-        indexes["deleted"] = written.deleted
-    return indexes
+    if written.chunks is not None:
+        for chunks in tiling.cut(written.chunks):
+            yield WrittenChunks(chunks, None)
+    if written.deleted is not None:
+        for deleted in tiling.cut_index(written.deleted):
+            yield WrittenChunks(None, deleted)
 
 
 def _counted(tiling: Tiling, piece: WrittenChunks) -> Iterator[tuple[list[int], int, int]]:
     """Each tile of a piece, with its references and its touched chunks."""
-    for kind, index in _indexes(piece).items():
-        tiles, counts = tiling.counted(index)
-        for tile, count in zip(tiles.tolist(), counts.tolist(), strict=True):
-            yield tile, count if kind == "chunks" else 0, count
+    index = piece.deleted if piece.chunks is None else piece.chunks.index
+    assert index is not None
+    tiles, counts = tiling.counted(index)
+    for tile, count in zip(tiles.tolist(), counts.tolist(), strict=True):
+        yield tile, 0 if piece.chunks is None else count, count
 
 
 class TileTask(Record, frozen=True, eq=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from icefloe.changes.linked import LinkedTile
+from icefloe.changes.linked import LinkedTile, corners, meeting
 from icefloe.model.ids import ManifestId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import ManifestRef
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icefloe.config.settings import Settings
     from icefloe.files.metadata import MetadataFiles
     from icefloe.files.snapshot_chunks import SnapshotChunks
-    from icefloe.model.chunk_index import Box, ChunkIndex
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.nodes import Node
 
 
@@ -134,19 +134,8 @@ def reached_by(tiling: Tiling, touched: ChunkIndex, parts: Sequence[P]) -> list[
 
 def in_the_way(pieces: Sequence[ArrayChunks], parts: Sequence[P]) -> list[P]:
     """Parts whose extents would overlap new ones, as happens where an older cut was another."""
-    if not pieces or not parts:
-        return []
-    lower, upper = corners([part.extents for part in parts])
-    hit = np.zeros(len(parts), dtype=np.bool_)
-    for piece in pieces:
-        low, high = np.array([piece.index.box.lower, piece.index.box.upper], dtype=np.int64)
-        hit |= ((lower < high) & (upper > low)).all(axis=1)
+    _, hit = meeting([piece.index.box for piece in pieces], [part.extents for part in parts])
     return [parts[row] for row in np.flatnonzero(hit).tolist()]
-
-
-def corners(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
-    """Lower and upper corners of boxes: shape (2, n, rank)."""
-    return np.array([[b.lower for b in boxes], [b.upper for b in boxes]], dtype=np.int64)
 
 
 def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayChunks:

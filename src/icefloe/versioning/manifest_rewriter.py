@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from icefloe.changes.linked import corners
 from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.packing.plan import Item, plan_manifests
-from icefloe.packing.splits import split_in, split_of
-from icefloe.versioning.array_parts import corners
+from icefloe.packing.splits import split_of, split_of_planned
 from icefloe.versioning.chunk_batches import ArrayReader
 
 if TYPE_CHECKING:
@@ -89,13 +89,12 @@ class _Rewriter:
         )
         jobs = []
         for planned in plan.manifests:
-            each = self._settings.chunk_manifests.set_named(planned.set_name)
-            item = planned.items[0]
-            split = split_in(each, item.content) if each.splits(item.initialized_chunks) else None
+            members = [item.content for item in planned.items]
+            split = split_of_planned(planned, members[0], self._settings.chunk_manifests)
             if split is None:
-                jobs.append((planned.set_name, [item.content for item in planned.items]))
+                jobs.append((planned.set_name, members))
             else:
-                self._write_split(item.content, split)
+                self._write_split(members[0], split)
         written = self._files.in_parallel(lambda job: self._write_packed(*job), jobs)
         for info, refs in written:
             if info is not None:

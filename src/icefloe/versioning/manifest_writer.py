@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.chunk_edits import ChunkEdits, prepare_tables
-from icefloe.changes.linked import LinkedTile, touched_in
+from icefloe.changes.linked import LinkedTile, corners, touched_in
 from icefloe.formats.port import other_numbers
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
@@ -20,8 +20,8 @@ from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, Node
 from icefloe.model.record import Record
 from icefloe.packing.plan import Item, PlannedManifest, Standing, closure, plan_manifests
-from icefloe.packing.splits import Split, split_in, split_of
-from icefloe.versioning.array_parts import ArrayMerger, corners, in_the_way, reached_by
+from icefloe.packing.splits import Split, split_of, split_of_planned
+from icefloe.versioning.array_parts import ArrayMerger, in_the_way, reached_by
 from icefloe.versioning.in_place import InPlaceWriter
 
 if TYPE_CHECKING:
@@ -122,14 +122,13 @@ class ManifestWriter:
     def _jobs(self, planned: PlannedManifest[Part]) -> list[tuple[str, list[Part]]]:
         """What goes into a planned manifest, or into several if it is an array to be split."""
         parts = [item.content for item in planned.items]
-        each = self._settings.chunk_manifests.set_named(planned.set_name)
-        if each.splits(len(parts[0].chunks)):
-            (part,) = parts
-            split = split_in(each, self._node(part.node_id))
-            if split is not None:
-                pieces = split.tiling.cut(part.chunks)
-                return [(each.name, [Part(part.node_id, piece)]) for piece in pieces]
-        return [(each.name, parts)]
+        first = parts[0]
+        node = self._node(first.node_id)
+        split = split_of_planned(planned, node, self._settings.chunk_manifests)
+        if split is None:
+            return [(planned.set_name, parts)]
+        pieces = split.tiling.cut(first.chunks)
+        return [(split.set_name, [Part(node.id, piece)]) for piece in pieces]
 
     def _write_in_place(self) -> WrittenManifests | None:
         """Write one manifest for another, if that is all that there is to do."""
