@@ -76,10 +76,17 @@ class Mutant(NamedTuple):
         path = SOURCES / "icefloe" / self.file
         if not path.exists():
             return f"{self.file} is gone"
-        count = path.read_text(encoding="utf-8").count(self.old)
+        source = path.read_text(encoding="utf-8")
+        count = source.count(self.old)
         if count != 1:
             return f"its old text is {count} times in {self.file}, expected once: {self.old!r}"
-        return "it changes nothing" if self.old == self.new else None
+        if self.old == self.new:
+            return "it changes nothing"
+        try:
+            compile(source.replace(self.old, self.new), self.file, "exec")
+        except SyntaxError as error:  # every test would fail, which would prove nothing
+            return f"it is not Python: {error}"
+        return None
 
 
 class Verdict(NamedTuple):
