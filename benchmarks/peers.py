@@ -61,7 +61,7 @@ class IcefloePeer:
     distribution = "icefloe"
     modules: tuple[str, ...] = ("icefloe",)
     loaded_on_first_use: tuple[str, ...] = (
-        "icefloe.versioning.repository",
+        "icefloe.repository",
         "icefloe.zarr_store.store",
         "icefloe.storage.local",
         "zstandard",

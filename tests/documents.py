@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icefloe.versioning.repository import Repository
-    from icefloe.versioning.session import Session
+    from icefloe.repository import Repository
+    from icefloe.session import Session
 
 
 def group(**attributes: Any) -> bytes:

@@ -45,7 +45,8 @@ def fill(state: tuple[Setting, Any], _: int) -> None:
     setting, spark = state
     repo = setting.peer.create(setting.folder)
     steps, per_chunk = setting["steps"], setting["per_chunk"]
-    from icefloe.spark import NewArray, arrays, write
+    from icefloe.spark import NewArray, write
+    from icefloe.spark.jobs import arrays
 
     new = NewArray((steps, SIDE, SIDE), "f4", (per_chunk, SIDE, SIDE))
     if setting["engine"] == "spark":

@@ -53,7 +53,7 @@ def batch(chunks: int) -> tuple[Any, Any]:
 def with_batch(setting: Setting) -> tuple[Setting, Any]:
     import_everything(setting.peer)
     if not setting.parameters.get("checksums", True):
-        from icefloe.files import checksums
+        from icefloe.objects import checksums
 
         checksums.IS_QUICK = False
     return setting, batch(setting["chunks"])

@@ -43,6 +43,17 @@ if TYPE_CHECKING:
     from icefloe.diagnostics import set_logs_filter as set_logs_filter
     from icefloe.diagnostics import spec_version as spec_version
     from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
+    from icefloe.engine.chunk_batches import ChunkBatch as ChunkBatch
+    from icefloe.engine.chunk_batches import ChunkBytes as ChunkBytes
+    from icefloe.engine.history.blame import Blame as Blame
+    from icefloe.engine.history.graph import AncestryGraph as AncestryGraph
+    from icefloe.engine.info import Diff as Diff
+    from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
+    from icefloe.engine.info import SnapshotInfo as SnapshotInfo
+    from icefloe.engine.operations import Operation as Operation
+    from icefloe.engine.retention.collection import GCSummary as GCSummary
+    from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
+    from icefloe.engine.retention.leases import Lease as Lease
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
     from icefloe.errors import BrokenFilesError as BrokenFilesError
     from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
@@ -73,87 +84,96 @@ if TYPE_CHECKING:
     from icefloe.errors import TaskFailedError as TaskFailedError
     from icefloe.errors import UnsafeStorageError as UnsafeStorageError
     from icefloe.errors import VirtualChunkError as VirtualChunkError
-    from icefloe.maintenance.collection import GCSummary as GCSummary
-    from icefloe.maintenance.compaction import CompactionSummary as CompactionSummary
-    from icefloe.maintenance.expiry import ExpirationPolicy as ExpirationPolicy
-    from icefloe.maintenance.findings import Problem as Problem
-    from icefloe.maintenance.findings import ProblemKind as ProblemKind
-    from icefloe.maintenance.findings import VerificationReport as VerificationReport
-    from icefloe.maintenance.statistics import ChunkStorageStats as ChunkStorageStats
     from icefloe.model.chunk_refs import ChunkKind as ChunkKind
     from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
-    from icefloe.storage.credentials import AnyAzureCredential as AnyAzureCredential
-    from icefloe.storage.credentials import AnyAzureStaticCredential as AnyAzureStaticCredential
-    from icefloe.storage.credentials import AnyCredential as AnyCredential
-    from icefloe.storage.credentials import AnyGcsCredential as AnyGcsCredential
-    from icefloe.storage.credentials import AnyGcsStaticCredential as AnyGcsStaticCredential
-    from icefloe.storage.credentials import AnyS3Credential as AnyS3Credential
-    from icefloe.storage.credentials import AzureBearerCredential as AzureBearerCredential
-    from icefloe.storage.credentials import AzureCredentials as AzureCredentials
-    from icefloe.storage.credentials import AzureStaticCredentials as AzureStaticCredentials
-    from icefloe.storage.credentials import Credentials as Credentials
-    from icefloe.storage.credentials import GcsBearerCredential as GcsBearerCredential
-    from icefloe.storage.credentials import GcsCredentials as GcsCredentials
-    from icefloe.storage.credentials import GcsStaticCredentials as GcsStaticCredentials
-    from icefloe.storage.credentials import S3Credentials as S3Credentials
-    from icefloe.storage.credentials import S3StaticCredentials as S3StaticCredentials
-    from icefloe.storage.credentials import (
+    from icefloe.repository import Repository as Repository
+    from icefloe.session import ForkSession as ForkSession
+    from icefloe.session import OverlapWarning as OverlapWarning
+    from icefloe.session import Session as Session
+    from icefloe.storage.access.credentials import AnyAzureCredential as AnyAzureCredential
+    from icefloe.storage.access.credentials import (
+        AnyAzureStaticCredential as AnyAzureStaticCredential,
+    )
+    from icefloe.storage.access.credentials import AnyCredential as AnyCredential
+    from icefloe.storage.access.credentials import AnyGcsCredential as AnyGcsCredential
+    from icefloe.storage.access.credentials import AnyGcsStaticCredential as AnyGcsStaticCredential
+    from icefloe.storage.access.credentials import AnyS3Credential as AnyS3Credential
+    from icefloe.storage.access.credentials import AzureBearerCredential as AzureBearerCredential
+    from icefloe.storage.access.credentials import AzureCredentials as AzureCredentials
+    from icefloe.storage.access.credentials import AzureStaticCredentials as AzureStaticCredentials
+    from icefloe.storage.access.credentials import Credentials as Credentials
+    from icefloe.storage.access.credentials import GcsBearerCredential as GcsBearerCredential
+    from icefloe.storage.access.credentials import GcsCredentials as GcsCredentials
+    from icefloe.storage.access.credentials import GcsStaticCredentials as GcsStaticCredentials
+    from icefloe.storage.access.credentials import S3Credentials as S3Credentials
+    from icefloe.storage.access.credentials import S3StaticCredentials as S3StaticCredentials
+    from icefloe.storage.access.credentials import (
         azure_anonymous_credentials as azure_anonymous_credentials,
     )
-    from icefloe.storage.credentials import azure_credentials as azure_credentials
-    from icefloe.storage.credentials import azure_from_env_credentials as azure_from_env_credentials
-    from icefloe.storage.credentials import (
+    from icefloe.storage.access.credentials import azure_credentials as azure_credentials
+    from icefloe.storage.access.credentials import (
+        azure_from_env_credentials as azure_from_env_credentials,
+    )
+    from icefloe.storage.access.credentials import (
         azure_refreshable_credentials as azure_refreshable_credentials,
     )
-    from icefloe.storage.credentials import azure_static_credentials as azure_static_credentials
-    from icefloe.storage.credentials import containers_credentials as containers_credentials
-    from icefloe.storage.credentials import gcs_anonymous_credentials as gcs_anonymous_credentials
-    from icefloe.storage.credentials import gcs_credentials as gcs_credentials
-    from icefloe.storage.credentials import gcs_from_env_credentials as gcs_from_env_credentials
-    from icefloe.storage.credentials import (
+    from icefloe.storage.access.credentials import (
+        azure_static_credentials as azure_static_credentials,
+    )
+    from icefloe.storage.access.credentials import containers_credentials as containers_credentials
+    from icefloe.storage.access.credentials import (
+        gcs_anonymous_credentials as gcs_anonymous_credentials,
+    )
+    from icefloe.storage.access.credentials import gcs_credentials as gcs_credentials
+    from icefloe.storage.access.credentials import (
+        gcs_from_env_credentials as gcs_from_env_credentials,
+    )
+    from icefloe.storage.access.credentials import (
         gcs_refreshable_credentials as gcs_refreshable_credentials,
     )
-    from icefloe.storage.credentials import gcs_static_credentials as gcs_static_credentials
-    from icefloe.storage.credentials import s3_anonymous_credentials as s3_anonymous_credentials
-    from icefloe.storage.credentials import s3_credentials as s3_credentials
-    from icefloe.storage.credentials import s3_from_env_credentials as s3_from_env_credentials
-    from icefloe.storage.credentials import s3_refreshable_credentials as s3_refreshable_credentials
-    from icefloe.storage.credentials import s3_static_credentials as s3_static_credentials
-    from icefloe.storage.factories import Storage as Storage
-    from icefloe.storage.factories import azure_storage as azure_storage
-    from icefloe.storage.factories import gcs_storage as gcs_storage
-    from icefloe.storage.factories import http_storage as http_storage
-    from icefloe.storage.factories import in_memory_storage as in_memory_storage
-    from icefloe.storage.factories import local_filesystem_storage as local_filesystem_storage
-    from icefloe.storage.factories import r2_storage as r2_storage
-    from icefloe.storage.factories import s3_storage as s3_storage
-    from icefloe.storage.factories import tigris_storage as tigris_storage
-    from icefloe.storage.settings import StorageConcurrencySettings as StorageConcurrencySettings
+    from icefloe.storage.access.credentials import gcs_static_credentials as gcs_static_credentials
+    from icefloe.storage.access.credentials import (
+        s3_anonymous_credentials as s3_anonymous_credentials,
+    )
+    from icefloe.storage.access.credentials import s3_credentials as s3_credentials
+    from icefloe.storage.access.credentials import (
+        s3_from_env_credentials as s3_from_env_credentials,
+    )
+    from icefloe.storage.access.credentials import (
+        s3_refreshable_credentials as s3_refreshable_credentials,
+    )
+    from icefloe.storage.access.credentials import s3_static_credentials as s3_static_credentials
+    from icefloe.storage.access.factories import Storage as Storage
+    from icefloe.storage.access.factories import azure_storage as azure_storage
+    from icefloe.storage.access.factories import gcs_storage as gcs_storage
+    from icefloe.storage.access.factories import http_storage as http_storage
+    from icefloe.storage.access.factories import in_memory_storage as in_memory_storage
+    from icefloe.storage.access.factories import (
+        local_filesystem_storage as local_filesystem_storage,
+    )
+    from icefloe.storage.access.factories import r2_storage as r2_storage
+    from icefloe.storage.access.factories import s3_storage as s3_storage
+    from icefloe.storage.access.factories import tigris_storage as tigris_storage
+    from icefloe.storage.access.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
+    from icefloe.storage.access.stores import ObjectStoreConfig as ObjectStoreConfig
+    from icefloe.storage.access.stores import S3Options as S3Options
+    from icefloe.storage.access.stores import azure_store as azure_store
+    from icefloe.storage.access.stores import gcs_store as gcs_store
+    from icefloe.storage.access.stores import http_store as http_store
+    from icefloe.storage.access.stores import local_filesystem_store as local_filesystem_store
+    from icefloe.storage.access.stores import s3_store as s3_store
+    from icefloe.storage.settings import (
+        StorageConcurrencySettings as StorageConcurrencySettings,
+    )
     from icefloe.storage.settings import StorageRetriesSettings as StorageRetriesSettings
     from icefloe.storage.settings import StorageSettings as StorageSettings
     from icefloe.storage.settings import StorageTimeoutSettings as StorageTimeoutSettings
     from icefloe.storage.split import split_storage as split_storage
-    from icefloe.storage.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
-    from icefloe.storage.stores import ObjectStoreConfig as ObjectStoreConfig
-    from icefloe.storage.stores import S3Options as S3Options
-    from icefloe.storage.stores import azure_store as azure_store
-    from icefloe.storage.stores import gcs_store as gcs_store
-    from icefloe.storage.stores import http_store as http_store
-    from icefloe.storage.stores import local_filesystem_store as local_filesystem_store
-    from icefloe.storage.stores import s3_store as s3_store
-    from icefloe.versioning.blame import Blame as Blame
-    from icefloe.versioning.chunk_batches import ChunkBatch as ChunkBatch
-    from icefloe.versioning.chunk_batches import ChunkBytes as ChunkBytes
-    from icefloe.versioning.graph import AncestryGraph as AncestryGraph
-    from icefloe.versioning.info import Diff as Diff
-    from icefloe.versioning.info import ManifestFileInfo as ManifestFileInfo
-    from icefloe.versioning.info import SnapshotInfo as SnapshotInfo
-    from icefloe.versioning.leases import Lease as Lease
-    from icefloe.versioning.operations import Operation as Operation
-    from icefloe.versioning.repository import Repository as Repository
-    from icefloe.versioning.session import ForkSession as ForkSession
-    from icefloe.versioning.session import OverlapWarning as OverlapWarning
-    from icefloe.versioning.session import Session as Session
+    from icefloe.upkeep.compaction import CompactionSummary as CompactionSummary
+    from icefloe.upkeep.findings import Problem as Problem
+    from icefloe.upkeep.findings import ProblemKind as ProblemKind
+    from icefloe.upkeep.findings import VerificationReport as VerificationReport
+    from icefloe.upkeep.sizes import ChunkStorageStats as ChunkStorageStats
     from icefloe.zarr_store.store import IcefloeStore as IcefloeStore
 
     ChunkType = ChunkKind
@@ -237,14 +257,14 @@ _HOMES = {
         "TaskFailedError",
         "VirtualChunkError",
     ),
-    "icefloe.maintenance.collection": ("GCSummary",),
-    "icefloe.maintenance.compaction": ("CompactionSummary",),
-    "icefloe.maintenance.expiry": ("ExpirationPolicy",),
-    "icefloe.maintenance.findings": ("Problem", "ProblemKind", "VerificationReport"),
-    "icefloe.maintenance.statistics": ("ChunkStorageStats",),
+    "icefloe.engine.retention.collection": ("GCSummary",),
+    "icefloe.upkeep.compaction": ("CompactionSummary",),
+    "icefloe.engine.retention.expiry": ("ExpirationPolicy",),
+    "icefloe.upkeep.findings": ("Problem", "ProblemKind", "VerificationReport"),
+    "icefloe.upkeep.sizes": ("ChunkStorageStats",),
     "icefloe.model.chunk_refs": ("ChunkKind",),
     "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
-    "icefloe.storage.credentials": (
+    "icefloe.storage.access.credentials": (
         "AnyAzureCredential",
         "AnyAzureStaticCredential",
         "AnyCredential",
@@ -277,7 +297,7 @@ _HOMES = {
         "s3_refreshable_credentials",
         "s3_static_credentials",
     ),
-    "icefloe.storage.factories": (
+    "icefloe.storage.access.factories": (
         "Storage",
         "azure_storage",
         "gcs_storage",
@@ -295,7 +315,7 @@ _HOMES = {
         "StorageTimeoutSettings",
     ),
     "icefloe.storage.split": ("split_storage",),
-    "icefloe.storage.stores": (
+    "icefloe.storage.access.stores": (
         "AnyObjectStoreConfig",
         "ObjectStoreConfig",
         "S3Options",
@@ -305,21 +325,21 @@ _HOMES = {
         "local_filesystem_store",
         "s3_store",
     ),
-    "icefloe.versioning.blame": ("Blame",),
-    "icefloe.versioning.chunk_batches": (
+    "icefloe.engine.history.blame": ("Blame",),
+    "icefloe.engine.chunk_batches": (
         "ChunkBatch",
         "ChunkBytes",
     ),
-    "icefloe.versioning.graph": ("AncestryGraph",),
-    "icefloe.versioning.leases": ("Lease",),
-    "icefloe.versioning.operations": ("Operation",),
-    "icefloe.versioning.info": (
+    "icefloe.engine.history.graph": ("AncestryGraph",),
+    "icefloe.engine.retention.leases": ("Lease",),
+    "icefloe.engine.operations": ("Operation",),
+    "icefloe.engine.info": (
         "Diff",
         "ManifestFileInfo",
         "SnapshotInfo",
     ),
-    "icefloe.versioning.repository": ("Repository",),
-    "icefloe.versioning.session": (
+    "icefloe.repository": ("Repository",),
+    "icefloe.session": (
         "ForkSession",
         "OverlapWarning",
         "Session",

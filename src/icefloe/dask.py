@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import zarr
     from dask.array import Array
 
-    from icefloe.versioning.session import ForkSession
+    from icefloe.session import ForkSession
 
 __all__ = ["session_merge_reduction", "store_dask"]
 

@@ -56,7 +56,7 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
 
     Args:
         log_filter_directive: A level such as `debug`, or several such as
-            `warn,icefloe.files=debug`; None goes back to warnings.
+            `warn,icefloe.objects=debug`; None goes back to warnings.
     """
     initialize_logs()
     logging.getLogger("icefloe").setLevel(logging.WARNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError, InvalidTypeError
-from icefloe.versioning.session import ForkSession
+from icefloe.session import ForkSession
 from icefloe.zarr_store.store import IcefloeStore
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import zarr
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 __all__ = ["extract_session", "merge_sessions"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from xarray.backends import ZarrStore
 
-    from icefloe.versioning.session import ForkSession, Session
+    from icefloe.session import ForkSession, Session
     from icefloe.zarr_store.store import IcefloeStore
 
 __all__ = ["to_icechunk", "to_icefloe"]

@@ -17,8 +17,9 @@ CORE = (
     "changes",
     "packing",
     "formats",
-    "files",
-    "versioning",
+    "objects",
+    "engine",
+    "upkeep",
 )
 
 HEAVY = {"zarr", "numcodecs", "xarray", "dask", "pandas", "pyspark", "pyarrow"}

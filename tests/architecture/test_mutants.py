@@ -43,6 +43,7 @@ def test_mutants_name_tests_that_cite_their_requirements() -> None:
         ("nothing", "x", "0 times"),
         ("twice", "x", "2 times"),
         ("first", "first", "changes nothing"),
+        ("first", "first first", "not Python"),
     ],
 )
 def test_a_mutant_that_cannot_be_applied_is_stale(
@@ -50,7 +51,7 @@ def test_a_mutant_that_cannot_be_applied_is_stale(
 ) -> None:
     monkeypatch.setattr(run_mutants, "SOURCES", tmp_path)
     (tmp_path / "icefloe").mkdir()
-    (tmp_path / "icefloe" / "x.py").write_text("first twice twice")
+    (tmp_path / "icefloe" / "x.py").write_text("first, twice, twice")
     found = Mutant((HIERARCHY,), "x.py", old, new).fault()
     assert found is None if fault is None else fault in str(found)
     assert "gone" in str(Mutant((HIERARCHY,), "y.py", old, new).fault())

@@ -15,10 +15,10 @@ import pytest
 
 import icefloe
 from icefloe import Repository
+from icefloe.engine.initialize import write_first_snapshot
 from icefloe.errors import AlreadyExistsError, CommitStateUnknownError, RefNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.clock import ClockedStorage
-from icefloe.versioning.initialize import write_first_snapshot
 from tests.concurrency.writers import run_together
 from tests.endpoints.fault_proxy import Trouble, fault_proxy
 from tests.formats import GENERATIONS

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from icefloe.storage.factories import azure_storage, gcs_storage, http_storage, s3_storage
+from icefloe.storage.access.factories import azure_storage, gcs_storage, http_storage, s3_storage
 from icefloe.storage.settings import (
     StorageRetriesSettings,
     StorageSettings,

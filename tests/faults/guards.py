@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.maintenance import collection, marking
-from icefloe.maintenance.candidates import Objects
-from icefloe.versioning import committing, doomed, leases, own_files, session
+from icefloe import session
+from icefloe.engine.commit import publication as committing
+from icefloe.engine.retention import announcements as doomed
+from icefloe.engine.retention import collection, leases, marking
+from icefloe.engine.retention import uncommitted as own_files
+from icefloe.engine.retention.candidates import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

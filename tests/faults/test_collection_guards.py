@@ -13,6 +13,9 @@ import pytest
 import zarr
 
 from icefloe import BasicConflictSolver, Repository, RepositoryConfig
+from icefloe.engine.retention import leases
+from icefloe.engine.retention.announcements import COLLECTIONS_FOLDER, announce, announcements
+from icefloe.engine.retention.leases import LEASES_FOLDER, Lease
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -20,12 +23,9 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.session import Session
 from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
-from icefloe.versioning import leases
-from icefloe.versioning.doomed import COLLECTIONS_FOLDER, announce, announcements
-from icefloe.versioning.leases import LEASES_FOLDER, Lease
-from icefloe.versioning.session import Session
 from tests.documents import group
 from tests.faults.guards import GUARDS
 from tests.formats import GENERATIONS, chosen, folder
@@ -143,7 +143,7 @@ def expired_below_a_session(repo: Repository, clock: Clock) -> None:
 
     And more was committed meanwhile than a snapshot remembers.
     """
-    clock.monkeypatch.setattr("icefloe.versioning.commit.MAX_HISTORY", 1)
+    clock.monkeypatch.setattr("icefloe.engine.commit.write.MAX_HISTORY", 1)
     # Another process: a storage around a storage shares no caches.
     session = Repository.open(ForwardingStorage(repo.storage)).writable_session("main")
     for value in range(1, 5):
@@ -344,7 +344,7 @@ def compacted_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> No
 
 def named_while_the_machine_of_the_collector_is_paused(repo: Repository, clock: Clock) -> None:
     """It has begun to delete; for its clock no time passes."""
-    clock.monkeypatch.setattr("icefloe.maintenance.collection.BATCH", 1)
+    clock.monkeypatch.setattr("icefloe.engine.retention.collection.BATCH", 1)
     doomed = garbage(repo)
     wait(repo, MINUTE)
     garbage(repo)  # newer, and the first to go

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 import icefloe
 from icefloe import BasicConflictSolver, Repository
+from icefloe.engine.retention import leases
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -44,15 +45,14 @@ from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
-from icefloe.versioning import leases
 from tests.faults.guards import GUARDS
 from tests.integration.maintained import NATIVE, PACKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from icefloe.versioning.leases import Lease
-    from icefloe.versioning.session import Session
+    from icefloe.engine.retention.leases import Lease
+    from icefloe.session import Session
 
 _Result = TypeVar("_Result")
 DEEP = 500

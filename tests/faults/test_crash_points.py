@@ -12,11 +12,11 @@ import zarr
 
 import icefloe
 from icefloe import ConflictDetector, Repository, RepositoryConfig
+from icefloe.engine import initialize
 from icefloe.errors import AlreadyExistsError, RepositoryNotFoundError
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.probe import PROBE_FOLDER
 from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
-from icefloe.versioning import initialize
 from tests.faults.pictures import copy_objects, picture
 from tests.formats import chosen, folder, how
 

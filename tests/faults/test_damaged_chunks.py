@@ -11,15 +11,15 @@ import pytest
 import icefloe
 from icefloe.config import ChunkPackingConfig
 from icefloe.errors import DamagedChunkError, FormatError
-from icefloe.files import checksums
 from icefloe.model.byte_range import ByteRange
 from icefloe.model.chunk_refs import NativeRef
 from icefloe.model.segments import Segments
+from icefloe.objects import checksums
 from tests.documents import array, group
 
 if TYPE_CHECKING:
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 PLACES = np.arange(6)[:, None]
 SIZES = [700, 700, 900, 3000, 3000, 10]

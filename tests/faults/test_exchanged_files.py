@@ -21,13 +21,13 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.errors import FormatError
-from icefloe.files import metadata
-from icefloe.files.expected import sum_of_stored
 from icefloe.formats import file_sums
 from icefloe.formats.port import ObjectKind
-from icefloe.maintenance.findings import ProblemKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.objects import metadata
+from icefloe.objects.expected import sum_of_stored
 from icefloe.storage.forwarding import ForwardingStorage
+from icefloe.upkeep.findings import ProblemKind
 from tests import counting
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def test_large_manifests_are_compared_when_asked(
 
 
 def test_sizes_are_found_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from icefloe.files import expected
+    from icefloe.objects import expected
 
     monkeypatch.setattr(expected, "_PIECE_BYTES", 7)
     storage = icefloe.in_memory_storage()

@@ -14,9 +14,9 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.errors import FormatError, IcefloeError
-from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.port import NeedsMore, ObjectKind
 from icefloe.formats.registry import format_for
+from icefloe.objects.shared_caches import forget_shared
 from tests.faults.pictures import copy_objects, picture
 from tests.formats import FORMATS
 

@@ -24,8 +24,8 @@ from tests.formats import GENERATIONS, PUBLISHING, chosen, folder, how, keeps_lo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
     from tests.endpoints.fixtures import S3Endpoint
 
 T = TypeVar("T")

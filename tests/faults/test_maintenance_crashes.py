@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 NOW = timedelta(0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icefloe import Repository
+from icefloe.engine.retention.leases import LEASES_FOLDER
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -15,7 +16,6 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.storage.forwarding import ForwardingStorage
-from icefloe.versioning.leases import LEASES_FOLDER
 from tests.faults.test_collection_guards import CREATION, MINUTE, Meanwhile, garbage
 from tests.formats import folder
 from tests.integration.maintained import DAY, HOUR, fill, make, messages, values, wait

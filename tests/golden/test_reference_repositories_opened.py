@@ -23,7 +23,7 @@ from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import AlreadyExistsError, RefNotFoundError, VirtualChunkError
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
     from tests.endpoints.fixtures import S3Endpoint
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"

@@ -31,7 +31,7 @@ from tests.formats import how
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 pytestmark = pytest.mark.usefixtures("each_generation")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.changes.conflicts import Conflict, Sides
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 pytestmark = pytest.mark.usefixtures("each_generation")

@@ -12,8 +12,8 @@ import pytest
 import icefloe
 from icefloe.config import ChunkPackingConfig, ChunkReadingConfig, ManifestSplittingConfig
 from icefloe.errors import InvalidInputError, NodeNotFoundError, StorageError, VirtualChunkError
-from icefloe.files.workers import Job, in_any_order
 from icefloe.model.chunk_refs import VirtualRef
+from icefloe.objects.workers import Job, in_any_order
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from icefloe.config import RepositoryConfig
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 SIDE = 12
 GRID = np.array(list(np.ndindex(SIDE, SIDE)))

@@ -31,7 +31,7 @@ from tests.documents import array, group
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 GRID = (4, 5)

@@ -20,7 +20,7 @@ from icefloe.testing.faults import CrashError, Fault, FaultyStorage
 from tests.documents import array, group
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
     from tests.endpoints.fixtures import S3Endpoint
 
 SIDE = 20

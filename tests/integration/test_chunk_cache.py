@@ -13,9 +13,9 @@ import zarr
 import icefloe
 from icefloe import CachingConfig, Repository, RepositoryConfig
 from icefloe.errors import DamagedChunkError, IcefloeError
-from icefloe.files.cache import ByteCache
-from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.port import ObjectKind
+from icefloe.objects.cache import ByteCache
+from icefloe.objects.shared_caches import forget_shared
 from icefloe.testing.faults import FaultyStorage
 from tests.formats import folder, how, keeps_logs
 from tests.integration.maintained import HOUR
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 

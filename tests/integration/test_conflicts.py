@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.changes.conflicts import Sides
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
     Edit = Callable[[Session], object]
 

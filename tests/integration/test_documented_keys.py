@@ -14,10 +14,10 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
-from icefloe.spark.staging import stage
-from icefloe.spark.tables.chunk_summaries import Summaries
-from icefloe.spark.worker import SessionSpec
-from icefloe.spark.written_statistics import WrittenStatistics
+from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.engine.written_statistics import WrittenStatistics
+from icefloe.spark.sql.staging import stage
+from icefloe.tables.chunk_summaries import Summaries
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import WRITING
 from icefloe.virtual import reference_files

@@ -25,7 +25,7 @@ from tests.formats import GENERATIONS
 
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import Conflict, Resolution, Sides
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 SPILLED = "x" * 40_000
 """An attribute that is too long to be kept in a snapshot."""

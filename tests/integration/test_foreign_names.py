@@ -17,9 +17,9 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError
-from icefloe.files.shared_caches import forget_shared
 from icefloe.formats.registry import format_for
 from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
+from icefloe.objects.shared_caches import forget_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

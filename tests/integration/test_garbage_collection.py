@@ -186,7 +186,7 @@ def test_what_cannot_be_read_ends_the_collection_before_it_deletes(repo: Reposit
 
 
 def test_a_recent_cutoff_is_warned_of(repo: Repository, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "icefloe.maintenance"):
+    with caplog.at_level(logging.WARNING, "icefloe.engine"):
         repo.garbage_collect(HOUR)
         assert caplog.records == []
         repo.garbage_collect(timedelta(seconds=10))
@@ -242,14 +242,14 @@ def test_references_are_read_after_the_listing_and_again_before_deletion(repo: R
                 repo._context.refs.create_branch(
                     "saved",
                     repo._context.history.resolve(
-                        icefloe.versioning.history.Version(snapshot_id=doomed)
+                        icefloe.engine.history.walk.Version(snapshot_id=doomed)
                     ),
                 )
             names = (name for name in ("refs", "chunks") if key.startswith(folder(name)))
             events.append(f"{verb} {next(names, key)}")
             return super()._run(verb, key, act)
 
-    import icefloe.versioning.history
+    import icefloe.engine.history.walk
 
     summary = Repository.open(Watched(repo.storage)).garbage_collect(HOUR)
     assert summary.snapshots_deleted == summary.chunks_deleted == 0
@@ -317,7 +317,7 @@ def test_memory_follows_ids_and_not_objects() -> None:
 def test_no_more_snapshots_are_held_than_asked_for(
     repo: Repository, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    from icefloe.files.metadata import MetadataFiles
+    from icefloe.objects.metadata import MetadataFiles
 
     for value in range(12):
         fill(repo, value)

@@ -26,7 +26,7 @@ from tests.formats import FORMATS, folder_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
     Edit = Callable[[Session], object]
 

@@ -10,15 +10,16 @@ import pytest
 import zarr
 
 from icefloe import ConflictDetector, Repository
+from icefloe.engine.retention import background as keeper
+from icefloe.engine.retention import leases
+from icefloe.engine.retention.leases import LeaseFiles
 from icefloe.errors import InvalidInputError, SessionStateError
-from icefloe.versioning import keeper, leases
-from icefloe.versioning.leases import LeaseFiles
 from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 

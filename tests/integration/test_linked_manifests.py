@@ -16,13 +16,13 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
+from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
     RebaseFailedError,
     SessionStateError,
 )
-from icefloe.versioning.own_files import check_own_files
 from tests.documents import array, group
 
 ANY = ManifestSplitCondition.AnyArray()

@@ -25,7 +25,7 @@ from tests.integration.maintained import DAY, HOUR, fill, make, names, values, w
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 BRANCHES = ("main", "work")

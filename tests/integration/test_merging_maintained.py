@@ -22,7 +22,7 @@ from tests.integration.test_merging_again import contents, do, lasting_steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 
@@ -48,7 +48,7 @@ def compactable(config: icefloe.RepositoryConfig = NATIVE) -> Repository:
 def checksums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Chunks with checksums, and those of others, which have none."""
     if not request.param:
-        monkeypatch.setattr("icefloe.files.checksums.IS_QUICK", False)
+        monkeypatch.setattr("icefloe.objects.checksums.IS_QUICK", False)
     return request.param
 
 
@@ -257,7 +257,7 @@ def test_what_other_programs_expire_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     repo = parted()
     repo.expire_snapshots(keep_last=1)
     storage = icefloe.in_memory_storage()
-    monkeypatch.setattr("icefloe.versioning.cuts.Cuts.add", lambda *_: None)
+    monkeypatch.setattr("icefloe.engine.history.expired_parents.Cuts.add", lambda *_: None)
     repo.migrate(storage, generation="repository")
     with pytest.raises(SnapshotNotFoundError, match="expired and is gone"):
         Repository.open(storage).merge("dev", "main")

@@ -15,14 +15,14 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 from zarr.storage import MemoryStore
 
 import icefloe
+from icefloe.arrays import transfer
+from icefloe.engine.working_tree import WorkingTree
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
     NodeNotFoundError,
     ReadOnlyError,
 )
-from icefloe.regions import transfer
-from icefloe.versioning.working_tree import WorkingTree
 
 HAS_RECTILINEAR_GRIDS = "rectilinear_chunks" in zarr.config.get("array")
 RANDOM = np.random.default_rng(7)

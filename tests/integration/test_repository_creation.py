@@ -18,8 +18,8 @@ from icefloe import (
     RepositoryConfig,
     RepositoryNotFoundError,
 )
+from icefloe.engine import initialize
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
-from icefloe.versioning import initialize
 from tests.documents import commit_attribute
 
 if TYPE_CHECKING:

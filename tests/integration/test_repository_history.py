@@ -19,10 +19,10 @@ from icefloe import (
     SnapshotInfo,
     SnapshotNotFoundError,
 )
+from icefloe.engine.history.walk import parse_moment
 from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.testing.faults import FaultyStorage
-from icefloe.versioning.history import parse_moment
 from tests.documents import array, commit_attribute, group, make_tree, set_chunks
 from tests.formats import FORMATS
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.model.snapshot import Snapshot
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
+from icefloe import repository as repository_module
 from icefloe.config import (
     CachingConfig,
     ManifestConfig,
@@ -28,14 +29,13 @@ from icefloe.errors import (
     RefNotFoundError,
     SessionStateError,
 )
-from icefloe.versioning import repository as repository_module
 from tests.documents import array, chunks_of, group, make_tree, set_chunks
 from tests.formats import how
 
 if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
-    from icefloe.versioning.repository import Repository
-    from icefloe.versioning.session import Session
+    from icefloe.repository import Repository
+    from icefloe.session import Session
 
 each_generation = pytest.mark.usefixtures("each_generation")
 

@@ -35,7 +35,7 @@ from tests.formats import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 @pytest.fixture(params=FORMATS)

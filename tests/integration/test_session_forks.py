@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.documents import array, chunks_of, group, make_tree, set_chunks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe import ChunkStorageStats, Repository, RepositoryConfig, VirtualChunkSpec
-from icefloe.maintenance import statistics
-from icefloe.maintenance.id_sets import IdSet, are_in, id_bytes, id_column
-from icefloe.maintenance.ranges import RangeSet
+from icefloe.engine.retention.id_sets import IdSet, are_in, id_bytes, id_column
 from icefloe.model.chunk_refs import ChunkRefs, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
+from icefloe.upkeep import sizes as statistics
+from icefloe.upkeep.ranges import RangeSet
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, wait
 
 FILES = [ChunkFileId(bytes([number]) * 11 + bytes([number % 2])) for number in range(3)]

@@ -161,7 +161,7 @@ def test_an_array_that_was_created_anew_is_compared(chunks: tuple[int, ...]) -> 
 
 
 def test_blocks_cover_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icefloe.regions.value_diff._BLOCK_CELLS", 10)
+    monkeypatch.setattr("icefloe.arrays.value_diff._BLOCK_CELLS", 10)
     values = np.arange(7 * 5 * 4).reshape(7, 5, 4)
     found = replace_a(repository(values, (3, 2, 4)), values + 1, chunks=(2, 3, 1))
     assert (found[0].changed_cells, found[0].largest_difference) == (values.size, 1)

@@ -13,11 +13,11 @@ import zarr
 import icefloe
 from icefloe import ConflictDetector, ProblemKind, Repository, RepositoryConfig
 from icefloe.errors import FormatError, RepositoryNotFoundError, SnapshotNotFoundError
-from icefloe.maintenance.verification import _overlapping
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
+from icefloe.upkeep.verification import _overlapping
 from tests.formats import GENERATIONS, chosen
 from tests.integration.maintained import NATIVE, PACKED, fill, make, names, values
 

@@ -19,11 +19,11 @@ from icefloe import (
     Repository,
     SessionStateError,
 )
+from icefloe.engine.retention.announcements import announce
+from icefloe.engine.retention.leases import Lease
+from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.storage.clock import storage_now
 from icefloe.testing.clock import ClockedStorage
-from icefloe.versioning.doomed import announce
-from icefloe.versioning.leases import Lease
-from icefloe.versioning.own_files import check_own_files
 from tests.documents import array, chunks_of, group, set_chunks
 from tests.formats import wide_ids
 from tests.integration.maintained import NATIVE

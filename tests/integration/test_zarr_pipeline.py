@@ -16,8 +16,8 @@ from zarr.registry import register_pipeline
 from zarr.storage import MemoryStore
 
 import icefloe
+from icefloe.engine.working_tree import WorkingTree
 from icefloe.errors import ReadOnlyStoreError
-from icefloe.versioning.working_tree import WorkingTree
 from icefloe.zarr_store import acceleration
 from icefloe.zarr_store.pipeline import StorePipeline
 

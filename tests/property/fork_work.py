@@ -10,7 +10,7 @@ from zarr.core.sync import sync
 from tests.property import hierarchy
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 Edit = tuple[Any, ...]
 

@@ -14,7 +14,7 @@ import zarr.errors
 from zarr.core.buffer import default_buffer_prototype
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 FILL = 0
 DTYPE = np.dtype("u1")

@@ -27,8 +27,8 @@ from icefloe import (
     VersionSelection,
     in_memory_storage,
 )
+from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.model.ids import SnapshotId
-from icefloe.versioning.merge_base import find_merge_base
 from tests.documents import array, chunks_of, group, node_paths
 from tests.formats import FORMATS, wide_ids
 

@@ -18,7 +18,7 @@ from icefloe.cf.calendars import DURATION_UNITS
 from icefloe.cf.decoding import coding_of, decoded_attributes
 from icefloe.cf.encoding import encode
 from icefloe.errors import InvalidInputError
-from icefloe.spark.tables.decoding import decoding_of
+from icefloe.tables.decoding import decoding_of
 
 INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 FLOATS = ["f2", "f4", "f8"]

@@ -28,7 +28,7 @@ from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 GRIDS = {"/line": (12,), "/plane": (4, 3), "/point": ()}
 PLACES = {path: list(np.ndindex(*grid)) for path, grid in GRIDS.items()}

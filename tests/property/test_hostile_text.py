@@ -16,18 +16,18 @@ import icefloe
 from icefloe.cf.calendars import CALENDARS, parse_units
 from icefloe.config import from_json, from_yaml
 from icefloe.config.locations import parse_location
+from icefloe.engine.history.walk import parse_moment
 from icefloe.errors import IcefloeError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.paths import canonical
-from icefloe.spark.table_writing import properties_of, request_of, transaction_of
-from icefloe.spark.tables.options import Options
-from icefloe.spark.tables.places import Version, moment_of
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
-from icefloe.spark.tables.selection import time_period
-from icefloe.spark.tables.where import parse_condition
-from icefloe.storage.url import storage_from_url
-from icefloe.versioning.history import parse_moment
+from icefloe.spark.sql.table_writing import properties_of, request_of, transaction_of
+from icefloe.storage.access.url import storage_from_url
+from icefloe.tables.options import Options
+from icefloe.tables.places import Version, moment_of
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
+from icefloe.tables.selection import time_period
+from icefloe.tables.where import parse_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.config import ManifestConfig, ManifestRule, ManifestSet
+from icefloe.engine.commit.patched_manifests import InPlaceWriter
 from icefloe.model.ids import SnapshotId
-from icefloe.versioning.in_place import InPlaceWriter
 from tests.documents import array, group
 
 if TYPE_CHECKING:
     from icefloe.model.manifest import ManifestFileInfo
-    from icefloe.versioning.repository import Repository
+    from icefloe.repository import Repository
 
 NAMES = ["b", "c", "d", "time", "new"]
 SPACE = st.integers(0, 5)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from icefloe.model.ids import ManifestId, NodeId
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 Coords = tuple[int, ...]
 Grid = tuple[int, ...]

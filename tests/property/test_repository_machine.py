@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
     from tests.endpoints.fixtures import S3Endpoint
 
 # Small enough that inline and native chunks, inline and spilled attributes all occur.

@@ -17,18 +17,18 @@ from hypothesis import given
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 import icefloe
+from icefloe.arrays import shards
+from icefloe.arrays.layout import plan_of
 from icefloe.config import ChunkPackingConfig
 from icefloe.errors import DamagedChunkError, FormatError
-from icefloe.regions import shards
-from icefloe.regions.plan import plan_of
 from icefloe.storage.forwarding import ForwardingStorage
 from tests.property.region_arrays import assert_same, selections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 # Zarr warns of data types that its specification does not have yet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")

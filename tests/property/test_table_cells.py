@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
 from tests import counting
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from tests.formats import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 FIRST = str(FIRST_SNAPSHOT_ID)
 CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=2, inline_attributes_threshold_bytes=60)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icefloe.spark.session import local_session
+from icefloe.spark.engine.local import local_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,8 @@ import numpy as np
 
 import icefloe
 from icefloe.errors import TaskFailedError
-from icefloe.spark import NewArray, local_session, rechunk, reduce, runner, write
+from icefloe.spark import NewArray, local_session, rechunk, reduce, write
+from icefloe.spark.engine import runner
 from tests.spark.ingest_flow import ingest_by_connect
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell

@@ -13,10 +13,10 @@ import xarray as xr
 
 import icefloe
 from icefloe.errors import BrokenFilesError
+from icefloe.ingest.quiet import quietly
+from icefloe.session import Session
 from icefloe.spark import ingest
-from icefloe.versioning.session import Session
 from icefloe.virtual import ingested_files
-from icefloe.virtual.quiet import quietly
 from tests.spark.failing_parsers import FailingParser
 from tests.virtual.files import month_file
 

@@ -16,10 +16,11 @@ import numpy as np
 import icefloe
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.manifest import ArrayChunks
-from icefloe.spark import NewArray, arrays, local_session
-from icefloe.spark.job import Job, JobOptions
-from icefloe.spark.references import WrittenChunks, to_table
-from icefloe.spark.tasks import Output
+from icefloe.spark import NewArray, local_session
+from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
+from icefloe.spark.engine.job import Job, JobOptions
+from icefloe.spark.engine.tasks import Output
+from icefloe.spark.jobs import arrays
 
 STEP = 200_000
 COLUMNS = 100

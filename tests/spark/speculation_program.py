@@ -18,7 +18,7 @@ import numpy as np
 
 import icefloe
 from icefloe.spark import NewArray, write
-from icefloe.spark.session import prepare_environment
+from icefloe.spark.engine.local import prepare_environment
 from tests.spark.program_values import SHAPE, HangsAtFirst, numbers
 from tests.spark.programs import tell
 from tests.spark.standalone import QUICK, standalone_cluster

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icefloe.session import Session
 from icefloe.spark import NewArray, ingest, write
-from icefloe.versioning.session import Session
 from tests.spark.ingest_flow import months
 from tests.spark.program_values import SHAPE, Slow, numbers
 from tests.spark.programs import tell

@@ -12,19 +12,10 @@ import zarr
 import icefloe
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
 from icefloe.errors import RebaseFailedError
-from icefloe.spark import (
-    NewArray,
-    arrays,
-    ingest,
-    map_blocks,
-    rechunk,
-    reduce,
-    table,
-    write,
-    write_table,
-)
-from icefloe.spark.job import Job
-from icefloe.versioning.session import Session
+from icefloe.session import Session
+from icefloe.spark import NewArray, ingest, map_blocks, rechunk, reduce, table, write, write_table
+from icefloe.spark.engine.job import Job
+from icefloe.spark.jobs import arrays
 from tests.virtual.files import month_file
 
 pytestmark = [
@@ -132,7 +123,7 @@ class Watched:
         """Arrays with manifests that executors wrote."""
         self.meanwhile = None
         """Is called after the tasks and before the commit."""
-        monkeypatch.setattr("icefloe.spark.job.LINK_ABOVE_CHUNKS", 1)
+        monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
         link, commit = Session.link_tiles, Job.commit
 
         def noted(session, path, tiles):

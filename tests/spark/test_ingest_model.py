@@ -21,8 +21,11 @@ from pyspark import cloudpickle
 
 import icefloe
 from icefloe.errors import InconsistentFilesError, VirtualChunkError
-from icefloe.spark import ingest, runner, tasks
-from icefloe.spark.ingest_tasks import (
+from icefloe.ingest.referencing import ParseOptions, read_file
+from icefloe.spark import ingest
+from icefloe.spark.engine import runner, tasks
+from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.jobs.ingest_tasks import (
     HeaderWork,
     PlacedFile,
     ReferenceWork,
@@ -30,8 +33,6 @@ from icefloe.spark.ingest_tasks import (
     unpacked_status,
     write_file_references,
 )
-from icefloe.spark.worker import SessionSpec
-from icefloe.virtual.referencing import ParseOptions, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +137,7 @@ def test_files_in_any_order_over_several_runs(
 def test_tasks_that_write_manifests_make_the_same_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.spark.ingest_writing.LINK_ABOVE_CHUNKS", 0)
+    monkeypatch.setattr("icefloe.spark.jobs.ingest_writing.LINK_ABOVE_CHUNKS", 0)
     sizes = {
         icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 4}
     }
@@ -195,14 +196,14 @@ def test_small_files_are_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     if not kept:
-        monkeypatch.setattr("icefloe.spark.ingesting._KEPT_BYTES", 0)
+        monkeypatch.setattr("icefloe.spark.jobs.ingesting._KEPT_BYTES", 0)
     parsed = []
 
     def counted(url: str, *arguments: Any) -> Any:
         parsed.append(url)
         return read_file(url, *arguments)
 
-    monkeypatch.setattr("icefloe.spark.ingest_tasks.read_file", counted)
+    monkeypatch.setattr("icefloe.spark.jobs.ingest_tasks.read_file", counted)
     repo = repository_in(tmp_path)
     paths = [tmp_path / "data" / f"{number}.h5" for number in range(3)]
     for number, path in enumerate(paths):

@@ -10,10 +10,11 @@ from icefloe.config import ManifestConfig, ManifestSplittingConfig
 from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.manifest import ArrayChunks
-from icefloe.spark import NewArray, arrays, write
-from icefloe.spark.job import Job, JobOptions
-from icefloe.spark.references import WrittenChunks, to_table
-from icefloe.spark.tasks import Output
+from icefloe.spark import NewArray, write
+from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
+from icefloe.spark.engine.job import Job, JobOptions
+from icefloe.spark.engine.tasks import Output
+from icefloe.spark.jobs import arrays
 from tests.spark.many_references import link_references, virtual_references
 
 ANY = icefloe.ManifestSplitCondition.AnyArray()
@@ -31,7 +32,7 @@ def test_virtual_references_never_reach_the_driver(spark, tmp_path, monkeypatch)
     def refuse(*_):
         raise AssertionError("references came to the driver")
 
-    monkeypatch.setattr("icefloe.versioning.session.Session.set_chunk_refs", refuse)
+    monkeypatch.setattr("icefloe.session.Session.set_chunk_refs", refuse)
     repo = make(tmp_path, 128)
     report = link_references(spark, repo, 60_000)
     monkeypatch.undo()
@@ -50,7 +51,7 @@ def numbers(region):
 
 
 def test_chunks_that_tasks_write_are_linked_too(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("icefloe.spark.job.LINK_ABOVE_CHUNKS", 1)
+    monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
     repo = make(tmp_path, 4)
     new = NewArray((22, 3), "f8", (1, 1), fill_value=0.0)
     report = write(spark, repo, {"a": numbers}, create={"a": new}, task_bytes=100)

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from icefloe.errors import TaskFailedError
-from icefloe.spark.failures import doing
-from icefloe.spark.runner import max_failures, parallelism, run_tasks
-from icefloe.spark.tasks import Output
+from icefloe.spark.engine.failures import doing
+from icefloe.spark.engine.runner import max_failures, parallelism, run_tasks
+from icefloe.spark.engine.tasks import Output
 
 
 def squared(item, shared):
@@ -25,7 +25,7 @@ def test_each_item_has_its_result(spark):
 
 
 def test_items_too_large_for_the_closure_travel_as_rows(spark, monkeypatch):
-    monkeypatch.setattr("icefloe.spark.runner.MAX_CLOSURE_BYTES", 0)
+    monkeypatch.setattr("icefloe.spark.engine.runner.MAX_CLOSURE_BYTES", 0)
     results = run_tasks(spark, squared, list(range(7)), shared=0)
     found = {task: table.column("value")[0].as_py() for task, _, table in results.outputs()}
     assert found == {number: number * number for number in range(7)}

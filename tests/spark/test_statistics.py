@@ -21,10 +21,10 @@ from icefloe.spark import (
     write,
     write_table,
 )
-from icefloe.spark.tables.columns import variable_of
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
-from icefloe.spark.tables.statistics import GROUP, read_entries
+from icefloe.tables.columns import variable_of
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
+from icefloe.tables.statistics import GROUP, read_entries
 
 DIMS = ("y", "x")
 NEW = NewArray((10, 7), "f4", (3, 4), dims=DIMS, fill_value=np.nan)
@@ -285,8 +285,8 @@ def test_branches_with_statistics_of_one_array_merge(spark, repo):
 
 
 def compute_by_hand(repo):
-    from icefloe.spark.tables.chunk_summaries import Summaries
-    from icefloe.spark.written_statistics import WrittenStatistics
+    from icefloe.spark.engine.written_statistics import WrittenStatistics
+    from icefloe.tables.chunk_summaries import Summaries
 
     session = repo.writable_session("main")
     statistics, summaries = WrittenStatistics(session), Summaries(session, ["/a"])
@@ -297,7 +297,7 @@ def compute_by_hand(repo):
 
 
 def test_many_chunks_whose_manifests_executors_write(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("icefloe.spark.job.LINK_ABOVE_CHUNKS", 1)
+    monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
     split = icefloe.ManifestSplittingConfig.from_dict(
         {icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Axis(0): 2}}
     )

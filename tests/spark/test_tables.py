@@ -247,7 +247,7 @@ def test_two_subqueries_of_a_view_differ(spark, url):
 def test_the_source_does_not_push_filters():
     from pyspark.sql.datasource import DataSourceReader
 
-    from icefloe.spark.datasource import TableReader
+    from icefloe.spark.sql.datasource import TableReader
 
     assert TableReader.pushFilters is DataSourceReader.pushFilters
 

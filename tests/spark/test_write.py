@@ -205,7 +205,7 @@ def waiting(folder, name, wait_for=None):
 def test_two_jobs_fill_an_empty_repository(spark, tmp_path, monkeypatch, generation, linked):
     """Both create the root and a group on their way; that is no conflict."""
     if linked:
-        monkeypatch.setattr("icefloe.spark.job.LINK_ABOVE_CHUNKS", 0)
+        monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 0)
     repo = icefloe.Repository.create(
         icefloe.local_filesystem_storage(str(tmp_path / "repo")), generation=generation
     )

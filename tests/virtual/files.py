@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 def repository_for(folder: Path, **settings: Any) -> icefloe.Repository:

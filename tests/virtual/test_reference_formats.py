@@ -32,7 +32,7 @@ from tests.virtual.files import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 # Files have the codecs that they have.
 pytestmark = [

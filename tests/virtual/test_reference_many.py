@@ -11,16 +11,16 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InconsistentFilesError, InvalidInputError
+from icefloe.ingest.placing import references
+from icefloe.ingest.writing import write_documents, write_references, write_values
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, reference_files
-from icefloe.virtual.placing import references
-from icefloe.virtual.writing import write_documents, write_references, write_values
 from tests.virtual.files import month_file, session_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 pytestmark = [pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")]
 

@@ -14,8 +14,8 @@ from icefloe.errors import (
     ReadOnlyError,
     VirtualChunkError,
 )
-from icefloe.maintenance.materialize import materialize_in
 from icefloe.model.chunk_refs import ChunkKind
+from icefloe.upkeep.materialize import materialize_in
 from icefloe.virtual import reference_files
 from tests.virtual.files import month_file, repository_for
 
@@ -98,7 +98,7 @@ def test_materialize_in_small_batches(
     repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = data_of(repo)
-    monkeypatch.setattr("icefloe.maintenance.materialize.BATCH_BYTES", 100)
+    monkeypatch.setattr("icefloe.upkeep.materialize.BATCH_BYTES", 100)
     assert repo.materialize("main").chunks == 24
     xr.testing.assert_identical(data_of(repo), before)
 

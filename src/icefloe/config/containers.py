@@ -9,7 +9,7 @@ import msgspec
 
 from icefloe.config.locations import RELATIVE_SCHEME, parse_location
 from icefloe.errors import InvalidInputError
-from icefloe.storage.stores import AnyObjectStoreConfig, ObjectStoreConfig
+from icefloe.storage.access.stores import AnyObjectStoreConfig, ObjectStoreConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -46,13 +46,13 @@ from icefloe.config.repository import (
     RepoUpdateRetryConfig,
 )
 from icefloe.config.section import PositiveCount
+from icefloe.storage.access.stores import AnyObjectStoreConfig, ObjectStoreConfig, S3Options
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
 )
-from icefloe.storage.stores import AnyObjectStoreConfig, ObjectStoreConfig, S3Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

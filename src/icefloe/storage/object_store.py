@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-    from icefloe.storage.places import Place
+    from icefloe.storage.access.places import Place
 
 # All at first; what a failed request leaves in doubt is then deleted one by one, twice.
 _DELETE_BATCHES = (1000, 1, 1)
@@ -89,8 +89,9 @@ class _Clients(NamedTuple):
 class ObjectStorage:
     """Objects below a prefix of a bucket.
 
-    Made by the functions of `icefloe.storage.factories`. A pickle of it holds what other machines
-    need to sign in, and so static secrets: use refreshable credentials where pickles are kept.
+    Made by the functions of `icefloe.storage.access.factories`. A pickle of it holds what other
+    machines need to sign in, and so static secrets: use refreshable credentials where pickles are
+    kept.
     """
 
     def __init__(self, place: Place, settings: StorageSettings | None = None) -> None:

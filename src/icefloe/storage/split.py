@@ -153,7 +153,7 @@ def split_storage(
     Raises:
         InvalidInputError: The state file leads to a place that is not allowed.
     """
-    from icefloe.storage.url import storage_from_url
+    from icefloe.storage.access.url import storage_from_url
 
     catalog = storage_from_url(state)
     if data is not None:

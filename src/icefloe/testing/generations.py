@@ -38,18 +38,18 @@ from icefloe.errors import (
 )
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect
+from icefloe.repository import Repository
+from icefloe.storage.access.stores import local_filesystem_store
 from icefloe.storage.clock import storage_now
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
-from icefloe.storage.stores import local_filesystem_store
 from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
-from icefloe.versioning.repository import Repository
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
-    from icefloe.versioning.session import Session
 
 CONFIG = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
 

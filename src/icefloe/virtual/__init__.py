@@ -10,30 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icefloe.virtual.differences import Difference as Difference
-    from icefloe.virtual.headers import FileHeader as FileHeader
-    from icefloe.virtual.ingested import ingested_files as ingested_files
-    from icefloe.virtual.placing import references as references
-    from icefloe.virtual.plan import IngestPlan as IngestPlan
-    from icefloe.virtual.planning import plan_files as plan_files
-    from icefloe.virtual.referencing import ParseOptions as ParseOptions
-    from icefloe.virtual.referencing import Referenced as Referenced
-    from icefloe.virtual.referencing import read_file as read_file
-    from icefloe.virtual.referencing import read_header as read_header
-    from icefloe.virtual.referencing import reference_files as reference_files
+    from icefloe.ingest.differences import Difference as Difference
+    from icefloe.ingest.headers import FileHeader as FileHeader
+    from icefloe.ingest.ingested import ingested_files as ingested_files
+    from icefloe.ingest.placing import references as references
+    from icefloe.ingest.plan import IngestPlan as IngestPlan
+    from icefloe.ingest.planning import plan_files as plan_files
+    from icefloe.ingest.referencing import ParseOptions as ParseOptions
+    from icefloe.ingest.referencing import Referenced as Referenced
+    from icefloe.ingest.referencing import read_file as read_file
+    from icefloe.ingest.referencing import read_header as read_header
+    from icefloe.ingest.referencing import reference_files as reference_files
 
 _HOMES = {
-    "Difference": "icefloe.virtual.differences",
-    "FileHeader": "icefloe.virtual.headers",
-    "IngestPlan": "icefloe.virtual.plan",
-    "ingested_files": "icefloe.virtual.ingested",
-    "ParseOptions": "icefloe.virtual.referencing",
-    "Referenced": "icefloe.virtual.referencing",
-    "plan_files": "icefloe.virtual.planning",
-    "read_file": "icefloe.virtual.referencing",
-    "read_header": "icefloe.virtual.referencing",
-    "reference_files": "icefloe.virtual.referencing",
-    "references": "icefloe.virtual.placing",
+    "Difference": "icefloe.ingest.differences",
+    "FileHeader": "icefloe.ingest.headers",
+    "IngestPlan": "icefloe.ingest.plan",
+    "ingested_files": "icefloe.ingest.ingested",
+    "ParseOptions": "icefloe.ingest.referencing",
+    "Referenced": "icefloe.ingest.referencing",
+    "plan_files": "icefloe.ingest.planning",
+    "read_file": "icefloe.ingest.referencing",
+    "read_header": "icefloe.ingest.referencing",
+    "reference_files": "icefloe.ingest.referencing",
+    "references": "icefloe.ingest.placing",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 (a list)

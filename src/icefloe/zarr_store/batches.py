@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icefloe.arrays.selection import Axis
+from icefloe.arrays.spans import Spans, spans_of
 from icefloe.model.paths import ROOT
-from icefloe.regions.selection import Axis
-from icefloe.regions.spans import Spans, spans_of
 from icefloe.zarr_store.keys import resolve
 from icefloe.zarr_store.session_store import SessionStore
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.arrays.layout import ArrayPlan
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.regions.plan import ArrayPlan
 
     Ints = npt.NDArray[np.int64]
     Request = tuple[Any, Any, Any, Any, bool]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 class KeyListing:

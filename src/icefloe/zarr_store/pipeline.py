@@ -11,11 +11,11 @@ import numpy as np
 from zarr.abc.codec import CodecPipeline
 from zarr.registry import get_pipeline_class
 
+from icefloe.arrays.chunk_arrays import ChunkArrays
+from icefloe.arrays.layout import ArrayPlan
+from icefloe.arrays.scattered import Parts, ScatteredChunks
+from icefloe.arrays.transfer import Box
 from icefloe.errors import IcefloeError
-from icefloe.regions.chunk_arrays import ChunkArrays
-from icefloe.regions.plan import ArrayPlan
-from icefloe.regions.scattered import Parts, ScatteredChunks
-from icefloe.regions.transfer import Box
 from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
-    from icefloe.regions.shards import ShardLayout
+    from icefloe.arrays.shards import ShardLayout
     from icefloe.zarr_store.batches import Batch
 
     Flags = npt.NDArray[np.bool_]

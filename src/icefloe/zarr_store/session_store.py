@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zarr.abc.store import Store
 
 if TYPE_CHECKING:
-    from icefloe.versioning.session import Session
+    from icefloe.session import Session
 
 
 class SessionStore(Store):

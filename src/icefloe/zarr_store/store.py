@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from zarr.core.common import BytesLike
 
-    from icefloe.versioning.chunk_batches import ChunkBatch
-    from icefloe.versioning.session import Session
+    from icefloe.engine.chunk_batches import ChunkBatch
+    from icefloe.session import Session
 
 
 class IcefloeStore(SessionStore, SyncMixin):

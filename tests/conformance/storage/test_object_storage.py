@@ -23,8 +23,8 @@ from icefloe.errors import (
     StoragePermissionError,
     UnsafeStorageError,
 )
-from icefloe.storage.credentials import GcsBearerCredential, S3StaticCredentials
-from icefloe.storage.factories import gcs_storage, http_storage, s3_storage
+from icefloe.storage.access.credentials import GcsBearerCredential, S3StaticCredentials
+from icefloe.storage.access.factories import gcs_storage, http_storage, s3_storage
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.logged import LoggedStorage
 from icefloe.storage.memory import MemoryStorage

@@ -19,7 +19,7 @@ from icefloe.errors import (
     StoragePermissionError,
     StorageUnreachableError,
 )
-from icefloe.storage.factories import s3_storage
+from icefloe.storage.access.factories import s3_storage
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,

@@ -6,7 +6,7 @@ import pytest
 
 from icefloe.config import RepositoryConfig, VirtualChunkContainer, to_json
 from icefloe.errors import InvalidInputError
-from icefloe.storage.stores import (
+from icefloe.storage.access.stores import (
     ObjectStoreConfig,
     S3Options,
     azure_store,

@@ -28,13 +28,13 @@ from icefloe.config import (
 )
 from icefloe.config.files import MAX_FILE_BYTES
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.storage.access.stores import ObjectStoreConfig, S3Options
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
 )
-from icefloe.storage.stores import ObjectStoreConfig, S3Options
 
 Preload = ManifestPreloadCondition
 Split = ManifestSplitCondition

@@ -31,12 +31,12 @@ from icefloe.config import (
     from_yaml,
     to_json,
 )
+from icefloe.storage.access.stores import ObjectStoreConfig, S3Options
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
 )
-from icefloe.storage.stores import ObjectStoreConfig, S3Options
 
 counts = st.integers(0, 2**63 - 1)
 few = st.integers(1, 65_535)

@@ -23,12 +23,12 @@ from icefloe.config import (
     VirtualChunkContainer,
 )
 from icefloe.errors import InvalidInputError
+from icefloe.storage.access.stores import ObjectStoreConfig, S3Options
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
 )
-from icefloe.storage.stores import ObjectStoreConfig, S3Options
 
 S3 = ObjectStoreConfig.S3(S3Options(region="eu-west-1"))
 

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.errors import AlreadyExistsError, ConflictError, FormatError, InvalidInputError
-from icefloe.files.metadata import MetadataFiles
-from icefloe.files.snapshot_chunks import SnapshotChunks
 from icefloe.formats.dataset import coordinates, fill_values
 from icefloe.formats.dataset.arrow_schemas import manifest_schema, structure_schema
 from icefloe.formats.dataset.file_ids import id_of_file
@@ -34,6 +32,8 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.objects.metadata import MetadataFiles
+from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import FaultyStorage
 from icefloe.testing.generations import array_document, split_every, virtual_refs

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe.spark.tables.chunk_summaries import Summaries
-from icefloe.spark.tables.columns import read_variables
-from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
-from icefloe.spark.tables.statistics import read_entries
-from icefloe.spark.written_statistics import WrittenStatistics
+from icefloe.spark.engine.written_statistics import WrittenStatistics
+from icefloe.tables.chunk_summaries import Summaries
+from icefloe.tables.columns import read_variables
+from icefloe.tables.decoding import Reading
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
+from icefloe.tables.statistics import read_entries
 
 
 def keep_statistics(session: icefloe.Session, name: str = "v") -> None:

@@ -13,9 +13,15 @@ from icefloe.errors import (
     StoragePermissionError,
     TaskFailedError,
 )
-from icefloe.spark import failures
-from icefloe.spark.failures import RetryableTaskError, describe, doing, from_text, is_permanent
-from icefloe.spark.tasks import SCHEMA, Output, run_items
+from icefloe.spark.engine import failures
+from icefloe.spark.engine.failures import (
+    RetryableTaskError,
+    describe,
+    doing,
+    from_text,
+    is_permanent,
+)
+from icefloe.spark.engine.tasks import SCHEMA, Output, run_items
 
 
 def caught(action):

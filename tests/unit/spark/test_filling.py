@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.spark import staging
-from icefloe.spark.tables import filling
-from icefloe.spark.tables.assembling import Assembler
-from icefloe.spark.tables.filling import Filler
-from icefloe.spark.tables.write_plan import Found, WritePlan, WriteRequest, prepare
+from icefloe.spark.sql import staging
+from icefloe.tables import filling
+from icefloe.tables.assembling import Assembler
+from icefloe.tables.filling import Filler
+from icefloe.tables.write_plan import Found, WritePlan, WriteRequest, prepare
 
 SCHEMA = pa.schema([("y", pa.int64()), ("x", pa.int64()), ("v", pa.float64())])
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_index import Box
-from icefloe.spark.grid import Grid, Target, group_tasks, resolve_region, split, tiles, whole
+from icefloe.spark.engine.grid import Grid, Target, group_tasks, resolve_region, split, tiles, whole
 
 
 @st.composite

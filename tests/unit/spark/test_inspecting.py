@@ -7,9 +7,9 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.spark.tables.inspecting import INSPECTIONS, inspect, inspection
-from icefloe.spark.tables.places import Version
-from icefloe.virtual.ingested import IngestedFile, record_ingested
+from icefloe.ingest.ingested import IngestedFile, record_ingested
+from icefloe.tables.inspecting import INSPECTIONS, inspect, inspection
+from icefloe.tables.places import Version
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icefloe.spark.job import JobPlan, JobReport
+from icefloe.spark.engine.job import JobPlan, JobReport
 
 PLAN = JobPlan("reduce", ("/a",), tasks=2, chunks=3, num_bytes=100, manifests=1)
 

@@ -10,8 +10,8 @@ import pytest
 import icefloe
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.spark import register_storage_provider
-from icefloe.spark.tables.options import Options
-from icefloe.spark.worker import SessionSpec
+from icefloe.spark.engine.worker import SessionSpec
+from icefloe.tables.options import Options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 def test_options_name_registered_providers_and_never_import(tmp_path: Path) -> None:
     loads = f"!!python/object/apply:os.mkdir [{tmp_path / 'made'}]"
-    for name in ("yaml:unsafe_load", "os:system", "icefloe.storage.url:storage_from_url", "theirs"):
+    for name in (
+        "yaml:unsafe_load",
+        "os:system",
+        "icefloe.storage.probe:probe",
+        "theirs",
+    ):
         options = Options({"path": loads, "storage-provider": name}, {"ours": b""})
         with pytest.raises(InvalidInputError, match=r"no storage provider.*registered: 'ours'"):
             options.place()

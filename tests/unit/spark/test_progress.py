@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from icefloe.spark.progress import Picture, Shown, Silent, TerminalBar, bar, choose
+from icefloe.spark.engine.progress import Picture, Shown, Silent, TerminalBar, bar, choose
 
 
 class Terminal(io.StringIO):

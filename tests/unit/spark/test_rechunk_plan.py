@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.rechunk_plan import (
+from icefloe.spark.jobs.rechunk_plan import (
     MAX_AMPLIFICATION,
     REGION_SHARE,
     axis_amplification,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.reductions import HOWS, SKETCH_POINTS, Reduction, finish, merge, partial
+from icefloe.spark.jobs.reductions import HOWS, SKETCH_POINTS, Reduction, finish, merge, partial
 
 floats = npst.arrays(
     st.sampled_from(["f4", "f8"]),

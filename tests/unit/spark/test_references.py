@@ -10,8 +10,8 @@ from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
-from icefloe.spark.references import WrittenChunks, from_table, to_table
-from icefloe.spark.tasks import pack, unpack
+from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, to_table
+from icefloe.spark.engine.tasks import pack, unpack
 
 native = st.builds(
     NativeRef,

@@ -13,10 +13,10 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.spark.tables.columns import layout_table
-from icefloe.spark.tables.decoding import Reading
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
+from icefloe.tables.columns import layout_table
+from icefloe.tables.decoding import Reading
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
 
 
 def stored(dataset: xr.Dataset, **arguments: object) -> icefloe.Session:

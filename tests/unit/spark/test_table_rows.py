@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from icefloe.spark import staging
-from icefloe.spark.staging import Commit, commit_staged, stage
-from icefloe.spark.tables.request import TableRequest
-from icefloe.spark.tables.scanning import Scan
-from icefloe.spark.tables.write_plan import WriteRequest, dims_of
-from icefloe.spark.transactions import Transaction
+from icefloe.spark.engine.transactions import Transaction
+from icefloe.spark.sql import staging
+from icefloe.spark.sql.staging import Commit, commit_staged, stage
+from icefloe.tables.request import TableRequest
+from icefloe.tables.scanning import Scan
+from icefloe.tables.write_plan import WriteRequest, dims_of
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import zarr
 
 import icefloe
 from icefloe.errors import FormatError, RebaseFailedError
-from icefloe.spark.job import Job, JobOptions, JobPlan, JobReport
-from icefloe.spark.transactions import FOLDER, Transaction, find_transaction
+from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
+from icefloe.spark.engine.transactions import FOLDER, Transaction, find_transaction
 from icefloe.testing.clock import ClockedStorage
 
 FORMATS: list[dict[str, Any]] = [

@@ -13,13 +13,13 @@ from zarr.codecs.numcodecs import FixedScaleOffset
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.spark.tables.chunk_summaries import Summaries, is_exact
-from icefloe.spark.tables.columns import variable_of
-from icefloe.spark.tables.decoding import Reading, decoding_of
-from icefloe.spark.tables.statistics import GROUP, bindings, read_entries
-from icefloe.spark.tables.summarizing import summarize_block
-from icefloe.spark.tables.wanted_statistics import wanted_arrays
-from icefloe.spark.written_statistics import WrittenStatistics
+from icefloe.spark.engine.written_statistics import WrittenStatistics
+from icefloe.tables.chunk_summaries import Summaries, is_exact
+from icefloe.tables.columns import variable_of
+from icefloe.tables.decoding import Reading, decoding_of
+from icefloe.tables.statistics import GROUP, bindings, read_entries
+from icefloe.tables.summarizing import summarize_block
+from icefloe.tables.wanted_statistics import wanted_arrays
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 GENERATIONS = ("repository", "store", "dataset")
@@ -76,7 +76,7 @@ def test_large_chunks_are_summarized_in_pieces(block: Any) -> None:
     decoding = decoding_of(values.dtype, attributes)
     whole = summarize_block(values, chunks, decoding)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("icefloe.spark.tables.summarizing._STEP_BYTES", 2 * values.itemsize)
+        patch.setattr("icefloe.tables.summarizing._STEP_BYTES", 2 * values.itemsize)
         np.testing.assert_array_equal(summarize_block(values, chunks, decoding), whole)
 
 

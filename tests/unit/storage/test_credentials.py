@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.storage import credentials as c
-from icefloe.storage.factories import (
+from icefloe.storage.access import credentials as c
+from icefloe.storage.access.factories import (
     azure_storage,
     gcs_storage,
     http_storage,

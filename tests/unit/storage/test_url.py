@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.storage.factories import Storage
+from icefloe.storage.access.factories import Storage
+from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
-from icefloe.storage.url import storage_from_url
 
 SECRET = "canary-secret"
 

@@ -1,0 +1,101 @@
+"""Large chunks: each is decoded to where it belongs, with no array in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numcodecs.zstd
+import numpy as np
+import zstandard
+
+from icefloe.arrays.batch_codecs import ZstdBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.arrays.chunk_arrays import ChunkArrays
+    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.spans import Slab, Spans
+
+    Values = npt.NDArray[Any]
+
+LARGE_BYTES = 32 << 10
+"""From so many decoded bytes on, what Python does for a chunk is little next to decoding it."""
+LARGE_PLAIN_BYTES = 1 << 20
+"""The same for chunks that are copied only. Smaller ones stand in packs, as rows of one array."""
+
+
+def is_for_large_chunks(plan: ArrayPlan) -> bool:
+    """Whether an array's chunks are large, and of a kind that can be decoded in place."""
+    if not plan.is_batched:
+        return False
+    size = int(plan.chunk_bytes)
+    if not plan.steps:
+        return size >= LARGE_PLAIN_BYTES
+    return len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch) and size >= LARGE_BYTES
+
+
+class LargeChunks:
+    """Reads large chunks of an array into one that the caller gives."""
+
+    def __init__(
+        self, chunks: ChunkArrays, plan: ArrayPlan, spans: Sequence[Spans], target: Values
+    ) -> None:
+        """Take the chunks, which elements of them are wanted, and where these go."""
+        self._chunks = chunks
+        self._plan = plan
+        self._spans = spans
+        self._target = target
+        self._may_decode_there = not plan.is_transposed and target.dtype == plan.stored_dtype
+
+    def read(self, slab: Slab) -> npt.NDArray[np.bool_]:
+        """Read the chunks of a slab; says which of them there are."""
+        coords = slab.coords(self._spans)
+        present = np.zeros(len(coords), dtype=np.bool_)
+        for found in self._chunks.find(coords):
+            present[found.rows] = True
+            for number, row in enumerate(found.rows.tolist()):
+                self._place(slab, row, found.segments.piece(number), coords)
+        for row in np.flatnonzero(~present).tolist():
+            _, there = self._selections(slab, row)
+            self._target[there] = self._plan.fill_value
+        return present
+
+    def _selections(self, slab: Slab, row: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Which elements of a chunk are wanted, and where they go."""
+        inner: list[Any] = []
+        there: list[Any] = []
+        places = np.unravel_index(row, slab.grid)
+        for span, low, place in zip(self._spans, slab.lows, places, strict=True):
+            at = low + int(place)
+            first, length, target = int(span.first[at]), int(span.lengths[at]), int(span.target[at])
+            inner.append(slice(first, first + (length - 1) * span.step + 1, span.step))
+            there.append(slice(target, target + length))
+        # The ellipsis keeps an array without axes an array.
+        return (*inner, ...), (*there, ...)
+
+    def _place(self, slab: Slab, row: int, piece: memoryview, coords: npt.NDArray[Any]) -> None:
+        inner, there = self._selections(slab, row)
+        part = self._target[there]
+        if self._decodes_there(piece, part):
+            return
+        chunk = self._chunks.decode_one(piece, coords[row], self._plan.chunk_shape)
+        part[...] = chunk[inner]
+
+    def _decodes_there(self, piece: memoryview, part: Values) -> bool:
+        """Decompress a chunk right into the result, if it is all wanted and stands in one piece."""
+        plan = self._plan
+        if not plan.steps or not self._may_decode_there or part.shape != plan.chunk_shape:
+            return False
+        if not part.flags.c_contiguous:
+            return False
+        try:
+            if zstandard.frame_content_size(piece) != plan.chunk_bytes:
+                return False
+            numcodecs.zstd.decompress(piece, part)
+        except Exception:  # noqa: BLE001
+            # Decoded in the other way, it gets the error that it should.
+            return False
+        return True

@@ -1,0 +1,384 @@
+"""Shards: the chunks inside of them are found by the shards' indexes, and only these are read.
+
+A shard is one chunk of the array for the repository, wherever its bytes are. What Zarr calls the
+inner chunks has a grid of its own, over which boxes are read as over any other.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from icefloe.arrays.chunk_arrays import ChunkArrays
+from icefloe.arrays.spans import Slab, slabs_of_parts
+from icefloe.errors import FormatError
+from icefloe.model.byte_range import ByteRange
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.located import Located
+from icefloe.model.segments import FoundChunks, Segments
+from icefloe.objects.bulk_reads import gap_bytes
+from icefloe.objects.chunks import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.spans import Spans
+    from icefloe.session import Session
+
+    Coords = npt.NDArray[np.int64]
+    Index = npt.NDArray[np.uint64]
+
+_MISSING = 2**64 - 1
+_ENTRY_BYTES = 16
+_CRC_BYTES = 4
+_OUTSIDE = "its index speaks of bytes that it does not have"
+
+
+class ShardLayout(NamedTuple):
+    """How the shards of an array are laid out."""
+
+    inner: ArrayPlan
+    """How the chunks inside of shards are, as if they were the chunks of the array."""
+    per_shard: tuple[int, ...]
+    """Number of chunks in a shard, along each axis."""
+    at_start: bool
+    """Whether the index comes before the chunks."""
+    index_dtype: np.dtype[Any]
+    has_crc: bool
+    """Whether the index ends in a checksum of itself."""
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks in a shard."""
+        return math.prod(self.per_shard)
+
+    @property
+    def index_bytes(self) -> int:
+        """Length of the index."""
+        return self.chunks * _ENTRY_BYTES + (_CRC_BYTES if self.has_crc else 0)
+
+    def index_start(self, length: int) -> int:
+        """Where the index of a shard of so many bytes begins."""
+        return 0 if self.at_start else length - self.index_bytes
+
+    def parse_index(self, data: memoryview) -> Index:
+        """Offset and length of each chunk of a shard, (n, 2); raises ValueError."""
+        if len(data) != self.index_bytes:
+            raise ValueError(f"the index of a shard has {self.index_bytes} bytes, not {len(data)}")
+        if self.has_crc:
+            stored = bytes(data[-_CRC_BYTES:])
+            data = data[:-_CRC_BYTES]
+            computed = google_crc32c.value(bytes(data)).to_bytes(_CRC_BYTES, "little")
+            if stored != computed:
+                raise ValueError(
+                    f"the checksum of the index is {stored.hex()}, not {computed.hex()}"
+                )
+        return np.frombuffer(data, self.index_dtype).reshape(-1, 2)
+
+    def slabs(self, spans: Sequence[Spans], slab_bytes: int) -> list[Slab]:
+        """Cut a box of chunks where shards begin, so that each shard is looked at once."""
+        cuts = [
+            np.flatnonzero(np.diff(span.ids // count)) + 1
+            for span, count in zip(spans, self.per_shard, strict=True)
+        ]
+        bounds = [[0, *cut.tolist(), len(span.ids)] for span, cut in zip(spans, cuts, strict=True)]
+        most = slab_bytes // (self.inner.chunk_bytes * self.chunks)
+        return list(slabs_of_parts(bounds, most))
+
+
+def shard_layout(plan: ArrayPlan) -> ShardLayout | None:
+    """The layout of an array's shards; None without shards, or with what Zarr has to decode."""
+    from zarr.codecs import ShardingCodec
+
+    if not plan.is_regular or len(plan.codecs) != 1 or type(plan.codecs[0]) is not ShardingCodec:
+        return None
+    codec: Any = plan.codecs[0]
+    index = _index_form(codec.index_codecs)
+    inner = _inner_plan(plan, codec)
+    if index is None or inner is None or not inner.is_batched:
+        return None
+    pairs = zip(plan.chunk_shape, inner.chunk_shape, strict=True)
+    return ShardLayout(
+        inner,
+        tuple(size // part for size, part in pairs),
+        _text(codec.index_location) == "start",
+        *index,
+    )
+
+
+def _index_form(codecs: Sequence[Any]) -> tuple[np.dtype[Any], bool] | None:
+    """Data type of an index and whether it has a checksum; None for other ways to encode it."""
+    from zarr.codecs import BytesCodec, Crc32cCodec
+
+    kinds = [type(codec) for codec in codecs]
+    if kinds not in ([BytesCodec], [BytesCodec, Crc32cCodec]):
+        return None
+    return np.dtype(">u8" if _text(codecs[0].endian) == "big" else "<u8"), len(kinds) == 2
+
+
+def _text(setting: Any) -> str:
+    """A setting of a codec, which in older versions of zarr is a member of an enumeration."""
+    return str(getattr(setting, "value", setting))
+
+
+def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
+    document = plan.metadata.to_dict()
+    document["chunk_grid"] = {
+        "name": "regular",
+        "configuration": {"chunk_shape": list(codec.chunk_shape)},
+    }
+    document["codecs"] = [each.to_dict() for each in codec.codecs]
+    try:
+        with warnings.catch_warnings():
+            # What Zarr thinks of the data type it has said when the array was opened.
+            warnings.simplefilter("ignore")
+            return type(plan)(type(plan.metadata).from_dict(document))
+    except Exception:  # noqa: BLE001
+        # What Zarr cannot make sense of so, it decodes as a whole, or has the error for it.
+        return None
+
+
+class _Wanted(NamedTuple):
+    """Chunks that are wanted, and the shards that they are in."""
+
+    shards: Coords
+    """Coordinates of the shards, (m, rank)."""
+    shard_of: npt.NDArray[np.intp]
+    """Which of the shards each wanted chunk is in."""
+    position: npt.NDArray[np.intp]
+    """Which chunk of its shard each wanted chunk is."""
+
+
+class ShardedChunks(ChunkArrays):
+    """Reads chunks inside of shards; they are written by whole shards, elsewhere."""
+
+    _what = "inner chunk"
+
+    def __init__(self, session: Session, path: str, layout: ShardLayout) -> None:
+        """Take an array of a session."""
+        super().__init__(session, path, layout.inner)
+        self._layout = layout
+        self.present: set[tuple[int, ...]] = set()
+        """Coordinates of the shards that were found."""
+
+    def find(self, coords: Coords) -> Iterator[FoundChunks]:
+        """The bytes of chunks as they come; of each shard all that are wanted are given at once."""
+        wanted = self._sort(coords)
+        located = self._session._locate_chunks(self._path, wanted.shards)  # noqa: SLF001
+        lengths = np.full(len(wanted.shards), -1, dtype=np.int64)
+        whole = np.zeros(len(wanted.shards), dtype=np.bool_)
+        enough = 2 * np.bincount(wanted.shard_of, minlength=len(whole)) >= self._layout.chunks
+        for group in located:
+            lengths[group.rows] = group.refs.lengths.astype(np.int64)
+            held = group.refs.kinds == ChunkKind.INLINE
+            whole[group.rows] = held | enough[group.rows]
+        self.present.update(map(tuple, wanted.shards[lengths >= 0].tolist()))
+        whole |= (lengths <= self._near_bytes()) | self._session.verify_chunks
+        yield from self._in_whole_shards(wanted, _only(located, whole))
+        yield from self._in_parts(wanted, _only(located, ~whole), lengths)
+
+    def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+        """Read one chunk, with the axes of the array and as little ado as possible."""
+        layout, session, path = self._layout, self._session, self._path
+        pairs = list(zip(coords, layout.per_shard, strict=True))
+        shard = tuple(place // count for place, count in pairs)
+        # Located once: another thread may write the shard meanwhile.
+        ref = session.locate(path, shard)
+        if ref is None:
+            return None
+        self.present.add(shard)
+        length = size_of(ref)
+        whole = length <= self._near_bytes() or session.verify_chunks
+        held = session._read_ref(path, shard, ref) if whole else None  # noqa: SLF001
+
+        def piece(start: int, length: int) -> memoryview:
+            if held is not None:
+                return memoryview(held)[start : start + length]
+            part = ByteRange(start, length)
+            return memoryview(session._read_ref(path, shard, ref, part))  # noqa: SLF001
+
+        start = layout.index_start(length)
+        if start < 0 or length < layout.index_bytes:
+            raise self._damaged(shard, f"its {length} bytes are fewer than those of an index")
+        index = piece(start, layout.index_bytes)
+        position = 0
+        for place, count in pairs:
+            position = position * count + place % count
+        first, size = self._entry(index, position, shard, length)
+        if size is None:
+            return None
+        return self.decode_one(piece(first, size), coords, shape)
+
+    def _entry(
+        self, index: memoryview, position: int, shard: tuple[int, ...], length: int
+    ) -> tuple[int, int | None]:
+        """Where a chunk of a shard begins and how long it is; None if the shard lacks it."""
+        try:
+            first, size = self._layout.parse_index(index)[position].tolist()
+        except ValueError as error:
+            raise self._damaged(shard, str(error)) from None
+        if first == size == _MISSING:
+            return 0, None
+        if first + size > length:
+            raise self._damaged(shard, _OUTSIDE)
+        return first, size
+
+    def _sort(self, coords: Coords) -> _Wanted:
+        per_shard = np.array(self._layout.per_shard, dtype=np.int64)
+        shards = coords // per_shard
+        if not coords.shape[1]:
+            none = np.zeros(len(coords), dtype=np.intp)
+            return _Wanted(shards[:1], none, none)
+        inside = tuple((coords - shards * per_shard).T)
+        position = np.ravel_multi_index(inside, self._layout.per_shard)
+        lowest = shards.min(axis=0)
+        extents = (shards.max(axis=0) - lowest + 1).tolist()
+        numbers = np.ravel_multi_index(tuple((shards - lowest).T), extents)
+        distinct, shard_of = np.unique(numbers, return_inverse=True)
+        found = np.stack(np.unravel_index(distinct, extents), axis=1) + lowest
+        return _Wanted(found.astype(np.int64), shard_of, position)
+
+    def _read(self, places: Coords, located: Sequence[Located]) -> Iterator[FoundChunks]:
+        """The bytes that references name; `places` are the shards that their rows are about."""
+        return self._session._read_located(self._path, places, located)  # noqa: SLF001
+
+    def _near_bytes(self) -> int:
+        """Up to so many bytes, to read a shard as a whole takes no longer than its index."""
+        context = self._session._context  # noqa: SLF001
+        is_immediate = context.storage.capabilities.reads_are_immediate
+        return gap_bytes(context.read_limits, is_immediate=is_immediate)
+
+    # --- shards that are read as a whole
+
+    def _in_whole_shards(
+        self, wanted: _Wanted, located: Sequence[Located]
+    ) -> Iterator[FoundChunks]:
+        for found in self._read(wanted.shards, located):
+            shards, (data, starts, sizes) = found.rows, found.segments
+            indexes = self._parse(wanted, found.rows, sizes, self._pieces(found.segments))
+            rows, entries = self._entries(wanted, shards, indexes)
+            begin = np.zeros(len(wanted.shards), dtype=np.int64)
+            begin[shards] = starts
+            offsets = begin[wanted.shard_of[rows]] + entries[:, 0]
+            if len(rows):
+                yield FoundChunks(rows, Segments(data, offsets, entries[:, 1]))
+
+    def _pieces(self, shards: Segments) -> Iterator[memoryview]:
+        """The bytes of the indexes of whole shards."""
+        for row in range(len(shards)):
+            shard = shards.piece(row)
+            start = max(0, self._layout.index_start(len(shard)))
+            yield shard[start : start + self._layout.index_bytes]
+
+    # --- shards of which parts are read
+
+    def _in_parts(
+        self, wanted: _Wanted, located: Sequence[Located], lengths: npt.NDArray[np.int64]
+    ) -> Iterator[FoundChunks]:
+        if not located:
+            return
+        asked = self._index_refs(wanted, located)
+        chunks: list[Located] = []
+        for found in self._read(wanted.shards, asked):
+            pieces = map(found.segments.piece, range(len(found.rows)))
+            indexes = self._parse(wanted, found.rows, lengths[found.rows], pieces)
+            rows, entries = self._entries(wanted, found.rows, indexes)
+            chunks += _inside(located, wanted.shard_of[rows], rows, entries)
+        places = wanted.shards[wanted.shard_of]
+        yield from self._read(places, chunks)
+
+    def _index_refs(self, wanted: _Wanted, located: Sequence[Located]) -> list[Located]:
+        """References of the indexes of shards."""
+        size = self._layout.index_bytes
+        found = []
+        for group in located:
+            lengths = group.refs.lengths.astype(np.int64)
+            short = np.flatnonzero(lengths < size)
+            if len(short):
+                at = int(short[0])
+                what = f"it has {lengths[at]} bytes, and its index alone has {size}"
+                raise self._damaged(wanted.shards[group.rows[at]], what)
+            starts = np.zeros_like(lengths) if self._layout.at_start else lengths - size
+            rows = np.arange(len(lengths))
+            sizes = np.full(len(lengths), size, dtype=np.int64)
+            found.append(Located(group.rows, group.refs.parts(rows, starts, sizes)))
+        return found
+
+    # --- indexes
+
+    def _parse(
+        self,
+        wanted: _Wanted,
+        shards: npt.NDArray[np.integer],
+        sizes: npt.NDArray[np.int64],
+        pieces: Iterator[memoryview],
+    ) -> Index:
+        """The indexes of some shards, (m, n, 2), in which nothing is outside of its shard."""
+        indexes = np.empty((len(shards), self._layout.chunks, 2), dtype=np.uint64)
+        for number, piece in enumerate(pieces):
+            try:
+                indexes[number] = self._layout.parse_index(piece)
+            except ValueError as error:
+                raise self._damaged(wanted.shards[shards[number]], str(error)) from None
+        limits = sizes.astype(np.uint64)[:, None]
+        starts, lengths = indexes[..., 0], indexes[..., 1]
+        there = (starts != _MISSING) | (lengths != _MISSING)
+        inside = (starts <= limits) & (lengths <= limits - np.minimum(starts, limits))
+        wrong = np.flatnonzero((there & ~inside).any(axis=1))
+        if len(wrong):
+            raise self._damaged(wanted.shards[shards[wrong[0]]], _OUTSIDE)
+        return indexes
+
+    def _entries(
+        self,
+        wanted: _Wanted,
+        shards: npt.NDArray[np.integer],
+        indexes: Index,
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Which wanted chunks some shards have, and offset and length of each in its shard."""
+        number = np.full(len(wanted.shards), -1, dtype=np.intp)
+        number[shards] = np.arange(len(shards))
+        rows = np.flatnonzero(number[wanted.shard_of] >= 0)
+        entries = indexes[number[wanted.shard_of[rows]], wanted.position[rows]]
+        kept = (entries[:, 0] != _MISSING) | (entries[:, 1] != _MISSING)
+        return rows[kept], entries[kept].astype(np.int64)
+
+    def _damaged(self, place: npt.NDArray[np.integer] | tuple[int, ...], what: str) -> FormatError:
+        shown = [int(each) for each in place]
+        return FormatError(f"chunk {shown} of {self._path} cannot be decoded: {what}", self._path)
+
+
+def _only(located: Sequence[Located], chosen: npt.NDArray[np.bool_]) -> list[Located]:
+    """The references of some of the wanted shards."""
+    found = []
+    for group in located:
+        rows = np.flatnonzero(chosen[group.rows])
+        if len(rows) == len(group.rows):
+            found.append(group)
+        elif len(rows):
+            found.append(Located(group.rows[rows], group.refs.take(rows)))
+    return found
+
+
+def _inside(
+    located: Sequence[Located],
+    shard_of: npt.NDArray[np.intp],
+    rows: npt.NDArray[np.intp],
+    entries: npt.NDArray[np.int64],
+) -> Iterator[Located]:
+    """References of chunks inside of shards, of those and where in them the chunks are."""
+    for group in located:
+        order = np.argsort(group.rows)
+        at = np.searchsorted(group.rows, shard_of, sorter=order)
+        at = order[np.minimum(at, len(order) - 1)]
+        mine = np.flatnonzero(group.rows[at] == shard_of)
+        if len(mine):
+            refs = group.refs.parts(at[mine], entries[mine, 0], entries[mine, 1])
+            yield Located(rows[mine], refs)

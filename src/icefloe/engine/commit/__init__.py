@@ -1,0 +1,1 @@
+"""Write snapshots, publish them, and rebase."""

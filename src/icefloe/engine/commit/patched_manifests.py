@@ -1,0 +1,133 @@
+"""Replaces one manifest of many small arrays by another of the same arrays.
+
+A manifest that many arrays share is written again if one of them changes. Packing all of them anew
+would mostly find that nothing moves; here that is found out by columns, and if it is so, nothing is
+packed (R4-58..70 give the same result).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.manifest_edits import with_arrays
+from icefloe.model.zarr_document import parse_document
+from icefloe.packing.plan import Item, apply_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.config.manifest_sets import ManifestSet
+    from icefloe.config.settings import Settings
+    from icefloe.model.ids import ManifestId, NodeId
+    from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+    from icefloe.model.node_columns import NodeColumns
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.objects.metadata import MetadataFiles
+    from icefloe.objects.snapshot_chunks import SnapshotChunks
+
+
+class InPlaceWriter:
+    """Writes a manifest of the same arrays as one of the base, if packing would do the same."""
+
+    def __init__(
+        self,
+        files: MetadataFiles,
+        base: Snapshot,
+        chunks: SnapshotChunks,
+        changes: ChangeSet,
+        settings: Settings,
+    ) -> None:
+        """Take what a commit starts from."""
+        self._files = files
+        self._base = base
+        self._chunks = chunks
+        self._changes = changes
+        self._settings = settings
+
+    def write(
+        self, old: ManifestId, edited: Mapping[NodeId, ArrayChunks]
+    ) -> ManifestFileInfo | None:
+        """Write the manifest with other references for some arrays.
+
+        None, and nothing written, if packing might put anything elsewhere. Each of the arrays must
+        have all its references in the manifest, before and after.
+        """
+        target = self._set_of(old)
+        if target is None or not self._files.writes_columns:
+            return None
+        columns = self._base.nodes.columns()
+        rows = columns.refs.users_of(old)
+        if not columns.refs.all_alone(rows):
+            return None
+        manifest = self._chunks.manifest(old)
+        ids = sorted(columns.ids[row * 8 : row * 8 + 8] for row in rows)
+        if b"".join(ids) != manifest.index.arrays.node_ids:
+            return None
+        try:
+            stays = self._stays(target, columns, rows, edited)
+        except InvalidInputError:
+            return None
+        if not stays:
+            return None
+        return self._files.write_arranged(*with_arrays(manifest, edited), target.name)
+
+    def _set_of(self, manifest_id: ManifestId) -> ManifestSet | None:
+        """The manifest set of a manifest, unless the set or the commit is a special case."""
+        if self._changes.deleted or self._changes.places or self._settings.splitting.split_sizes:
+            return None
+        name = next((i.set_name for i in self._base.manifests if i.id == manifest_id), "")
+        found = next((s for s in self._settings.chunk_manifests.sets if s.name == name), None)
+        if found is None or found.cardinality is None:
+            return found
+        present = sum(info.set_name == name for info in self._base.manifests)
+        return found if present <= found.cardinality else None
+
+    def _stays(
+        self,
+        target: ManifestSet,
+        columns: NodeColumns,
+        rows: list[int],
+        edited: Mapping[NodeId, ArrayChunks],
+    ) -> bool:
+        """Whether all arrays belong into the set, whole, and fit into one manifest of it."""
+        config = self._settings.chunk_manifests
+        by_path = any(rule.path not in {None, ".*"} for rule in config.rules)
+        judged: dict[tuple[str, int, int], str] = {}
+        grids: dict[bytes, int | None] = {}
+        total = 0
+        counts = columns.refs.counts_of(rows)
+        for row, base_count in zip(rows, counts, strict=True):
+            node_id = columns.ids[row * 8 : row * 8 + 8]
+            chunks = edited.get(node_id)  # type: ignore[call-overload]
+            count = base_count if chunks is None else len(chunks)
+            path = columns.paths[row]
+            grid = self._grid(columns, row, grids)
+            size = count if grid is None else max(grid, count)
+            if target.splits(count):
+                return False
+            key = (path if by_path or "\n" in path else "", size, count)
+            name = judged.get(key)
+            if name is None:
+                item = Item(None, columns.id_at(row), path, size, count)
+                name = judged[key] = apply_rules(item, config)
+            if name != target.name:
+                return False
+            total += size
+        if target.arrays_per_manifest is not None:
+            return len(rows) <= target.arrays_per_manifest
+        return target.max_manifest_size is None or total <= target.max_manifest_size
+
+    def _grid(self, columns: NodeColumns, row: int, known: dict[bytes, int | None]) -> int | None:
+        """Number of chunks of an array's grid; None if its kind of grid is not known."""
+        node_id = columns.id_at(row)
+        if row in columns.attributes or node_id in self._changes.documents:
+            node = self._changes.by_id(node_id)
+            array = None if node is None else node.array
+            return None if array is None else array.num_chunks
+        document = columns.document_at(row)
+        if document not in known:
+            array = parse_document(document, columns.paths[row])
+            known[document] = None if array is None else array.num_chunks
+        return known[document]

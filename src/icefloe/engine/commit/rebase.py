@@ -1,0 +1,313 @@
+"""Lays changes over what others committed meanwhile, letting a solver decide conflicts."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from icefloe.changes.appends import NotAppendable, move_behind
+from icefloe.changes.change_set import with_document
+from icefloe.changes.conflicts import (
+    ConflictType,
+    Documents,
+    MergedDocument,
+    VersionSelection,
+)
+from icefloe.changes.detection import detect, give_up
+from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
+from icefloe.changes.shared_groups import merged_document, share, share_new_groups
+from icefloe.changes.solvers import AppendSolver, MergeSolver
+from icefloe.engine.commit.write import touched_chunks
+from icefloe.engine.info import Diff
+from icefloe.errors import RebaseFailedError
+from icefloe.model import paths
+from icefloe.objects.snapshot_chunks import SnapshotChunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution
+    from icefloe.changes.detection import Found
+    from icefloe.config.settings import Settings
+    from icefloe.engine.context import Context
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.ids import NodeId
+    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+    from icefloe.session import Session
+
+    MakeSession = Callable[[Context, Snapshot, ChangeSet | None], Session]
+
+_SETTLED_BY_APPENDING = {
+    ConflictType.ZarrMetadataDoubleUpdate,
+    ConflictType.ChunksUpdatedInUpdatedArray,
+}
+
+_TOLD_BY_APPENDING = {*_SETTLED_BY_APPENDING, ConflictType.ChunkDoubleUpdate}
+
+
+class MeetingView(NamedTuple):
+    """Where two sides meet: what both started from, and what others made of it."""
+
+    context: Context
+    base: Snapshot
+    head: Snapshot
+    make_session: MakeSession
+
+
+def rebase_changes(
+    view: MeetingView,
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    base_chunks: SnapshotChunks,
+    solver: ConflictSolver,
+    *,
+    shown: ChangeSet | None = None,
+    advice: str = "",
+) -> None:
+    """Make our changes over the base changes over their head, in place.
+
+    Solvers see as ours what is `shown`, if `ours` is without what they have already; `advice` is
+    what is known already about how to go on with conflicts.
+
+    Raises RebaseFailedError if conflicts are left; then `ours` is of no use any more.
+    """
+    head = view.head.nodes
+    before = ours.copy() if shown is None else shown
+    document_of = view.context.files.documents_of(view.head)
+    share_new_groups(ours, theirs, head, document_of)
+    _give_up_derived(view, ours, theirs, base_chunks)
+    spare_groups(ours, head)
+    touched = touched_chunks(ours, base_chunks)
+    appended: set[NodeId] = set()
+    if isinstance(solver, AppendSolver):
+        try:
+            appended = move_behind(ours, head, theirs.new_arrays, solver.dimension, document_of)
+        except NotAppendable as reason:
+            advice = f"\nthe appends could not be put behind each other: {reason}"
+        touched = touched_chunks(ours, base_chunks) if appended else touched
+    found = [
+        _with_path(item, ours, head)
+        for item in _detect(view, ours, theirs, touched)
+        if not _is_settled(item, appended)
+    ]
+    if found:
+        sides = _Sides(view, before, theirs)
+        _resolve(ours, found, solver, sides, advice or _advice(found, sides, solver))
+    lost = lost_groups(ours, head)
+    ours.rebase(head)
+    make_groups(ours, lost)
+
+
+def _detect(
+    view: MeetingView,
+    ours: ChangeSet,
+    theirs: TransactionLog,
+    touched: Mapping[NodeId, ChunkIndex],
+) -> list[Found]:
+    their_chunks = SnapshotChunks(view.context.files, view.head).some
+    return detect(ours, theirs, view.head.nodes, touched, their_chunks)
+
+
+def _is_settled(item: Found, appended: set[NodeId]) -> bool:
+    """Whether to put our appends behind theirs was all that there was to do."""
+    return (
+        item.node_id in appended
+        and item.conflict.conflict_type in _SETTLED_BY_APPENDING
+        and item.conflict.conflicted_chunks is None
+    )
+
+
+def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
+    """A conflict with the path of its node, also if both sides created that one node.
+
+    As they have it already, it is not among our changes any more.
+    """
+    node = None if item.node_id is None else head.by_id(item.node_id)
+    if node is None or ours.base.by_id(node.id) is not None or node.id in ours.new:
+        return item
+    conflict = msgspec.structs.replace(item.conflict, path=node.path)
+    return msgspec.structs.replace(item, conflict=conflict)
+
+
+def _give_up_derived(
+    view: MeetingView, ours: ChangeSet, theirs: TransactionLog, base_chunks: SnapshotChunks
+) -> None:
+    """Leave to the others what both sides derived from their data, so that nobody must decide."""
+    if ours.get(paths.DERIVED_GROUP) is None:
+        return
+    found = _detect(view, ours, theirs, touched_chunks(ours, base_chunks))
+    for path in {item.conflict.path for item in found}:
+        if paths.is_within(path, paths.DERIVED_GROUP):
+            ours.discard(path)
+
+
+def back_off(settings: Settings, attempt: int) -> None:
+    """Wait a little, longer each time and never in step with other writers."""
+    longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
+    time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
+
+
+class _Sides:
+    """The three versions that meet in a rebase; sessions on them are made when asked for."""
+
+    def __init__(self, view: MeetingView, ours: ChangeSet, theirs: TransactionLog) -> None:
+        self._view = view
+        self.changes = ours
+        self._theirs = theirs
+        self.head = view.head
+
+    @cached_property
+    def base(self) -> Session:
+        return self._view.make_session(self._view.context, self._view.base, None)
+
+    @cached_property
+    def ours(self) -> Session:
+        changes = self.changes.copy()
+        return self._view.make_session(self._view.context, self._view.base, changes)
+
+    @cached_property
+    def theirs(self) -> Session:
+        return self._view.make_session(self._view.context, self.head, None)
+
+    @property
+    def our_changes(self) -> Diff:
+        return self.ours.status()
+
+    @property
+    def their_changes(self) -> Diff:
+        return Diff(self._theirs, self._view.base.nodes, self.head.nodes)
+
+    def created(self, conflict: Conflict) -> tuple[Node | None, Node | None]:
+        """What we and they put at the path of a conflict."""
+        return self.changes.get(conflict.path), self.head.nodes.get(conflict.path)
+
+    def documents(self, conflict: Conflict) -> Documents:
+        if conflict.conflict_type is ConflictType.NewNodeConflictsWithExistingNode:
+            mine, other = self.created(conflict)
+            base = self._view.base
+            return Documents(None, self._document(mine, base), self._document(other, self.head))
+        node = self._view.base.nodes.get(conflict.path) or self.changes.get(conflict.path)
+        if node is None:
+            return Documents(None, None, None)
+        base = self._view.base
+        return Documents(
+            self._document(base.nodes.by_id(node.id), base),
+            self._document(self.changes.by_id(node.id), base),
+            self._document(self.head.nodes.by_id(node.id), self.head),
+        )
+
+    def _document(self, node: Node | None, snapshot: Snapshot) -> bytes | None:
+        return None if node is None else self._view.context.files.document(node, snapshot)
+
+
+def _resolve(
+    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, sides: _Sides, advice: str
+) -> None:
+    """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
+
+    As in the official package, the error then has all conflicts; its text, those that are left.
+    """
+    unsolved = [
+        item.conflict
+        for item in found
+        if not _apply(ours, item, solver.resolve(item.conflict, sides), sides)
+    ]
+    if unsolved:
+        listing = "\n".join(f"  {conflict}" for conflict in unsolved)
+        raise RebaseFailedError(
+            f"the rebase on {sides.head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
+            f"unresolved:\n{listing}{advice}",
+            str(sides.head.id),
+            [item.conflict for item in found],
+        )
+
+
+def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> bool:
+    """Do what a solver chose; says whether that is possible."""
+    kind = item.conflict.conflict_type
+    if isinstance(choice, MergedDocument):
+        if kind is ConflictType.NewNodeConflictsWithExistingNode:
+            return _share_group(ours, item, choice.document, sides)
+        if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
+            return False
+        node = sides.head.nodes.by_id(item.node_id)
+        assert node is not None
+        with_document(node, choice.document)  # raises for what is none of its kind
+        ours.documents[item.node_id] = choice.document
+        return True
+    if choice is VersionSelection.UseTheirs:
+        return give_up(ours, item, sides.head.nodes)
+    return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
+
+
+def _share_group(ours: ChangeSet, item: Found, document: bytes, sides: _Sides) -> bool:
+    """Give a group that both sides created one document; False if one of the two is none."""
+    assert item.node_id is not None
+    mine, other = ours.new.get(item.node_id), sides.head.nodes.get(item.conflict.path)
+    if mine is None or other is None or mine.is_array or other.is_array:
+        return False
+    share(ours, item.node_id, other, document, is_theirs=False)
+    return True
+
+
+def _advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
+    """What to do if both sides did the same: made a group, or arrays longer."""
+    return _group_advice(found, sides, solver) + _append_advice(found, sides)
+
+
+def _group_advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
+    for item in found:
+        if item.conflict.conflict_type is not ConflictType.NewNodeConflictsWithExistingNode:
+            continue
+        mine, other = sides.created(item.conflict)
+        if mine is None or other is None or mine.is_array or other.is_array:
+            continue
+        documents = sides.documents(item.conflict)
+        assert documents.ours is not None
+        assert documents.theirs is not None
+        _, contradictions = merged_document(documents.ours, documents.theirs)
+        if contradictions:
+            shown = "; ".join(map(str, contradictions[:3]))
+            return f"\nboth sides created the group {item.conflict.path} with {shown}"
+        if isinstance(solver, MergeSolver):
+            continue
+        return (
+            f"\nboth sides created the group {item.conflict.path} with different attributes; "
+            "rebase with MergeSolver() to keep those of both"
+        )
+    return ""
+
+
+def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
+    head, ours = sides.head.nodes, sides.changes
+    for item in found:
+        if item.conflict.conflict_type not in _TOLD_BY_APPENDING or item.node_id is None:
+            continue
+        nodes = ours.base.by_id(item.node_id), ours.by_id(item.node_id), head.by_id(item.node_id)
+        arrays = [None if node is None else node.array for node in nodes]
+        before, mine, other = arrays
+        if before is None or mine is None or other is None:
+            continue
+        for axis, (old, new, theirs) in enumerate(
+            zip(before.shape, mine.shape, other.shape, strict=True)
+        ):
+            if new > old and theirs > old:
+                names = before.dimension_names
+                name = None if names is None else names[axis]
+                if name is None:
+                    return (
+                        f"\nboth sides appended to dimension {axis} of {item.conflict.path}; give "
+                        "it a dimension name to let icefloe put one behind the other"
+                    )
+                return (
+                    f"\nboth sides appended along {name!r}; rebase with "
+                    f"AppendSolver({name!r}) to put ours behind theirs"
+                )
+    return ""

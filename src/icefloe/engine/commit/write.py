@@ -1,0 +1,226 @@
+"""Turns the changes of a session into a new snapshot that nobody sees until it is published.
+
+Invariants, cited by tests:
+
+C1  Chunk files, manifests, attribute files and the log are written before the snapshot, and the
+    snapshot before the reference that publishes it. A writer that dies leaves only garbage.
+C2  A manifest that no changed array uses is linked, never rewritten (R0-26, R4-63).
+C3  `written_at` grows along every history; a clock that went back is corrected by a microsecond.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from icefloe.changes.logs import combine
+from icefloe.engine.commit.manifests import ManifestWriter, touched_together
+from icefloe.engine.commit.node_numbers import number_nodes
+from icefloe.engine.history.walk import compared_step
+from icefloe.model.ids import SnapshotId
+from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
+from icefloe.model.record import Record
+from icefloe.model.snapshot import MOVED_CHUNKS, Snapshot, merged_mark
+from icefloe.model.transaction_log import TransactionLog
+from icefloe.objects.attributes import split_document
+from icefloe.objects.snapshot_chunks import SnapshotChunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.config.settings import Settings
+    from icefloe.engine.commit.manifests import WrittenManifests
+    from icefloe.model.chunk_index import ChunkIndex
+    from icefloe.model.ids import ManifestId, NodeId
+    from icefloe.model.manifest import ManifestFileInfo
+    from icefloe.model.snapshot import AttributesFileInfo
+    from icefloe.objects.metadata import MetadataFiles
+
+logger = logging.getLogger(__name__)
+
+
+MAX_HISTORY = 1000
+"""Ancestors that a snapshot in memory remembers; files keep as many as their layout allows."""
+
+
+class CommitMessage(Record, frozen=True):
+    """What the committer says about a commit."""
+
+    message: str
+    metadata: dict[str, Any]
+    started_at: datetime
+
+
+def write_commit(
+    files: MetadataFiles,
+    base: Snapshot,
+    changes: ChangeSet,
+    said: CommitMessage,
+    settings: Settings,
+    *,
+    parent: Snapshot | None = None,
+    replaced: TransactionLog | None = None,
+    are_known: bool = False,
+) -> Snapshot:
+    """Write everything of a commit but its publication; returns the new snapshot.
+
+    An amended commit has the parent of `base`, and takes along the log of what it replaces and
+    what that remembers: see `as_one` for who replaces more than `base`.
+    `are_known` says that new nodes come from another branch, where they have ids already.
+    """
+    parent = parent or base
+    numbered = number_nodes(
+        changes, base, files.format.generation.node_numbering, are_known=are_known
+    )
+    changes = numbered.changes
+    chunks = SnapshotChunks(files, base)
+    written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
+    edits, new_file = _with_attributes(
+        files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
+    )
+    nodes = base.nodes.renamed(written.replaced).spliced(edits)
+    log = changes.log(written.touched)
+    snapshot = Snapshot(
+        id=SnapshotId.random(),
+        parent_id=parent.id,
+        written_at=_after(base.written_at),
+        started_at=said.started_at,
+        message=said.message,
+        metadata={**said.metadata, **numbered.properties},
+        total_parents=parent.total_parents + 1,
+        history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
+        manifests=_listed_manifests(base, nodes, written.infos),
+        attribute_files=_listed_attribute_files(base, nodes, new_file),
+        nodes=nodes,
+        parent_file=parent.own_file,
+    )
+    if replaced is not None:
+        log = combine([replaced, log])
+        snapshot, log = _in_place_of(files, base, parent, snapshot, log)
+    log_file = files.write_transaction_log(snapshot.id, log)
+    return files.write_snapshot(msgspec.structs.replace(snapshot, log_file=log_file))
+
+
+def as_one(commits: Iterator[Snapshot]) -> Snapshot:
+    """The newest of some commits, given newest first, remembering what all of them do.
+
+    As the base of a commit that takes the place of all of them.
+    """
+    newest = next(commits)
+    merged, line = list(newest.merged_ids()), list(newest.merged_line())
+    moved = bool(newest.metadata.get(MOVED_CHUNKS))
+    for commit in commits:
+        merged += commit.merged_ids()
+        line += commit.merged_line()
+        moved |= bool(commit.metadata.get(MOVED_CHUNKS))
+    marks = merged_mark(merged, line) | ({MOVED_CHUNKS: True} if moved else {})
+    return msgspec.structs.replace(newest, metadata={**newest.metadata, **marks})
+
+
+def _in_place_of(
+    files: MetadataFiles, base: Snapshot, parent: Snapshot, snapshot: Snapshot, log: TransactionLog
+) -> tuple[Snapshot, TransactionLog]:
+    """A snapshot that takes the place of `base`, and its log, with what that one remembers.
+
+    Without it, later merges would take for new what was merged before.
+    """
+    marks = merged_mark(base.merged_ids(), base.merged_line())
+    if base.metadata.get(MOVED_CHUNKS):
+        if not log.updated_chunks:
+            marks[MOVED_CHUNKS] = True
+        elif files.format.generation.keeps_logs:
+            # The mark is about all chunks of a commit. Without it, those that moved have changed.
+            chunks = compared_step(files, parent, snapshot).updated_chunks
+            log = combine([log, TransactionLog(updated_chunks=chunks)])
+    return msgspec.structs.replace(snapshot, metadata={**marks, **snapshot.metadata}), log
+
+
+def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, ChunkIndex]:
+    """Which chunks were set or deleted in each array."""
+    touched = {}
+    for node_id in changes.chunks.keys() | changes.linked.keys():
+        edits = changes.chunks.get(node_id)
+        node = changes.base.by_id(node_id) if edits is not None and edits.cleared else None
+        old = None if node is None else chunks.table(node)
+        index = touched_together(edits, changes.linked.get(node_id, ()), old)
+        if index is not None:
+            touched[node_id] = index
+    return touched
+
+
+def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, Node | None]:
+    """What is now at the paths where something changed, with the manifests just written."""
+    edited = changes.edited_nodes()
+    for path, node in edited.items():
+        if node is not None and any(ref.manifest_id in written.replaced for ref in node.manifests):
+            edited[path] = node.evolve(manifests=_renamed(node.manifests, written.replaced))
+    for node_id, manifests in written.refs.items():
+        node = changes.by_id(node_id)
+        if node is not None:
+            edited[node.path] = node.evolve(manifests=manifests)
+    return edited
+
+
+def _renamed(
+    refs: tuple[ManifestRef, ...], replaced: Mapping[ManifestId, ManifestId]
+) -> tuple[ManifestRef, ...]:
+    return tuple(
+        ManifestRef(replaced.get(ref.manifest_id, ref.manifest_id), ref.extents, ref.num_refs)
+        for ref in refs
+    )
+
+
+def _with_attributes(
+    files: MetadataFiles, edited: dict[str, Node | None], threshold: int
+) -> tuple[dict[str, Node | None], AttributesFileInfo | None]:
+    """Move attributes that are too large for the snapshot to an attribute file (R1-06, H-07)."""
+    rows: list[bytes] = []
+    spilled: list[tuple[Node, bytes, int]] = []
+    for node in edited.values():
+        if node is None or node.attributes is not None:
+            continue
+        parts = split_document(node.document, threshold)
+        if parts is not None:
+            rest, attributes, position = parts
+            spilled.append((node, rest, position))
+            rows.append(attributes)
+    if not rows:
+        return edited, None
+    file = files.write_attributes(rows)
+    moved = {
+        node.path: node.evolve(document=rest, attributes=AttributesRef(file.id, row, position))
+        for row, (node, rest, position) in enumerate(spilled)
+    }
+    return {**edited, **moved}, file
+
+
+def _listed_attribute_files(
+    base: Snapshot, nodes: NodeTable, new: AttributesFileInfo | None
+) -> tuple[AttributesFileInfo, ...]:
+    """Every attribute file that some node points to (R1-30)."""
+    used = {ref.file for ref in nodes.columns().attributes.values()}
+    known = base.attribute_files if new is None else (*base.attribute_files, new)
+    return tuple([info for info in known if info.id in used])
+
+
+def _listed_manifests(
+    base: Snapshot, nodes: NodeTable, written: list[ManifestFileInfo]
+) -> tuple[ManifestFileInfo, ...]:
+    """Every manifest that some node points to (R1-29), sorted by id."""
+    used = nodes.columns().refs.used_manifests()
+    listed = [info for info in (*base.manifests, *written) if info.id in used]
+    return tuple(sorted(listed, key=lambda info: info.id))
+
+
+def _after(earlier: datetime) -> datetime:
+    """Now, or just after the parent if the clock says that it is later than now (C3, H-28)."""
+    now = datetime.now(UTC)
+    if now > earlier:
+        return now
+    if earlier - now > timedelta(minutes=5):
+        logger.warning("the clock is %s behind the time of the parent snapshot", earlier - now)
+    return earlier + timedelta(microseconds=1)

@@ -1,0 +1,127 @@
+"""What a repository and its sessions share: storage, format, settings, files and history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icefloe.config.settings import Settings
+from icefloe.engine.history.walk import History
+from icefloe.formats.registry import format_for
+from icefloe.model.record import Record
+from icefloe.objects.bulk_reads import ReadLimits
+from icefloe.objects.chunks import ChunkFiles, ChunkSettings, WriteLimits
+from icefloe.objects.foreign import VirtualChunkResolver
+from icefloe.objects.metadata import MetadataFiles
+from icefloe.objects.shared_caches import CacheBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icefloe.config.repository import RepositoryConfig
+    from icefloe.formats.registry import Discovery, Format
+    from icefloe.storage.port import Storage
+
+_BYTES_PER_NODE = 600
+_BYTES_PER_REF = 33
+_CHUNKS_AT_A_TIME = 16
+
+
+class VirtualAccess(Record, frozen=True):
+    """What whoever opened a repository allows it to read outside of itself."""
+
+    authorizations: dict[str, Any]
+    """Credentials, or None, by URL prefix of a virtual chunk container."""
+    confirmed_prefixes: frozenset[str] = frozenset()
+    """Containers that the opener gave. The repository's own may not choose the server that the
+    opener's credentials are sent to."""
+
+    @classmethod
+    def given(
+        cls, authorizations: Mapping[str, Any] | None, config: RepositoryConfig | None
+    ) -> VirtualAccess:
+        """What the arguments of an opener allow."""
+        containers = None if config is None else config.virtual_chunk_containers
+        return cls(dict(authorizations or {}), frozenset(containers or ()))
+
+
+class Context:
+    """The parts of an open repository; its caches are those of the process."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        fmt: Format,
+        config: RepositoryConfig,
+        access: VirtualAccess,
+        found: Discovery | None = None,
+    ) -> None:
+        """Put the layers together; `found` is what was read of the repository already."""
+        self.config = config.copy()  # what callers do to theirs later is not ours
+        self.settings = Settings.from_config(config)
+        self.format = fmt = fmt.at_level(self.settings.compression_level)
+        wanted = self.settings.storage
+        self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
+        self.access = access
+        if found is not None and wanted is None:
+            self.refs = found.refs
+        else:
+            self.refs = fmt.make_refs(storage, None if found is None else found.tip)
+        self.virtual = VirtualChunkResolver(
+            self.settings.virtual_chunk_containers,
+            access.authorizations,
+            confirmed_prefixes=access.confirmed_prefixes,
+        )
+        at_once = (
+            self.settings.manifest_fetches_during_commit,
+            self.settings.max_concurrent_requests,
+        )
+        self.files = MetadataFiles(
+            storage,
+            fmt,
+            self._budget(),
+            min(at_once),
+            verify=self.settings.verify_chunks,
+            listed=self.refs.snapshot_files,
+        )
+        self.refs.remember(self.files.known_file)
+        self.refs.inform(fmt.codec)
+        if found is not None and found.tip.snapshot_id is not None:
+            self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
+        self.chunk_files = ChunkFiles(
+            storage,
+            fmt.layout,
+            self.virtual,
+            ChunkSettings(
+                self.settings.inline_chunk_threshold_bytes,
+                self.settings.packed_chunk_threshold_bytes,
+                self.settings.pack_bytes,
+            ),
+            WriteLimits(min(self.settings.max_concurrent_requests, _CHUNKS_AT_A_TIME)),
+            self.files.chunk_cache(),
+        )
+        self.read_limits = ReadLimits(
+            self.settings.read_gap_bytes,
+            self.settings.read_request_bytes,
+            self.settings.read_concurrency,
+            self.settings.read_buffered_bytes,
+        )
+        self.history = History(self.files, self.refs)
+
+    def _budget(self) -> CacheBudget:
+        return CacheBudget(
+            snapshots=self.settings.cached_snapshot_nodes * _BYTES_PER_NODE,
+            manifests=self.settings.cached_chunk_refs * _BYTES_PER_REF,
+            attributes=max(self.settings.cached_attribute_bytes, 16 * 1024 * 1024),
+            log_changes=self.settings.cached_transaction_changes,
+            chunks=self.settings.cached_chunk_bytes,
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        name, version = self.format.name, self.format.spec_version
+        return _restore, (self.storage, name, version, self.config, self.access)
+
+
+def _restore(
+    storage: Storage, name: str, version: int, config: RepositoryConfig, access: VirtualAccess
+) -> Context:
+    return Context(storage, format_for(name, version), config, access)

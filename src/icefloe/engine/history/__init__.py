@@ -1,0 +1,1 @@
+"""Walk, compare and merge histories."""

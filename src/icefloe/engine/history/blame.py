@@ -1,0 +1,102 @@
+"""Which commit last wrote each chunk of an array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.model import paths
+from icefloe.objects.snapshot_chunks import SnapshotChunks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icefloe.engine.history.walk import History
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import SnapshotStub
+
+
+class Blame:
+    """The chunks of an array and the snapshots that wrote them, as columns."""
+
+    def __init__(
+        self,
+        path: str,
+        coords: npt.NDArray[np.uint64],
+        writers: npt.NDArray[np.int64],
+        snapshots: list[SnapshotStub],
+    ) -> None:
+        """Take one row per chunk: its coordinates and the number of its snapshot."""
+        self.path = path
+        self.coords = coords
+        """Coordinates (n, rank) of all initialised chunks."""
+        self.writers = writers
+        """For each chunk the number of its snapshot in `snapshots`; -1 if history is cut."""
+        self.snapshots = snapshots
+        """The snapshots that wrote chunks which are still there, newest first."""
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def snapshot_id(self, *coords: int) -> str | None:
+        """Id of the snapshot that last wrote one chunk; None if it is not initialised."""
+        rank = self.coords.shape[1]
+        if len(coords) != rank or not all(map(_is_coordinate, coords)):
+            raise InvalidInputError(
+                f"a chunk of {self.path} has {rank} coordinates, integers from 0 on; found {coords}"
+            )
+        rows = np.flatnonzero((self.coords == np.array(coords, dtype=np.uint64)).all(axis=1))
+        if len(rows) == 0 or self.writers[rows[0]] < 0:
+            return None
+        return str(self.snapshots[self.writers[rows[0]]].id)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.path}: {len(self)} chunks"]
+        counts = np.bincount(self.writers[self.writers >= 0], minlength=len(self.snapshots))
+        for stub, count in zip(self.snapshots, counts.tolist(), strict=True):
+            when = stub.written_at.isoformat(sep=" ", timespec="seconds")
+            title = stub.message.splitlines()[0] if stub.message else ""
+            lines.append(f"  {count:>8}  {stub.id}  {when}  {title}")
+        unknown = int((self.writers < 0).sum())
+        if unknown:
+            lines.append(f"  {unknown:>8}  written before the history begins")
+        return "\n".join(lines)
+
+
+def _is_coordinate(value: object) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and 0 <= value < 2**64  # type: ignore[operator]
+
+
+def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
+    """Find who wrote the chunks of an array, reading logs from the newest back until all are."""
+    path = paths.canonical(path)
+    snapshot = history.files.read_snapshot(snapshot_id)
+    node = snapshot.nodes.get(path)
+    if node is None or node.array is None:
+        raise NodeNotFoundError(f"node not found: there is no array {path}", path)
+    table = SnapshotChunks(history.files, snapshot).table(node) if node.manifests else None
+    if table is None:
+        empty = np.empty((0, node.array.rank), dtype=np.uint64)
+        return Blame(path, empty, np.empty(0, dtype=np.int64), [])
+    coords = table.index.coords()
+    writers = np.full(len(coords), -1, dtype=np.int64)
+    writing: list[SnapshotStub] = []
+    unknown = np.arange(len(coords))
+    for stub in history.stubs(snapshot_id):
+        if len(unknown) == 0:
+            break
+        log = history.known_log(stub.id)
+        if log is None:
+            break  # what came before was collected: nobody knows what is of this commit
+        index = log.updated_chunks.get(node.id)
+        if index is None:
+            continue
+        wrote = index.find_many(coords[unknown]) >= 0
+        if wrote.any():
+            writers[unknown[wrote]] = len(writing)
+            writing.append(stub)
+            unknown = unknown[~wrote]
+    return Blame(path, coords, writers, writing)

@@ -1,0 +1,119 @@
+"""The beginning of a repository: its place, its configuration and its first snapshot."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from icefloe.config.files import from_json, from_yaml, to_json
+from icefloe.config.repository import RepositoryConfig
+from icefloe.errors import AlreadyExistsError
+from icefloe.formats.registry import detect
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.model.nodes import NodeTable
+from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
+from icefloe.storage.presence import is_there
+from icefloe.storage.probe import PROBE_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.engine.context import Context
+    from icefloe.formats.port import Layout
+    from icefloe.formats.registry import Format
+    from icefloe.storage.port import Storage
+
+ABANDONED_AFTER = timedelta(seconds=30)
+"""A first snapshot without a branch that is older than this was left by a client that died."""
+
+
+def is_being_created(storage: Storage, layout: Layout) -> bool:
+    """Whether a client has begun to create a repository and not published it yet."""
+    return is_there(storage, layout.snapshot(FIRST_SNAPSHOT_ID))
+
+
+def waits_for_creator() -> Iterator[float]:
+    """Seconds to sleep, growing, for who waits until another client has created a repository."""
+    pause = 0.005
+    deadline = time.monotonic() + 2 * ABANDONED_AFTER.total_seconds()
+    while time.monotonic() < deadline:
+        yield random.uniform(0, pause)
+        pause = min(2 * pause, 1.0)
+
+
+def write_first_snapshot(context: Context) -> SnapshotId:
+    """Write the first snapshot; of several clients that create a repository, one passes here.
+
+    The snapshot has a well-known id and holds random bytes, so that creating the file decides who
+    it is: the clients' branch files would be equal and could not.
+    """
+    now = datetime.now(UTC)
+    snapshot = Snapshot(
+        id=FIRST_SNAPSHOT_ID,
+        parent_id=None,
+        written_at=now,
+        started_at=now,
+        message=FIRST_MESSAGE,
+        metadata={"__root": True, f"{INTERNAL_PREFIX}nonce": os.urandom(12).hex()},
+        total_parents=0,
+        history=(),
+        manifests=(),
+        attribute_files=(),
+        nodes=NodeTable.of([]),
+    )
+    try:
+        context.files.create_snapshot(snapshot)
+    except AlreadyExistsError:
+        key = context.format.layout.snapshot(snapshot.id)
+        age = datetime.now(UTC) - context.storage.head(key).last_modified
+        if age < ABANDONED_AFTER:
+            raise AlreadyExistsError(
+                f"another client is creating a repository at {context.storage.location}; "
+                "open it, or try again in a minute"
+            ) from None
+    return FIRST_SNAPSHOT_ID
+
+
+def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
+    """Raise AlreadyExistsError if there is a repository, or anything that is not its beginning."""
+    if detect(storage) is not None:
+        raise AlreadyExistsError(
+            f"a repository exists already at {storage.location}: repositories can only be created "
+            "in clean prefixes; open it with Repository.open"
+        )
+    if not check_clean_root:
+        return
+    started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
+    configs = fmt.make_config_files(storage)
+    for info in storage.list():
+        # What a client leaves that died while it created a repository is no obstacle.
+        left = info.key == started or configs.owns(info.key)
+        if not left and not info.key.startswith(f"{PROBE_FOLDER}/"):
+            raise AlreadyExistsError(
+                f"repositories can only be created in clean prefixes: {storage.location} has "
+                f"{info.key!r}; choose an empty place"
+            )
+
+
+def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
+    """Keep the configuration, if any, also in place of one that a client left which died."""
+    files = fmt.make_config_files(storage)
+    left = files.read()
+    if config is None and left is None:
+        return
+    data = to_json(config or RepositoryConfig.default())
+    if left is None or left[1] != data:
+        files.write(None if left is None else left[0], data)
+
+
+def read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
+    """The configuration that is kept with a repository."""
+    files = fmt.make_config_files(storage)
+    kept = files.read()
+    if kept is not None:
+        return from_json(kept[1], key=files.key(kept[0]))
+    legacy = files.read_legacy()
+    return None if legacy is None else from_yaml(legacy, key="config.yaml")

@@ -1,0 +1,1 @@
+"""What keeps objects alive and what deletes them: leases, expiry, garbage collection."""

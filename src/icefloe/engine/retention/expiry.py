@@ -1,0 +1,320 @@
+"""Expires snapshots: cuts the history behind the oldest ones that are kept.
+
+Nothing is deleted or altered: expired snapshots can be read until they are collected. How a cut is
+recorded is told in engine/history/expired_parents.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.engine.history.expired_parents import Cuts, SeenCuts
+from icefloe.engine.history.walk import History
+from icefloe.engine.retention.branch_moves import moved_from
+from icefloe.engine.retention.cutoff import as_moment
+from icefloe.errors import (
+    ConflictError,
+    InvalidInputError,
+    InvalidTypeError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.model.ids import SnapshotId
+from icefloe.model.record import Record
+from icefloe.storage.clock import storage_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icefloe.engine.context import Context
+    from icefloe.model.snapshot import SnapshotStub
+
+logger = logging.getLogger(__name__)
+
+MAIN = "main"
+_PATTERN_CHARACTERS = set("*?[")
+
+
+class ExpirationPolicy(Record, frozen=True):
+    """What of a history is kept: what is not old, and the newest snapshots whatever their age."""
+
+    older_than: datetime | timedelta | None = None
+    """Snapshots written before this moment, or longer ago, expire; None expires none by age alone,
+    unless `keep_last` is given."""
+    keep_last: int | None = None
+    """So many of the newest snapshots stay."""
+
+    def check(self) -> None:
+        """Raise InvalidInputError unless it says something that can be done."""
+        if self.keep_last is not None and not isinstance(self.keep_last, int):
+            raise InvalidTypeError(f"keep_last is an integer, found {self.keep_last!r}")
+        if self.keep_last is not None and self.keep_last < 1:
+            raise InvalidInputError(f"keep_last is 1 or more, found {self.keep_last}")
+
+
+Policies = Mapping[str, ExpirationPolicy | None]
+"""Policies by name of a branch or tag, or by pattern such as `release-*`; None keeps all."""
+
+
+class ExpiryPlan(Record, frozen=True):
+    """What expiry does, or would do."""
+
+    expired: frozenset[SnapshotId]
+    cuts: dict[SnapshotId, SnapshotId]
+    """Snapshots behind which the history is to be cut, and the first snapshot of it."""
+    branches: tuple[str, ...]
+    """Branches that are to be deleted."""
+
+
+class _Rule(Record, frozen=True):
+    """A policy with its moment by the storage's clock."""
+
+    older_than: datetime | None
+    keep_last: int
+
+    def keeps(self, place: int, written_at: datetime) -> bool:
+        if place < self.keep_last:
+            return True
+        return self.older_than is not None and written_at >= self.older_than
+
+
+class _Entry(Record, frozen=True):
+    parent: SnapshotId | None
+    written_at: datetime
+
+
+def expire(
+    context: Context,
+    default: ExpirationPolicy,
+    *,
+    branches: Policies,
+    tags: Policies,
+    delete_branches: bool,
+    dry_run: bool,
+) -> ExpiryPlan:
+    """Cut histories as policies say; returns what was done."""
+    if not context.storage.capabilities.can_list:
+        raise StorageError(f"{context.storage.location} cannot list objects, so nothing expires")
+    default.check()
+    _check_policies(branches, "branches", context.refs.branches)
+    _check_policies(tags, "tags", context.refs.tags)
+    plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
+    return plan if dry_run else _carry_out(context, plan)
+
+
+def _check_policies(
+    policies: Mapping[Any, object], what: str, names: Callable[[], set[str]]
+) -> None:
+    """Refuse what is no policy, and names that nothing has: they protect nothing."""
+    if not isinstance(policies, Mapping):
+        raise InvalidTypeError(f"{what} gives policies by name, found {policies!r}")
+    for name, policy in policies.items():
+        if not isinstance(name, str) or not isinstance(policy, ExpirationPolicy | None):
+            raise InvalidTypeError(
+                f"{what} gives by name or pattern an ExpirationPolicy, or None to keep all; found "
+                f"{name!r}: {policy!r}"
+            )
+        if policy is not None:
+            policy.check()
+    exact = [name for name in policies if not _PATTERN_CHARACTERS & set(name)]
+    there = names() if exact else set()
+    for name in exact:
+        if name not in there:
+            raise RefNotFoundError(
+                f"ref not found `{name}`: a policy is for one of the {what} that there are "
+                f"({', '.join(sorted(there)) or 'none'}), or for a pattern such as `{name}*`",
+                name,
+            )
+
+
+def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:
+    """Do what is planned; returns what was done: branches that moved meanwhile stay."""
+    cuts = Cuts(context.storage)
+    for snapshot_id, root in plan.cuts.items():
+        cuts.add(snapshot_id, root)
+    kept = [branch for branch in plan.branches if not _is_deleted(context, branch, plan.expired)]
+    shown: set[SnapshotId] = set()
+    for branch in kept:
+        logger.info("branch %r moved and is not deleted", branch)
+        tip = context.refs.tip(branch)
+        if tip is not None and tip.snapshot_id is not None:
+            shown.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
+    logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
+    return ExpiryPlan(
+        plan.expired - shown,
+        plan.cuts,
+        tuple(branch for branch in plan.branches if branch not in kept),
+    )
+
+
+def _is_deleted(context: Context, branch: str, expired: frozenset[SnapshotId]) -> bool:
+    """Delete a branch that stands at a snapshot which has expired; False if it does not."""
+    refs = context.refs
+    tip = refs.tip(branch)
+    if tip is None or tip.snapshot_id not in expired:
+        return False
+    try:
+        moved_from(refs, tip, lambda place: refs.advance(place, None))
+    except ConflictError:
+        return False
+    return True
+
+
+class _Ref(NamedTuple):
+    """A branch or tag, and what holds for its history."""
+
+    name: str
+    kind: str
+    tip: SnapshotId
+    rule: _Rule | None
+
+
+class _Planner:
+    def __init__(
+        self,
+        context: Context,
+        default: ExpirationPolicy,
+        branches: Policies,
+        tags: Policies,
+        *,
+        delete_branches: bool,
+    ) -> None:
+        self._context = context
+        self._now = storage_now(context.storage)
+        self._default = self._rule(default)
+        self._branches = self._rules(branches)
+        self._tags = self._rules(tags)
+        self._delete_branches = delete_branches
+        self._history = History(context.files, context.refs, SeenCuts(context.storage))
+        self._entries: dict[SnapshotId, _Entry] = {}
+        self._kept: set[SnapshotId] = set()
+        """What some rule keeps."""
+        self._linked: set[SnapshotId] = set()
+        """What is kept by a history that also keeps the parent: no cut may be behind it."""
+
+    def plan(self) -> ExpiryPlan:
+        refs = list(self._refs())
+        for ref in refs:
+            self._remember(ref.tip)
+        dead = [ref for ref in refs if self._is_dead(ref)]
+        lasts = {ref: self._keep(ref) for ref in refs if ref not in dead}
+        released: set[SnapshotId] = set()
+        old_tips: set[SnapshotId] = set()
+        cuts: dict[SnapshotId, SnapshotId] = {}
+        for ref, last in lasts.items():
+            after = self._entries[last].parent
+            if after is None or self._entries[after].parent is None:
+                continue
+            released.update(self._from(after, released))
+            if not self._keeps_tip(ref):
+                old_tips.add(ref.tip)
+            if last not in self._linked:
+                cuts[last] = self._root(last)
+        for ref in dead:
+            released.update(self._from(ref.tip, released))
+        expired = frozenset((released - self._kept) | old_tips)
+        return ExpiryPlan(expired, cuts, tuple(sorted(ref.name for ref in dead)))
+
+    # --- references and their rules
+
+    def _refs(self) -> Iterator[_Ref]:
+        refs = self._context.refs.view()
+        for name in sorted(refs.branches()):
+            tip = refs.tip(name)
+            if tip is not None and tip.snapshot_id is not None:
+                yield _Ref(name, "branch", tip.snapshot_id, self._rule_of(name, self._branches))
+        for name in sorted(refs.tags()):
+            target = refs.tag(name)
+            if target is not None:
+                yield _Ref(name, "tag", target, self._rule_of(name, self._tags))
+
+    def _rule(self, policy: ExpirationPolicy) -> _Rule:
+        moment = policy.older_than
+        if moment is None:
+            keeps_all = policy.keep_last is None
+            older_than = datetime.min.replace(tzinfo=UTC) if keeps_all else None
+        else:
+            older_than = as_moment(moment, self._now, "older_than")
+        return _Rule(older_than, policy.keep_last or 0)
+
+    def _rules(self, policies: Policies) -> dict[str, _Rule | None]:
+        return {
+            name: None if policy is None else self._rule(policy)
+            for name, policy in policies.items()
+        }
+
+    def _rule_of(self, name: str, rules: Mapping[str, _Rule | None]) -> _Rule | None:
+        if name in rules:
+            return rules[name]
+        for pattern, rule in rules.items():
+            if fnmatchcase(name, pattern):
+                return rule
+        return self._default
+
+    def _is_dead(self, ref: _Ref) -> bool:
+        if not self._delete_branches or ref.kind != "branch" or ref.name == MAIN:
+            return False
+        return self._entries[ref.tip].parent is not None and not self._keeps_tip(ref)
+
+    def _keeps_tip(self, ref: _Ref) -> bool:
+        return ref.rule is None or ref.rule.keeps(0, self._entries[ref.tip].written_at)
+
+    # --- histories
+
+    def _remember(self, tip: SnapshotId) -> None:
+        """Learn the ancestors of a snapshot, as far as they are not known yet."""
+        child: SnapshotStub | None = None
+        for stub in self._history.stubs(tip):
+            if child is not None:
+                self._entries[child.id] = _Entry(stub.id, child.written_at)
+            if stub.id in self._entries:
+                return
+            child = stub
+        if child is not None:
+            self._entries[child.id] = _Entry(None, child.written_at)
+
+    def _keep(self, ref: _Ref) -> SnapshotId:
+        """Note what a rule keeps of a history, from the tip on; returns the last of it."""
+        last, place = ref.tip, 0
+        if self._keeps_tip(ref):
+            self._kept.add(ref.tip)
+        while True:
+            parent = self._entries[last].parent
+            place += 1
+            if parent is None:
+                return last
+            written_at = self._entries[parent].written_at
+            if ref.rule is not None and not ref.rule.keeps(place, written_at):
+                return last
+            self._kept.add(parent)
+            self._linked.add(last)
+            last = parent
+
+    def _from(self, snapshot_id: SnapshotId, seen: set[SnapshotId]) -> Iterator[SnapshotId]:
+        """A snapshot and its ancestors but the first one, as far as they were not seen."""
+        found = []
+        place: SnapshotId | None = snapshot_id
+        while place is not None and place not in seen:
+            parent = self._entries[place].parent
+            if parent is not None:
+                found.append(place)
+            place = parent
+        return iter(found)
+
+    def _root(self, snapshot_id: SnapshotId) -> SnapshotId:
+        """The first snapshot of a history; the given one where the first was never written.
+
+        Repositories of the earliest layouts only remember it.
+        """
+        place = snapshot_id
+        while (parent := self._entries[place].parent) is not None:
+            place = parent
+        try:
+            return self._context.files.read_snapshot(place).id
+        except SnapshotNotFoundError:
+            return snapshot_id

@@ -1,0 +1,298 @@
+"""Leases: small objects that say what somebody still needs, so that it is not collected.
+
+A lease protects every object that is younger than its beginning, and the snapshots that it names
+with all they refer to. It holds as long as it is renewed, by the storage's clock: each renewal is
+a new object, and the one before it is deleted after that. Whoever finds that its last one is gone
+knows that the lease was broken: see `Lease.renew` and `LeaseFiles.break_lapsed`, which each write
+before they read, so that at least one of the two notices the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from icefloe.engine.retention.background import keep_calling
+from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.model.ids import SnapshotId
+from icefloe.model.record import Record
+from icefloe.storage.presence import is_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from icefloe.storage.port import ObjectInfo, Storage
+
+logger = logging.getLogger(__name__)
+
+LEASES_FOLDER = "maintenance/leases"
+DEFAULT_LIFETIME = timedelta(hours=1)
+_MARGIN_SECONDS = 60.0
+"""What a lease reaches back further than it must: for clocks of whole seconds and slow requests."""
+_RENEWALS_PER_LIFETIME = 4
+_MAX_WRITES = 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALWAYS = timedelta(days=100 * 365)
+"""Older than any object."""
+
+
+def seconds_awake_or_asleep() -> float:
+    """Seconds that pass also while the machine sleeps, where the system can tell."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def default_holder() -> str:
+    """Who this process is, for people who look at leases and at the log of operations."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class _LeaseFile(msgspec.Struct):
+    holder: str
+    snapshots: list[str]
+    covers_seconds: float | None
+    """How far before its own writing the lease begins; None if it is about snapshots alone."""
+    lifetime_seconds: float
+    begins_seconds: float | None = None
+    """When it begins by the storage's clock, in seconds since 1970, once that is known."""
+
+
+_decoder = msgspec.json.Decoder(_LeaseFile)
+
+
+class FoundLease(Record, frozen=True):
+    """A lease as it was found in a storage."""
+
+    id: str
+    holder: str
+    begins: datetime | None
+    """Objects that were written from here on are protected; None if only snapshots are."""
+    ends: datetime
+    """When it lapses unless it is renewed."""
+    snapshots: tuple[SnapshotId, ...]
+    keys: tuple[str, ...]
+
+
+def _beginning(body: _LeaseFile, written: datetime) -> datetime | None:
+    if body.covers_seconds is None:
+        return None
+    if body.begins_seconds is not None:
+        return _EPOCH + timedelta(seconds=body.begins_seconds)
+    return written - timedelta(seconds=body.covers_seconds)
+
+
+class LeaseFiles:
+    """The leases of a repository in a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take where the repository is."""
+        self._storage = storage
+
+    def find(self) -> list[FoundLease]:
+        """All leases, also those that have lapsed."""
+        prefix = f"{LEASES_FOLDER}/"
+        found: dict[str, list[ObjectInfo]] = {}
+        for info in self._storage.list(prefix):
+            found.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
+        leases = [self._find(lease_id, infos) for lease_id, infos in found.items()]
+        return [lease for lease in leases if lease is not None]
+
+    def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease | None:
+        """The lease of some files; None if it was released meanwhile."""
+        while infos:
+            try:
+                return self._read(lease_id, infos)
+            except ObjectNotFoundError:
+                # Renewed meanwhile, or released: then nothing is left.
+                infos = list(self._storage.list(f"{LEASES_FOLDER}/{lease_id}/"))
+        return None
+
+    def _read(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease:
+        newest = infos[-1]  # names are numbers of equal length, listed in order
+        written = newest.last_modified.astimezone(UTC)
+        data = self._storage.get(newest.key)
+        try:
+            body = _decoder.decode(data)
+            snapshots = tuple(SnapshotId.from_text(text) for text in body.snapshots)
+            begins = _beginning(body, written)
+            ends = written + timedelta(seconds=body.lifetime_seconds)
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError, OverflowError):
+            # Nobody knows what it protects: all that there is, for as long as leases hold.
+            logger.warning("lease %s is damaged", newest.key)
+            body = _LeaseFile("unknown", [], 0, DEFAULT_LIFETIME.total_seconds())
+            snapshots, begins = (), datetime.min.replace(tzinfo=UTC)
+            ends = written + DEFAULT_LIFETIME
+        keys = tuple(info.key for info in infos)
+        return FoundLease(lease_id, body.holder, begins, ends, snapshots, keys)
+
+    def active(self, now: datetime) -> list[FoundLease]:
+        """Leases that hold at a moment of the storage's clock."""
+        return [lease for lease in self.find() if lease.ends >= now]
+
+    def break_lapsed(self, now: datetime) -> list[FoundLease]:
+        """Delete leases that have lapsed; returns those that hold after all.
+
+        A holder that renews at the same time either finds its lease broken, or is found here.
+        """
+        lapsed = {lease.id: lease for lease in self.find() if lease.ends < now}
+        if lapsed:
+            self._storage.delete_many([key for lease in lapsed.values() for key in lease.keys])
+            for lease in lapsed.values():
+                logger.warning("lease %s of %s had lapsed", lease.id, lease.holder)
+        return [lease for lease in self.find() if lease.ends >= now or lease.id in lapsed]
+
+
+class Lease:
+    """A claim on what is being written or read; a context manager that renews itself."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        holder: str | None = None,
+        snapshots: Iterable[SnapshotId] = (),
+        lifetime: timedelta = DEFAULT_LIFETIME,
+        since: float | None = None,
+        protects_new: bool = True,
+    ) -> None:
+        """Claim snapshots and, if it protects new objects, what is written from `since` on.
+
+        That is a moment of `seconds_awake_or_asleep`; now, if it is None.
+        """
+        if lifetime < timedelta(minutes=1):
+            raise InvalidInputError(f"a lease holds for a minute or more, found {lifetime}")
+        self.id = str(SnapshotId.random())
+        self.holder = holder or default_holder()
+        self.lifetime = lifetime
+        self.written_at: datetime | None = None
+        """When it was last renewed, by the storage's clock."""
+        self._storage = storage
+        self._snapshots = [str(snapshot_id) for snapshot_id in snapshots]
+        self._since = seconds_awake_or_asleep() if since is None else since
+        self._protects_new = protects_new
+        self._begins: float | None = None
+        self._number = -1
+        self._released = False
+        self._lapsed = False
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<icefloe.Lease {self.id} of {self.holder!r}>"
+
+    def _key(self, number: int) -> str:
+        return f"{LEASES_FOLDER}/{self.id}/{number:08d}.json"
+
+    def take(self) -> None:
+        """Write the lease; it does not renew itself."""
+        with self._lock:
+            self._write()
+
+    def renew(self) -> bool:
+        """Let the lease hold for another lifetime; False if it had lapsed at any time until now.
+
+        What it protected may be gone then; from now on it holds again.
+        """
+        with self._lock:
+            if not self._released:
+                self._renew()
+            return not self._lapsed
+
+    def _renew(self) -> None:
+        before = self.written_at
+        self._write()
+        assert before is not None
+        assert self.written_at is not None
+        previous = self._key(self._number - 1)
+        if not is_there(self._storage, previous):
+            self._lapsed = True  # and was broken
+            return
+        # Nobody broke it, but whoever looked meanwhile did not mind it either.
+        self._lapsed |= self.written_at - before > self.lifetime
+        self._storage.delete_many([previous])
+
+    def _write(self) -> None:
+        for _ in range(_MAX_WRITES):
+            if self._write_once():
+                return
+            self._lapsed = True
+        raise StorageError(
+            f"{self._storage.location} does not keep {self._key(self._number)}, a lease that was "
+            "just written; the machine was paused again and again, or the storage loses objects"
+        )
+
+    def _write_once(self) -> bool:
+        """Write the next file; False if it lapsed and was broken before it was looked at."""
+        covers = None
+        if self._protects_new:
+            covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
+        body = _LeaseFile(
+            self.holder, self._snapshots, covers, self.lifetime.total_seconds(), self._begins
+        )
+        key = self._key(self._number + 1)
+        self._storage.put(key, msgspec.json.encode(body))
+        self._number += 1
+        try:
+            self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
+        except ObjectNotFoundError:
+            return False
+        if covers is not None and self._begins is None:
+            # From now on by the storage's clock alone: ours may stand still.
+            self._begins = (self.written_at - _EPOCH).total_seconds() - covers
+        return True
+
+    def is_broken(self) -> bool:
+        """Whether a collection that began until now does not mind it.
+
+        If not, each that begins later reads the references after this moment.
+        """
+        return not is_there(self._storage, self._key(self._number))
+
+    def release(self) -> None:
+        """Give up the claim. What is left if that fails lapses by itself."""
+        with self._lock:
+            if self._number < 0 or self._released:
+                return
+            self._released = True
+            try:
+                self._storage.delete_many([self._key(self._number)])
+            except IcefloeError as error:
+                logger.warning("lease %s was left behind: %s", self.id, error)
+
+    def renew_later(self) -> None:
+        """Have the lease renewed by a thread, as long as this object lives."""
+        pause = self.lifetime.total_seconds() / _RENEWALS_PER_LIFETIME
+        keep_calling(self._renew_in_time, pause)
+
+    def _renew_in_time(self) -> bool:
+        if self._released:
+            return False
+        if not self.renew():
+            logger.warning("lease %s of %s had lapsed before it was renewed", self.id, self.holder)
+        return True
+
+    def __enter__(self) -> Lease:
+        self.take()
+        self.renew_later()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def lease_on_everything(storage: Storage, holder: str) -> Lease:
+    """A lease under which nothing is collected, however old it is."""
+    since = seconds_awake_or_asleep() - _ALWAYS.total_seconds()
+    return Lease(storage, holder=holder, since=since)

@@ -1,0 +1,137 @@
+"""Looks whether what a session wrote is there and stays, if a collection may have deleted it.
+
+Clocks are not asked: the machine of a writer may have been paused, and its clock with it. Whoever
+finds that its branch was moved by a collection (G7 of `collection.py`), or that its
+lease lapsed, looks here. What the collections that run say is read first: one that is announced
+later moves the branch after that, and the commit finds out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icefloe.engine.retention.announcements import running_collections
+from icefloe.errors import FormatError, ObjectNotFoundError, SessionStateError
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import ChunkFileId
+from icefloe.objects.snapshot_chunks import linked_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.engine.context import Context
+    from icefloe.model.chunk_refs import ChunkRefs
+    from icefloe.model.ids import ManifestId
+    from icefloe.model.nodes import Node
+    from icefloe.storage.port import ObjectInfo, Storage
+
+
+def check_own_files(context: Context, changes: ChangeSet) -> None:
+    """Raise SessionStateError unless the files that uncommitted changes need are there and stay."""
+    cutoff = max(
+        (each.cutoff_seconds for each in running_collections(context.storage)), default=None
+    )
+    manifests = _linked_manifests(context, changes)
+    _raise_of_old(_check(context, manifests, "manifests", cutoff), "manifests")  # read next
+    files = _chunk_files(context, changes)
+    old = _check(context, list(files), "chunk files", cutoff)
+    if old:
+        kept = _of_base(context, changes, {files[key] for key in old})
+        _raise_of_old([key for key in old if files[key] not in kept], "chunk files")
+
+
+def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -> list[str]:
+    """Raise SessionStateError if files are gone; returns those that may be deleted by now."""
+    found = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
+    lost = [key for key, info in zip(keys, found, strict=True) if info is None]
+    if lost:
+        raise SessionStateError(
+            f"{len(lost)} {what} that this session wrote, such as {lost[0]}, were "
+            "collected as garbage: the session was suspended or cut off for longer than its "
+            "lease held, or than garbage is kept; write them again in a new session"
+        )
+    if cutoff is None:
+        return []
+    return [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
+
+
+def _raise_of_old(old: list[str], what: str) -> None:
+    if old:
+        raise SessionStateError(
+            f"{len(old)} {what} that this session wrote, such as {old[0]}, are so old that a "
+            "garbage collection that runs at this moment may delete them; commit again when it "
+            "is over, and take a lease for work that takes long"
+        )
+
+
+def _linked_manifests(context: Context, changes: ChangeSet) -> list[str]:
+    tiles = [tile for each in changes.linked.values() for tile in each]
+    return [context.format.layout.manifest(tile.info.id) for tile in tiles]
+
+
+def _chunk_files(context: Context, changes: ChangeSet) -> dict[str, bytes]:
+    """Ids of the chunk files that changes refer to, by key."""
+    found: set[bytes] = set()
+    for refs in _own_refs(context, changes):
+        found |= _files_of(refs)
+    return {context.format.layout.chunk_file(ChunkFileId(each)): each for each in sorted(found)}
+
+
+def _files_of(refs: ChunkRefs) -> set[bytes]:
+    native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
+    used = refs.files[np.unique(refs.sources[native])]
+    return {ChunkFileId(row.tobytes()) for row in used}
+
+
+def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[bytes]:
+    """Which chunk files the edited arrays have in the base, too: no collection deletes them.
+
+    Chunks that were only moved are among them, and what linked manifests took over.
+    """
+    kept: set[bytes] = set()
+    for node, manifest_id in _base_manifests(changes):
+        if kept >= wanted:
+            break
+        assert node.array is not None
+        try:
+            chunks = context.files.manifest(manifest_id, 0).array(node.id, node.array.rank)
+        except FormatError:
+            break  # the base itself is being collected
+        if chunks is not None:
+            kept |= _files_of(chunks.refs) & wanted
+    return kept
+
+
+def _base_manifests(changes: ChangeSet) -> Iterator[tuple[Node, ManifestId]]:
+    """Manifests of the base in which the references of edited arrays may have been, each once."""
+    for node_id in changes.chunks.keys() | changes.linked.keys():
+        node = changes.base.by_id(node_id)
+        if node is None:
+            continue
+        found = [each for tile in changes.linked.get(node_id, ()) for each in tile.replaced]
+        if node_id in changes.chunks:
+            found += [ref.manifest_id for ref in node.manifests]
+        for manifest_id in dict.fromkeys(found):
+            yield node, manifest_id
+
+
+def _own_refs(context: Context, changes: ChangeSet) -> Iterator[ChunkRefs]:
+    for edits in changes.chunks.values():
+        own = edits.apply(None)
+        if own is not None:
+            yield own.refs
+    for node_id, tiles in changes.linked.items():
+        node = changes.by_id(node_id)
+        if node is not None:
+            for tile in tiles:
+                yield linked_chunks(context.files, node, tile).refs
+
+
+def _info(storage: Storage, key: str) -> ObjectInfo | None:
+    try:
+        return storage.head(key)
+    except ObjectNotFoundError:
+        return None

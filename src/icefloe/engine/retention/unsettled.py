@@ -1,0 +1,69 @@
+"""Remembers the commits of a session whose outcome it never learned, and finds those that landed.
+
+Committing again is safe only then: an attempt is bound to the tip that it was made for. Once the
+branch has another tip, and the attempt is not behind it, it cannot land any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from icefloe.errors import ConflictError, SnapshotNotFoundError
+
+if TYPE_CHECKING:
+    from icefloe.engine.history.walk import History
+    from icefloe.formats.port import BranchTip
+    from icefloe.model.ids import SnapshotId
+
+
+class Unsettled:
+    """Snapshots that a session tried to publish on top, or in place, of the one it is based on."""
+
+    def __init__(self) -> None:
+        """No attempt was made yet."""
+        self._attempts: set[SnapshotId] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._attempts)
+
+    def add(self, snapshot_id: SnapshotId) -> None:
+        """From now on, a snapshot may have been published."""
+        self._attempts.add(snapshot_id)
+
+    def settle(self, snapshot_id: SnapshotId) -> None:
+        """A snapshot was not published, and will not be."""
+        self._attempts.discard(snapshot_id)
+
+    def forget(self) -> None:
+        """None of them matters any more."""
+        self._attempts.clear()
+
+    def refuse_landed(self, history: History, base: SnapshotId, tip: BranchTip | None) -> None:
+        """Raise ConflictError if an attempt is part of the branch, or if that is not to be known.
+
+        `base` is what the session is based on: where it appears without an attempt after it, none
+        has landed.
+        """
+        if not self._attempts or tip is None or tip.snapshot_id in {None, base}:
+            return
+        assert tip.snapshot_id is not None
+        with contextlib.suppress(SnapshotNotFoundError):  # collected after it had expired
+            for stub in history.recorded_stubs(tip.snapshot_id):
+                if stub.id == base:
+                    return
+                if stub.id in self._attempts:
+                    raise ConflictError(
+                        "an earlier commit of this session, whose outcome was unknown, has landed: "
+                        f"snapshot {stub.id} of branch {tip.branch!r} has its changes, which are "
+                        "not applied twice; start a new session, or discard_changes() and rebase",
+                        str(base),
+                        str(tip.snapshot_id),
+                    )
+        raise ConflictError(
+            f"the history of branch {tip.branch!r} no longer tells whether an earlier commit of "
+            "this session, whose outcome is unknown, was part of it; look at the branch, then "
+            "start a new session",
+            str(base),
+            str(tip.snapshot_id),
+        )

@@ -1,5 +1,0 @@
-"""Chunks in files outside of the repository: which may be read, and how."""
-
-from icefloe.files.virtual.resolver import VirtualChunkResolver
-
-__all__ = ["VirtualChunkResolver"]

@@ -1,0 +1,1 @@
+"""Files of other formats as Zarr arrays: parse, plan, place, write."""

@@ -1,0 +1,114 @@
+"""Parses GRIB: edition 2 by gribberish, whose codec decodes each message as a chunk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    array_document,
+    array_of_values,
+)
+from icefloe.ingest.parsers.grib2_sections import check_messages
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icefloe.ingest.authorized import AuthorizedStore
+
+_EDITION_AT = 7
+_TIME_UNITS = "seconds since 1970-01-01"
+
+
+def parse_grib(url: str, store: AuthorizedStore) -> ParsedFile:
+    """Read a whole file: GRIB has no index of its messages."""
+    from gribberish import parse_grib_dataset
+
+    data = store.read(url)
+    edition = data[_EDITION_AT : _EDITION_AT + 1]
+    if edition == b"\x01":
+        from icefloe.ingest.parsers.grib1 import parse_grib1
+
+        return parse_grib1(url, store, data)
+    if edition != b"\x02":
+        found_edition = edition[0] if edition else "?"
+        raise InvalidInputError(
+            f"{url} is GRIB edition {found_edition}; editions 1 and 2 can be referenced"
+        )
+    check_messages(data, url)
+    try:
+        found = parse_grib_dataset(data)
+    # The library panics on what it does not know, and its panics are no Exceptions.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        msg = f"{url} cannot be read as GRIB: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
+    arrays = {name: _coordinate(entry, url) for name, entry in found["coords"].items()}
+    arrays |= {name: _variable(name, entry, url) for name, entry in found["data_vars"].items()}
+    return ParsedFile(url, "grib", store.status(url), arrays, {})
+
+
+def _variable(name: str, entry: dict[str, Any], url: str) -> ParsedArray:
+    shape = tuple(entry["values"]["shape"])
+    ranges = np.array(entry["values"]["offsets"], dtype=np.int64).reshape(-1, 2)
+    outer = _outer_dimensions(shape, len(ranges), name, url)
+    coords = np.zeros((len(ranges), len(shape)), dtype=np.int64)
+    coords[:, :outer] = np.argwhere(np.ones(shape[:outer], dtype=bool)).reshape(-1, outer)
+    document = array_document(
+        shape=shape,
+        dtype=np.dtype(np.float64),
+        chunk_shape=[1] * outer + list(shape[outer:]),
+        dims=entry["dims"],
+        attributes=_attributes(entry["attrs"]),
+        fill_value=np.nan,
+        codecs=[{"name": "gribberish", "configuration": {"var": name}}],
+    )
+    return ParsedArray(document, References.in_one_object(url, coords, ranges[:, 0], ranges[:, 1]))
+
+
+def _outer_dimensions(shape: tuple[int, ...], messages: int, name: str, url: str) -> int:
+    """How many leading dimensions number messages; the others lie inside of each."""
+    outer, count = 0, 1
+    while count < messages and outer < len(shape):
+        count *= shape[outer]
+        outer += 1
+    while outer < len(shape) - 2 and shape[outer] == 1:
+        outer += 1
+    if count != messages:
+        msg = f"{url}: {name} has {messages} messages, which do not fill its shape {shape}"
+        raise InvalidInputError(msg)
+    return outer
+
+
+_NOT_OF_ALL = {
+    "reference_date",
+    "forecast_date",
+    "forecast_end_date",
+    "fixed_surface_value",
+    "proj_params",
+}
+"""Attributes that are those of one message only, or no JSON."""
+
+
+def _attributes(attributes: dict[str, Any]) -> dict[str, Any]:
+    kept = {k: v for k, v in attributes.items() if k not in _NOT_OF_ALL and v != ""}
+    if "unit" in kept:  # others call it units
+        kept["units"] = kept.pop("unit")
+    return kept
+
+
+def _coordinate(entry: dict[str, Any], url: str) -> ParsedArray:
+    values: npt.NDArray[Any] = np.asarray(entry["values"])
+    if values.dtype == object:
+        raise InvalidInputError(f"{url}: a coordinate of the grid cannot be read: {entry['dims']}")
+    attributes = _attributes(entry["attrs"])
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[s]").astype(np.int64)
+        attributes |= {"units": _TIME_UNITS, "calendar": "proleptic_gregorian"}
+    return array_of_values(values, entry["dims"], attributes)

@@ -1,0 +1,174 @@
+"""Parses GRIB 1 by eccodes: each message is a chunk, which our own codec decodes."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.grib_messages import (
+    GribMessage,
+    Grid,
+    attributes_of,
+    grid_of,
+    load_eccodes,
+    messages_of,
+)
+from icefloe.ingest.parsed import (
+    ParsedArray,
+    ParsedFile,
+    References,
+    array_document,
+    array_of_values,
+)
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from icefloe.ingest.authorized import AuthorizedStore
+
+_TIME_UNITS = "seconds since 1970-01-01"
+_STACKED = ("isobaricInhPa", "isobaricInPa", "hybrid", "theta", "potentialVorticity")
+"""Levels that stay a dimension where a file has only one: the others are in other files."""
+
+
+class _Variable(Record, frozen=True, eq=False):
+    name: str
+    messages: list[GribMessage]
+    attributes: dict[str, Any]
+
+
+class _Axis(Record, frozen=True, eq=False):
+    """A dimension that numbers messages."""
+
+    name: str
+    values: npt.NDArray[Any]
+    attributes: dict[str, Any]
+
+
+def parse_grib1(url: str, store: AuthorizedStore, data: bytes) -> ParsedFile:
+    """Find the messages of a file and put them in order: variables, times, levels, members."""
+    variables, grids = _read(url, data)
+    arrays: dict[str, ParsedArray] = {}
+    places: dict[str, tuple[str, ...]] = {}
+    for number, (key, grid) in enumerate(grids.items()):
+        suffix = f"_{number + 1}" if number else ""
+        places[key], coordinates = _grid_arrays(grid, suffix)
+        arrays |= coordinates
+    axes = _axes(variables)
+    for axis in axes.values():
+        arrays[axis.name] = array_of_values(axis.values, (axis.name,), axis.attributes)
+    for variable in variables:
+        key = variable.messages[0].grid
+        arrays[variable.name] = _array(url, variable, axes, places[key], grids[key])
+    return ParsedFile(url, "grib", store.status(url), arrays, {})
+
+
+def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, Grid]]:
+    eccodes = load_eccodes()
+    groups: dict[tuple[str, ...], _Variable] = {}
+    grids: dict[str, Grid] = {}
+    with tempfile.TemporaryFile() as file:  # the library walks through files only
+        file.write(data)
+        file.seek(0)
+        try:
+            for message, handle in messages_of(file):
+                key = (message.name, message.level_type, message.step_type, message.grid)
+                if key not in groups:
+                    groups[key] = _Variable(message.name, [], attributes_of(handle))
+                groups[key].messages.append(message)
+                if message.grid not in grids:
+                    bounds = slice(message.offset, message.offset + message.length)
+                    grids[message.grid] = grid_of(data[bounds])
+        except eccodes.CodesInternalError as error:
+            raise InvalidInputError(f"{url} cannot be read as GRIB: {error}") from error
+    if not groups:
+        raise InvalidInputError(f"{url} has no complete GRIB message")
+    return _with_names_of_their_own(groups), grids
+
+
+def _with_names_of_their_own(groups: dict[tuple[str, ...], _Variable]) -> list[_Variable]:
+    """Variables that share a name are told apart by kind of level, kind of step, number."""
+    found: dict[str, _Variable] = {}
+    for (name, level_type, step_type, _), variable in groups.items():
+        candidates = [name, f"{name}_{level_type}", f"{name}_{level_type}_{step_type}"]
+        candidates += [f"{candidates[-1]}_{number}" for number in range(2, len(groups) + 2)]
+        chosen = next(candidate for candidate in candidates if candidate not in found)
+        found[chosen] = _Variable(chosen, variable.messages, variable.attributes)
+    return list(found.values())
+
+
+def _grid_arrays(grid: Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, ParsedArray]]:
+    """Names of a grid's dimensions, and the arrays that say where its points are."""
+    north = {"units": "degrees_north", "standard_name": "latitude"}
+    east = {"units": "degrees_east", "standard_name": "longitude"}
+    latitude, longitude = f"latitude{suffix}", f"longitude{suffix}"
+    if grid.is_regular:
+        return (latitude, longitude), {
+            latitude: array_of_values(grid.latitudes[:, 0], (latitude,), north),
+            longitude: array_of_values(grid.longitudes[0], (longitude,), east),
+        }
+    dims = (f"y{suffix}", f"x{suffix}") if len(grid.shape) == 2 else (f"point{suffix}",)
+    return dims, {
+        latitude: array_of_values(grid.latitudes, dims, north),
+        longitude: array_of_values(grid.longitudes, dims, east),
+    }
+
+
+def _axes(variables: list[_Variable]) -> dict[str, _Axis]:
+    """Dimensions that number messages, by what they number; all variables share them."""
+    every = [message for variable in variables for message in variable.messages]
+    times = np.unique([message.time for message in every]).astype(np.int64)
+    calendar = {"units": _TIME_UNITS, "calendar": "proleptic_gregorian", "standard_name": "time"}
+    found = {"time": _Axis("time", times, calendar)}
+    members = np.unique([message.member for message in every]).astype(np.int64)
+    if len(members) > 1:
+        found["member"] = _Axis("number", members, {"standard_name": "realization", "units": "1"})
+    for kind in dict.fromkeys(message.level_type for message in every):
+        levels = np.unique([message.level for message in every if message.level_type == kind])
+        if len(levels) > 1 or kind in _STACKED:
+            down = kind.startswith("isobaric")
+            found[kind] = _Axis(kind, levels[::-1] if down else levels, _level_attributes(kind))
+    return found
+
+
+def _level_attributes(kind: str) -> dict[str, Any]:
+    units = {"isobaricInhPa": "hPa", "isobaricInPa": "Pa", "theta": "K"}.get(kind)
+    return {"long_name": kind} | ({"units": units} if units else {})
+
+
+def _array(
+    url: str, variable: _Variable, axes: dict[str, _Axis], places: tuple[str, ...], grid: Grid
+) -> ParsedArray:
+    messages = variable.messages
+    along: dict[str, list[int] | list[float]] = {
+        "member": [message.member for message in messages],
+        "time": [message.time for message in messages],
+        messages[0].level_type: [message.level for message in messages],
+    }
+    used = [(axes[name], values) for name, values in along.items() if name in axes]
+    coords = np.zeros((len(messages), len(used) + len(places)), dtype=np.int64)
+    for column, (axis, values) in enumerate(used):
+        order = np.argsort(axis.values)
+        coords[:, column] = order[np.searchsorted(axis.values, values, sorter=order)]
+    _, first, counts = np.unique(coords, axis=0, return_index=True, return_counts=True)
+    if np.any(counts > 1):
+        twice = messages[int(first[np.argmax(counts > 1)])]
+        raise InvalidInputError(
+            f"{url} has {variable.name} twice for the same time, level and member: one message "
+            f"is at byte {twice.offset}. Keep one of them, for example with `grib_copy`"
+        )
+    document = array_document(
+        shape=[*(len(axis.values) for axis, _ in used), *grid.shape],
+        dtype=np.dtype(np.float64),
+        chunk_shape=[1] * len(used) + list(grid.shape),
+        dims=[*(axis.name for axis, _ in used), *places],
+        attributes=variable.attributes,
+        fill_value=np.nan,
+        codecs=[{"name": "icefloe.grib"}],
+    )
+    offsets = np.array([message.offset for message in messages], dtype=np.int64)
+    lengths = np.array([message.length for message in messages], dtype=np.int64)
+    return ParsedArray(document, References.in_one_object(url, coords, offsets, lengths))

@@ -1,0 +1,209 @@
+"""Writes a plan into a session: documents, values, references. Nothing is committed here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe.engine.bulk_refs import texts
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.quiet import quietly
+from icefloe.model import paths
+from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.segments import Segments
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.ingest.placing import PlacedReferences
+    from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.session import Session
+
+
+def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
+    """Create or resize the group and its arrays, and move chunks that others come before."""
+    for above in _groups_down_to(group):
+        if session.get_node(above) is None:
+            session.set_document(above, _group_document(plan.attributes if above == group else {}))
+    if session.get_node(group) is not None and plan.attributes:
+        _add_attributes(session, group, plan.attributes)
+    for variable in plan.variables.values():
+        path = child(group, variable.name)
+        if variable.exists:
+            _resize(session, path, variable)
+        elif not variable.is_copied:
+            session.set_document(path, _encoded(variable.document))
+
+
+def write_values(session: Session, group: str, plan: IngestPlan) -> int:
+    """Store the values of variables that are not virtual; returns their number of bytes."""
+    import zarr
+
+    stored = 0
+    for name, regions in plan.values.items():
+        if not regions:
+            continue
+        with quietly():
+            array = zarr.open_array(session.store, path=child(group, name).strip("/"), mode="r+")
+            for region in regions:
+                stored += region.values.nbytes
+                selection = tuple(
+                    slice(start, start + size)
+                    for start, size in zip(region.start, region.values.shape, strict=True)
+                )
+                array[selection] = region.values
+    return stored
+
+
+def write_references(
+    session: Session, group: str, found: Mapping[str, Sequence[PlacedReferences]]
+) -> int:
+    """Set the references of virtual variables, each variable at once; returns their number."""
+    from icefloe.ingest.placing import PlacedReferences
+
+    count = 0
+    for name, parts in found.items():
+        path = child(group, name)
+        refs = PlacedReferences.concat(list(parts))
+        count += len(refs)
+        if len(refs):
+            refused = session.set_virtual_refs(
+                path,
+                coords=refs.coords,
+                locations=refs.urls,
+                location_codes=refs.codes,
+                offsets=refs.offsets,
+                lengths=refs.lengths,
+                etags=refs.etags,
+                last_modified=np.array([second or 0 for second in refs.modified], dtype=np.int64),
+            )
+            if refused:
+                _raise_refused(session, refs, path)
+        if refs.inline:
+            coords = np.array(list(refs.inline), dtype=np.int64)
+            coords = coords.reshape(len(refs.inline), -1)
+            session.write_chunks(path, coords, Segments.of(list(refs.inline.values())))
+    return count
+
+
+def clear_region(
+    session: Session,
+    path: str,
+    start: Sequence[int],
+    stop: Sequence[int],
+    keep: npt.NDArray[np.int64] | None = None,
+) -> int:
+    """Delete the chunks of a box of chunks, but for those to keep; returns how many."""
+    found = session.chunk_coords(path).astype(np.int64)
+    doomed = found[((found >= np.array(start)) & (found < np.array(stop))).all(axis=1)]
+    if keep is not None and len(keep) and len(doomed):
+        kept, _ = ChunkIndex.from_coords(keep)
+        doomed = doomed[kept.find_many(doomed) < 0]
+    if len(doomed):
+        session.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
+    return len(doomed)
+
+
+def clear_references(session: Session, path: str, urls: Collection[str]) -> int:
+    """Delete all references of an array to some files, or below some folders; returns how many.
+
+    The file may have changed, so that what refers to its old bytes could not be read any more.
+    """
+    doomed: list[npt.NDArray[np.int64]] = []
+    for table in session.chunk_tables(path):
+        refs = table.refs
+        rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
+        used, where = np.unique(refs.sources[rows], return_inverse=True)
+        names = texts(refs.locations.urls.take(used))
+        hit = np.array([_is_at_or_below(name, urls) for name in names], dtype=bool)
+        chosen = rows[hit[where]] if len(rows) else rows
+        if len(chosen):
+            doomed.append(table.index.coords()[chosen].astype(np.int64))
+    if not doomed:
+        return 0
+    coords = np.concatenate(doomed)
+    session.set_chunk_refs(path, None, ChunkIndex.from_coords(coords)[0])
+    return len(coords)
+
+
+def _is_at_or_below(url: str, places: Collection[str]) -> bool:
+    while url not in places:
+        url, slash, _ = url.rpartition("/")
+        if not slash:
+            return False
+    return True
+
+
+def replaced_box(
+    plan: IngestPlan, variable: VariablePlan, url: str
+) -> tuple[list[int], list[int]] | None:
+    """The box of chunks that a file replaces; None if the repository had nothing there."""
+    shape, chunks = variable.document["shape"], variable.chunk_shape
+    start = [0] * len(shape)
+    stop = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    for axis, dim in enumerate(variable.dims):
+        if dim in plan.axes:
+            first, last = plan.axes[dim].places[url]
+            old = plan.axes[dim].old_positions
+            if old is None or not ((old >= first) & (old < last)).any():
+                return None
+            start[axis], stop[axis] = first // chunks[axis], -(-last // chunks[axis])
+    return start, stop
+
+
+def child(group: str, name: str) -> str:
+    """Path of an array of a group."""
+    return f"{group.rstrip('/')}/{name}"
+
+
+def _groups_down_to(group: str) -> list[str]:
+    parts = [part for part in paths.canonical(group).split("/") if part]
+    return ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
+
+
+def _group_document(attributes: Mapping[str, Any]) -> bytes:
+    return _encoded({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _add_attributes(session: Session, group: str, attributes: Mapping[str, Any]) -> None:
+    """Give an existing group the attributes that it does not have."""
+    found = session.document(group)
+    assert found is not None
+    document = json.loads(found)
+    own = document.get("attributes") or {}
+    missing = {name: value for name, value in attributes.items() if name not in own}
+    if missing:
+        session.set_document(group, _encoded({**document, "attributes": {**own, **missing}}))
+
+
+def _resize(session: Session, path: str, variable: VariablePlan) -> None:
+    found = session.document(path)
+    assert found is not None
+    document = json.loads(found)
+    shape = list(variable.document["shape"])
+    if document["shape"] != shape:
+        session.set_document(path, _encoded({**document, "shape": shape}))
+    if variable.moved:
+
+        def place(coords: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            moved = coords.copy()
+            for axis, target in variable.moved.items():
+                moved[:, axis] = target[coords[:, axis]]
+            return moved
+
+        session.rearrange_chunks(path, place)
+
+
+def _raise_refused(session: Session, refs: PlacedReferences, path: str) -> None:
+    for url in refs.urls:
+        session.virtual_sources.container_of(url)
+    raise InvalidInputError(f"some references of {path} are in no virtual chunk container")

@@ -1,0 +1,301 @@
+"""Big jobs: executors write the manifests too, and the driver only links them.
+
+Tasks of the first pass put their references into objects of the repository, cut along the tiles of
+the array, and return only where these are and how many references each tile has. With these numbers
+the driver decides which tiles share a manifest. A second pass gathers the references of each
+manifest and writes it. The driver holds a few values for each tile, whatever the number of chunks.
+Objects of the first pass are garbage afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icefloe.changes.linked import LinkedTile, corners
+from icefloe.errors import TaskFailedError
+from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
+from icefloe.model.ids import ChunkFileId, ManifestId
+from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+from icefloe.model.record import Record
+from icefloe.packing.splits import Split, split_of
+from icefloe.packing.tiles import Tiling
+from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined, to_table
+from icefloe.spark.engine.failures import doing
+from icefloe.spark.engine.tasks import Output, pack, unpack
+from icefloe.spark.engine.worker import SessionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.config.settings import Settings
+    from icefloe.model.nodes import Node
+    from icefloe.session import ForkSession, Session
+    from icefloe.spark.engine.runner import Results
+
+LINKED = "linked"
+"""Metadata of tables that describe a tile instead of references."""
+
+
+class Spilling(Record, frozen=True, eq=False):
+    """A work function whose references go to objects instead of to the driver."""
+
+    work: Any
+    session: SessionSpec
+    tilings: dict[str, Tiling]
+    """How each array that is cut is cut; references of others are returned as they are."""
+
+    def __call__(self, item: Any, shared: Any) -> Iterator[Output]:
+        """Do the work, and put its references aside."""
+        part: ForkSession | None = None
+        for output in self.work(item, shared):
+            tiling = self.tilings.get(output.name)
+            if tiling is None or output.table is None:
+                yield output
+                continue
+            part = part or self.session.open_part()
+            table = _spilled(part, tiling, output)
+            yield output._replace(table=table)
+
+
+def _spilled(part: ForkSession, tiling: Tiling, output: Output) -> pa.Table:
+    assert output.table is not None
+    written = from_table(output.table, len(tiling.shape))
+    rows = []
+    for piece in _pieces(tiling, written):
+        place = bytes(part.put_object(pack(to_table(piece))))
+        for tile, refs, touched in _counted(tiling, piece):
+            rows.append({"tile": tile, "object": place, "refs": refs, "chunks": touched})
+    return pa.Table.from_pylist(rows, schema=_SPILLED)
+
+
+_SPILLED = pa.schema(
+    [
+        ("tile", pa.list_(pa.int64())),
+        ("object", pa.binary()),
+        ("refs", pa.int64()),
+        ("chunks", pa.int64()),
+    ],
+    metadata={"kind": "spilled"},
+)
+
+
+def _pieces(tiling: Tiling, written: WrittenChunks) -> Iterator[WrittenChunks]:
+    """What a task wrote, by parts that would have a manifest each if there was nothing else."""
+    if written.chunks is not None:
+        for chunks in tiling.cut(written.chunks):
+            yield WrittenChunks(chunks, None)
+    if written.deleted is not None:
+        for deleted in tiling.cut_index(written.deleted):
+            yield WrittenChunks(None, deleted)
+
+
+def _counted(tiling: Tiling, piece: WrittenChunks) -> Iterator[tuple[list[int], int, int]]:
+    """Each tile of a piece, with its references and its touched chunks."""
+    index = piece.deleted if piece.chunks is None else piece.chunks.index
+    assert index is not None
+    tiles, counts = tiling.counted(index)
+    for tile, count in zip(tiles.tolist(), counts.tolist(), strict=True):
+        yield tile, 0 if piece.chunks is None else count, count
+
+
+class TileTask(Record, frozen=True, eq=False):
+    """A manifest to write: some tiles of an array, and where their references were put."""
+
+    array: str
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    """The corners of the box of tiles, both inclusive."""
+    objects: tuple[bytes, ...]
+    tiling: Tiling
+    split: Split | None
+    """None if the references go to the driver, since they cannot be written apart from others."""
+
+
+def tile_tasks(
+    session: Session, settings: Settings, results: Results, tilings: dict[str, Tiling]
+) -> list[TileTask]:
+    """The manifests that follow from what tasks put aside."""
+    tables: dict[str, list[pa.Table]] = {}
+    for _, path, table in results.outputs():
+        if path in tilings and table.num_rows:
+            tables.setdefault(path, []).append(table)
+    tasks: list[TileTask] = []
+    for path, spilled in sorted(tables.items()):
+        node = session.get_node(path)
+        assert node is not None
+        tasks += _tasks_of(node, settings, pa.concat_tables(spilled), tilings[path])
+    return tasks
+
+
+def _tasks_of(
+    node: Node, settings: Settings, spilled: pa.Table, tiling: Tiling
+) -> Iterator[TileTask]:
+    rank = len(tiling.shape)
+    tiles = np.array(spilled.column("tile").to_pylist(), dtype=np.int64).reshape(-1, rank)
+    refs = spilled.column("refs").to_numpy()
+    objects = spilled.column("object").to_pylist()
+    lower, upper = corners([ref.extents for ref in node.manifests]).reshape(2, -1, rank)
+    held = np.array([ref.num_refs for ref in node.manifests], dtype=np.int64)
+    # As many as there can be: what is overwritten counts twice. The commit joins what is too small.
+    split = split_of(node, settings, int(held.sum() + refs.sum()))
+    if split is not None and split.tiling.shape != tiling.shape:
+        split = None
+    numbers = tiling.parts_of(
+        np.concatenate([tiles, tiling.tiles_of(lower)]), np.concatenate([refs, held])
+    )[: len(tiles)]
+    rows_of = [np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()]
+    reach = [_reach(tiling, tiles[rows], lower, upper) for rows in rows_of]
+    apart = _apart(reach)
+    for rows, is_apart in zip(rows_of, apart, strict=True):
+        mine = tiles[rows]
+        yield TileTask(
+            node.path,
+            tuple(mine.min(axis=0).tolist()),
+            tuple(mine.max(axis=0).tolist()),
+            tuple(dict.fromkeys(objects[row] for row in rows.tolist())),
+            tiling,
+            split if is_apart else None,
+        )
+
+
+def _reach(
+    tiling: Tiling,
+    tiles: npt.NDArray[np.int64],
+    lower: npt.NDArray[np.int64],
+    upper: npt.NDArray[np.int64],
+) -> Box:
+    """A box around some tiles and the old manifests, given by their corners, that reach them."""
+    hit = tiling.touched(lower, upper, tiles)
+    low = np.concatenate([tiles, tiling.tiles_of(lower[hit])]).min(axis=0)
+    high = np.concatenate([tiles, tiling.tiles_of(upper[hit] - 1)]).max(axis=0)
+    return Box(tuple(low.tolist()), tuple((high + 1).tolist()))
+
+
+def _apart(boxes: Sequence[Box]) -> list[bool]:
+    """Whether each box has no position in common with another one."""
+    lower, upper = corners(boxes)
+    return [
+        int(((lower < high) & (upper > low)).all(axis=1).sum()) == 1
+        for low, high in zip(lower, upper, strict=True)
+    ]
+
+
+def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Iterator[Output]:
+    """On executors: write the manifests of some tiles."""
+    for task in tasks:
+        part = session.open_part()
+        with doing(array=task.array, region=f"tiles {task.first} to {task.last}"):
+            yield from _write_tile(part, task)
+
+
+def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
+    parts = [_within(task, part.get_object(ChunkFileId(place))) for place in task.objects]
+    together = joined(task.array, parts)
+    tiles = None
+    if task.split is not None:
+        part.set_chunk_refs(task.array, together.chunks, together.deleted)
+        tiles = part.written_tiles(task.array, task.split)
+    if tiles is None:
+        yield Output(task.array, to_table(together))
+        return
+    for tile in tiles:
+        yield Output(task.array, _tile_table(tile))
+
+
+def _within(task: TileTask, data: bytes) -> WrittenChunks:
+    """What an object has in the tiles of a task."""
+    written = from_table(unpack(data), len(task.first))
+    chunks, deleted = written
+    upper = [last + 1 for last in task.last]
+    if chunks is not None:
+        coords = chunks.index.coords()
+        inside = is_inside(task.tiling.tiles_of(coords), task.first, upper)
+        if not inside.all():
+            rows = np.flatnonzero(inside)
+            chunks = (
+                ArrayChunks.from_sorted(coords[rows], chunks.refs.take(rows)) if len(rows) else None
+            )
+    if deleted is not None:
+        coords = deleted.coords()
+        inside = is_inside(task.tiling.tiles_of(coords), task.first, upper)
+        deleted = ChunkIndex.from_coords(coords[inside])[0] if inside.any() else None
+    return WrittenChunks(chunks, deleted)
+
+
+def _tile_table(tile: LinkedTile) -> pa.Table:
+    touched = tile.touched
+    row = {
+        "manifest": [bytes(tile.info.id)],
+        "size_bytes": [tile.info.size_bytes],
+        "checksum": [tile.info.checksum],
+        "num_refs": [tile.info.num_chunk_refs],
+        "set_name": [tile.info.set_name],
+        "lower": [list(tile.extents.lower)],
+        "upper": [list(tile.extents.upper)],
+        "touched_lower": [list(touched.box.lower)],
+        "touched_upper": [list(touched.box.upper)],
+        "touched": [None if touched.is_dense else touched.positions().tobytes()],
+        "replaced": [[bytes(each) for each in tile.replaced]],
+    }
+    return pa.table(row).replace_schema_metadata({"kind": LINKED})
+
+
+def _tile_of(table: pa.Table) -> LinkedTile:
+    (row,) = table.to_pylist()
+    box = Box(tuple(row["touched_lower"]), tuple(row["touched_upper"]))
+    positions = None if row["touched"] is None else np.frombuffer(row["touched"], dtype=np.uint64)
+    info = ManifestFileInfo(
+        ManifestId(row["manifest"]),
+        row["size_bytes"],
+        row["num_refs"],
+        row["set_name"],
+        row["checksum"],
+    )
+    return LinkedTile(
+        info,
+        Box(tuple(row["lower"]), tuple(row["upper"])),
+        ChunkIndex(box, positions),
+        tuple(map(ManifestId, row["replaced"])),
+    )
+
+
+def absorb_tiles(session: Session, results: Results) -> int:
+    """Link the manifests that tasks wrote; returns how many chunks they have touched."""
+    tiles: dict[str, list[LinkedTile]] = {}
+    loose: dict[str, list[WrittenChunks]] = {}
+    for _, path, table in results.outputs():
+        if (table.schema.metadata or {}).get(b"kind") == LINKED.encode():
+            tiles.setdefault(path, []).append(_tile_of(table))
+            continue
+        node = session.get_node(path)
+        assert node is not None
+        assert node.array is not None
+        loose.setdefault(path, []).append(from_table(table, node.array.rank))
+    count = 0
+    for path, found in tiles.items():
+        session.link_tiles(path, found)
+        count += sum(len(tile.touched) for tile in found)
+    for path, parts in loose.items():
+        written = joined(path, parts)
+        session.set_chunk_refs(path, written.chunks, written.deleted)
+        count += written.num_chunks
+    return count
+
+
+def check_counts(results: Results, tilings: dict[str, Any], found: int) -> None:
+    """As many chunks as tasks put aside are in the manifests; raises TaskFailedError."""
+    put = sum(
+        sum(table.column("chunks").to_pylist())
+        for _, path, table in results.outputs()
+        if path in tilings
+    )
+    if put != found:
+        raise TaskFailedError(
+            f"tasks wrote references of {put} chunks, their manifests have {found}; nothing was "
+            "committed"
+        )

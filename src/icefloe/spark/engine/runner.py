@@ -1,0 +1,360 @@
+"""Runs plain functions over work items on a Spark cluster: one stage, one action, one result each.
+
+Works with classic sessions and with Spark Connect: DataFrames and Arrow only, no RDDs, no JVM.
+The stage that writes is the result stage, so Spark runs it once, and a result stands for exactly
+one successful attempt of its item. Other attempts leave objects that nothing refers to.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+import uuid
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import icefloe
+from icefloe.spark.engine import failures, progress, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icefloe.spark.engine.failures import Failure
+    from icefloe.spark.engine.tasks import Work
+
+logger = logging.getLogger(__name__)
+
+MAX_CLOSURE_BYTES = 8 * 1024 * 1024
+"""Items with more bytes than this travel as rows instead of with the code."""
+_POLL_SECONDS = 0.2
+_pickling = threading.Lock()
+"""What is pickled by value is one register for the whole process."""
+_USUAL_FAILURES = 4
+
+
+class Totals(NamedTuple):
+    """What all tasks of a job did together."""
+
+    chunks: int
+    bytes_read: int
+    bytes_written: int
+    task_seconds: float
+
+
+class Results:
+    """The rows that came back, and what failed."""
+
+    def __init__(self, rows: pa.Table, items: int, seconds: float) -> None:
+        """Take the result rows of `items` work items."""
+        self._rows = rows
+        self.items = items
+        self.seconds = seconds
+        self.failures: list[Failure] = failures.any_of(rows.column("error").to_pylist())
+
+    def outputs(self) -> Iterator[tuple[int, str, pa.Table]]:
+        """Item number, name and table of each output that has a table; items in no order."""
+        numbers = self._rows.column("task").to_pylist()
+        names = self._rows.column("name").to_pylist()
+        for number, name, payload in zip(numbers, names, self._rows.column("payload"), strict=True):
+            buffer = payload.as_buffer()
+            if buffer is not None and buffer.size:
+                yield number, name, tasks.unpack(buffer)
+
+    def of(self, wanted: Callable[[str], bool]) -> Results:
+        """Only the outputs of some names."""
+        import pyarrow as pa
+
+        chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
+        kept = self._rows.filter(pa.array(chosen, pa.bool_()))
+        return Results(kept, self.items, self.seconds)
+
+    def without(self, prefix: str) -> Results:
+        """The same without the outputs whose names start so."""
+        return self.of(lambda name: not name.startswith(prefix))
+
+    def finished(self) -> set[int]:
+        """Numbers of the items that have a result."""
+        return set(self._rows.column("task").to_pylist())
+
+    @property
+    def totals(self) -> Totals:
+        """What all tasks did together."""
+
+        def total(name: str) -> Any:
+            return sum(self._rows.column(name).to_pylist())
+
+        return Totals(
+            total("chunks"), total("bytes_read"), total("bytes_written"), total("seconds")
+        )
+
+
+def run_tasks(
+    spark: SparkSession,
+    work: Work,
+    items: Sequence[Any],
+    *,
+    shared: Any = None,
+    label: str = "icefloe",
+    progress_bar: bool | None = None,
+    raise_failures: bool = True,
+) -> Results:
+    """Call `work(item, shared)` for each item, in one Spark task each, and collect what they yield.
+
+    Ctrl-C cancels the job on the cluster too.
+
+    Args:
+        spark: Any Spark session.
+        work: A function that yields `tasks.Output`; importable on the executors, or a closure.
+        items: Values that can be pickled, small ones: they say what to do, not the data.
+        shared: A value for all items; unpickled once per worker process.
+        label: What the job is called, in the progress bar, the Spark UI and errors.
+        progress_bar: True or False; by default in terminals and notebooks.
+        raise_failures: Whether failed items raise TaskFailedError; else they are in the result.
+    """
+    started = time.monotonic()
+    if not items:
+        return Results(tasks.SCHEMA.empty_table(), 0, 0.0)
+    frame = _frame(spark, work, items, shared)
+    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+        rows = _Action(spark, frame, label, len(items), shown).run()
+        results = Results(rows, len(items), time.monotonic() - started)
+        missing = len(items) - len(results.finished())
+        if missing:
+            none = RuntimeError(f"{missing} of {len(items)} items have no result")
+            raise failures.lost(label, none)
+        if results.failures and raise_failures:
+            shown.update(len(items) - len(results.failures), len(items))
+            raise failures.failed(label, results.failures, len(items))
+    logger.info("%s: %d items in %.1f s", label, len(items), results.seconds)
+    return results
+
+
+def collect_rows(
+    spark: SparkSession,
+    frame: DataFrame,
+    count: int,
+    *,
+    label: str = "icefloe",
+    progress_bar: bool | None = None,
+) -> Results:
+    """Run a DataFrame whose rows are those of `tasks.SCHEMA`, from about `count` tasks."""
+    started = time.monotonic()
+    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+        rows = _Action(spark, frame, label, count, shown).run()
+        results = Results(rows, count, time.monotonic() - started)
+        if results.failures:
+            shown.update(max(0, count - len(results.failures)), count)
+            raise failures.failed(label, results.failures, count)
+    return results
+
+
+def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -> DataFrame:
+    pickled = pickled_values(items)
+    function, common = pickled_values([work, shared])
+    attempts = max_failures(spark)
+    count = len(items)
+    if sum(map(len, pickled)) <= MAX_CLOSURE_BYTES:
+        rows = spark.range(0, count, 1, count)
+        return rows.mapInArrow(
+            _body(icefloe.__version__, attempts, function, common, pickled), tasks.DDL
+        )
+    import pyarrow as pa
+
+    table = pa.table({"id": pa.array(range(count), pa.int64()), "item": pa.array(pickled)})
+    rows = spark.createDataFrame(table).repartitionByRange(count, "id")
+    return rows.mapInArrow(_body(icefloe.__version__, attempts, function, common, None), tasks.DDL)
+
+
+def pickled_values(values: Iterable[Any]) -> list[bytes]:
+    """Values as bytes; functions that executors cannot import travel as they are."""
+    from pyspark import cloudpickle
+
+    library: Any = cloudpickle
+    made_here = [
+        module
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType
+        and name == module.__name__ != "__main__"  # some are there under several names
+        and module.__spec__ is None
+        and not hasattr(module, "__file__")
+    ]
+    with _pickling:
+        for module in made_here:
+            library.register_pickle_by_value(module)
+        try:
+            return [library.dumps(value) for value in values]
+        finally:
+            for module in made_here:
+                library.unregister_pickle_by_value(module)
+
+
+def _body(
+    version: str, attempts: int, work: bytes, shared: bytes, items: list[bytes] | None
+) -> Callable[[Any], Any]:
+    """The function that Spark calls; it is pickled by value, so that it runs without icefloe."""
+
+    def body(batches: Any) -> Any:
+        try:
+            import icefloe
+        except ImportError:
+            import sys
+
+            raise RuntimeError(
+                f"icefloe is not installed in the Python of this executor ({sys.executable}, "
+                f"version {sys.version.split()[0]}); install icefloe {version} there, or set "
+                "PYSPARK_PYTHON to a Python that has it"
+            ) from None
+        if icefloe.__version__ != version:
+            raise RuntimeError(
+                f"this executor has icefloe {icefloe.__version__} and the driver {version}; "
+                "install the same version on both"
+            )
+        from pyspark import TaskContext
+
+        from icefloe.spark.engine.tasks import run_items
+
+        context = TaskContext.get()
+        attempt = 0 if context is None else context.attemptNumber()
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            pickled = (
+                batch.column(1).to_pylist() if items is None else map(items.__getitem__, numbers)
+            )
+            todo = zip(numbers, pickled, strict=True)
+            yield from run_items(todo, work, shared, may_retry=attempt + 1 < attempts)
+
+    return body
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session talks to its cluster through Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def max_failures(spark: SparkSession) -> int:
+    """How often Spark tries a task; where it does not say, the usual number."""
+    master = _setting(spark, "spark.master") or ""
+    local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+))?\])?", master)
+    if local is not None:
+        return int(local.group(1) or 1)
+    told = _setting(spark, "spark.task.maxFailures")
+    return int(told) if told and told.isdigit() else _USUAL_FAILURES
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks the cluster runs at a time, as far as it says."""
+    if not is_connect(spark):
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    told = _setting(spark, "spark.default.parallelism")
+    if told and told.isdigit():
+        return max(1, int(told))
+    master = _setting(spark, "spark.master") or ""
+    local = re.match(r"local\[(\d+)", master)
+    return int(local.group(1)) if local else 8
+
+
+def _setting(spark: SparkSession, key: str) -> str | None:
+    if not is_connect(spark):
+        told: str | None = spark.sparkContext.getConf().get(key)
+        return told
+    try:
+        return spark.conf.get(key, None)
+    except Exception:  # noqa: BLE001 (a server may refuse to tell, in many ways)
+        return None
+
+
+class _Action:
+    """One action in a thread of its own, so that this one can watch it and cancel it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        frame: DataFrame,
+        label: str,
+        count: int,
+        shown: progress.Progress,
+    ) -> None:
+        self._spark = spark
+        self._frame = frame
+        self._label = label
+        self._count = count
+        self._shown = shown
+        self._tag = f"icefloe-{uuid.uuid4().hex}"
+        self._connect = is_connect(spark)
+        self._rows: pa.Table | None = None
+        self._error: BaseException | None = None
+        self._handler: Any = self._told
+
+    def run(self) -> pa.Table:
+        thread = self._thread()
+        if self._connect:
+            self._spark.registerProgressHandler(self._handler)
+        try:
+            thread.start()
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                self._poll()
+        except BaseException:
+            self._cancel()
+            thread.join()
+            raise
+        finally:
+            if self._connect:
+                self._spark.removeProgressHandler(self._handler)
+        if self._error is not None:
+            raise failures.lost(self._label, self._error) from self._error
+        self._shown.update(self._count, self._count)
+        assert self._rows is not None
+        return self._rows
+
+    def _thread(self) -> threading.Thread:
+        if self._connect:
+            return threading.Thread(target=self._act, daemon=True)
+        from pyspark import InheritableThread
+
+        # It takes along the local properties of this thread, such as the scheduler pool.
+        thread: threading.Thread = InheritableThread(target=self._act, session=self._spark)
+        thread.daemon = True
+        return thread
+
+    def _act(self) -> None:
+        try:
+            if self._connect:
+                self._spark.addTag(self._tag)
+            else:
+                context = self._spark.sparkContext
+                context.setJobGroup(self._tag, self._label)
+                context.addJobTag(self._tag)
+            self._rows = self._frame.toArrow()
+        except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+            self._error = error
+
+    def _cancel(self) -> None:
+        logger.warning("%s: cancelled", self._label)
+        if self._connect:
+            self._spark.interruptTag(self._tag)
+        else:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _poll(self) -> None:
+        if self._connect or isinstance(self._shown, progress.Silent):
+            return
+        tracker = self._spark.sparkContext.statusTracker()
+        done = 0
+        for job in tracker.getJobIdsForGroup(self._tag):
+            info = tracker.getJobInfo(job)
+            stages = [] if info is None else info.stageIds
+            # The last stage is the one that works; an earlier one only deals out the items.
+            found = [s for s in map(tracker.getStageInfo, sorted(stages)[-1:]) if s is not None]
+            done += sum(stage.numCompletedTasks for stage in found)
+        self._shown.update(done, self._count)
+
+    def _told(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:  # noqa: ARG002, FBT001
+        finished = sum(stage.num_completed_tasks for stage in stages or ())
+        self._shown.update(min(finished, self._count), self._count)

@@ -1,0 +1,128 @@
+"""What executors run: plain functions over work items, whose results are rows of Arrow.
+
+No pyspark here. A work function gets one item and what all items share, and yields `Output`s. It
+may be called more than once for an item (retries, speculation): it must not count on being the
+only one, and what it writes has random names, so that only the rows of the winner matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from icefloe.spark.engine.failures import RetryableTaskError, as_json, describe, is_permanent
+from icefloe.spark.engine.worker import unpickled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+class Output(NamedTuple):
+    """One result of a work function."""
+
+    name: str = ""
+    """What it is about, mostly the path of an array."""
+    table: pa.Table | None = None
+    chunks: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+Work: TypeAlias = "Callable[[Any, Any], Iterable[Output]]"
+"""A work function: (item, shared) -> outputs."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("task", pa.int32()),
+        pa.field("name", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("chunks", pa.int64()),
+        pa.field("bytes_read", pa.int64()),
+        pa.field("bytes_written", pa.int64()),
+        pa.field("seconds", pa.float64()),
+        pa.field("error", pa.string()),
+    ]
+)
+DDL = (
+    "task int, name string, payload binary, chunks bigint, bytes_read bigint, "
+    "bytes_written bigint, seconds double, error string"
+)
+
+
+def run_items(
+    items: Iterable[tuple[int, bytes]],
+    work: bytes,
+    shared: bytes,
+    *,
+    may_retry: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Work on pickled items, one after the other; yields rows of `SCHEMA`.
+
+    An error that would come again, and any error of the last attempt, becomes a row; others are
+    raised, so that Spark tries again.
+    """
+    function: Work = unpickled(work)
+    common = unpickled(shared)
+    for task, item in items:
+        yield from run_item(
+            task, functools.partial(_call, function, item, common), may_retry=may_retry
+        )
+
+
+def _call(function: Work, item: bytes, common: Any) -> Iterable[Output]:
+    return function(pickle.loads(item), common)
+
+
+def run_item(
+    task: int, work: Callable[[], Iterable[Output]], *, may_retry: bool
+) -> Iterator[pa.RecordBatch]:
+    """Work on one item; yields rows of `SCHEMA`."""
+    started = time.perf_counter()
+    try:
+        outputs = list(work())
+    except Exception as error:
+        failure = describe(task, error)
+        if may_retry and not is_permanent(error):
+            raise RetryableTaskError(failure) from error
+        yield _row(task, Output(), time.perf_counter() - started, as_json(failure))
+        return
+    seconds = time.perf_counter() - started
+    for output in outputs or [Output()]:
+        yield _row(task, output, seconds, "")
+        seconds = 0.0  # counted once for an item
+
+
+def _row(task: int, output: Output, seconds: float, error: str) -> pa.RecordBatch:
+    payload = b"" if output.table is None else pack(output.table)
+    row = (
+        task,
+        output.name,
+        payload,
+        output.chunks,
+        output.bytes_read,
+        output.bytes_written,
+        seconds,
+        error,
+    )
+    columns = [pa.array([value], type=field.type) for value, field in zip(row, SCHEMA, strict=True)]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def pack(table: pa.Table) -> bytes:
+    """A table as the bytes of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(payload: pa.Buffer | bytes) -> pa.Table:
+    """What `pack` was given."""
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_all()

@@ -1,0 +1,1 @@
+"""The jobs: ingest, write, copy, map, reduce, rechunk."""

@@ -1,0 +1,174 @@
+"""The data source `icefloe`: arrays of a repository as tables, by options alone.
+
+It has no `pushFilters` on purpose: PySpark keeps one set of pushed filters for all uses of a
+DataFrame, so a second query of it would silently miss rows. Selection is by options.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from icefloe.tables.options import Options
+    from icefloe.tables.places import Pinned
+    from icefloe.tables.scanning import ScanTicket
+
+
+class IcefloeDataSource(DataSource):
+    """Arrays as tables: `spark.read.format("icefloe").option("branch", "main").load(url)`."""
+
+    providers: ClassVar[Mapping[str, bytes]] = {}
+    """Storage providers by name, pickled, which the driver registered."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Take the options of a reader or writer."""
+        super().__init__(options)
+        self._pinned: Pinned | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format`."""
+        return "icefloe"
+
+    def schema(self) -> StructType:
+        """Columns of the table; also pins the snapshot, which every later use reads."""
+        from icefloe.spark.sql.arrow_types import spark_schema
+        from icefloe.tables.inspecting import inspection
+
+        what = self._options().text("inspect")
+        if what is not None:
+            return spark_schema(inspection(what).schema)
+        return spark_schema(self._ticket().scan().schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the columns of a schema."""
+        from icefloe.tables.inspecting import InspectTicket
+
+        options = self._options()
+        what = options.text("inspect")
+        if what is not None:
+            ticket = InspectTicket(options.place(), options.version(), what)
+            return InspectionReader(ticket, schema)
+        return TableReader(self._ticket(schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
+        """A writer of rows: mode `append` creates or appends, `overwrite` replaces."""
+        from icefloe.spark.sql.table_writer import TableWriter
+
+        return TableWriter(self._options(writing=True), schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
+        """A reader of the cells that each new commit changes."""
+        from icefloe.spark.sql.table_stream import TableStreamReader
+
+        return TableStreamReader(self._options(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
+        """A writer of one commit for each micro-batch."""
+        from icefloe.spark.sql.table_stream import TableStreamWriter
+
+        return TableStreamWriter(self._options(writing=True), schema, overwrite=overwrite)
+
+    def _options(self, *, writing: bool = False) -> Options:
+        from icefloe.tables.options import Options
+
+        options = Options(self.options, self.providers)
+        options.check(writing=writing)
+        return options
+
+    def _ticket(self, schema: StructType | None = None) -> ScanTicket:
+        import msgspec
+
+        from icefloe.tables.places import Pinned
+        from icefloe.tables.scanning import ScanTicket
+
+        options = self._options()
+        if self._pinned is None:
+            place = options.place()
+            version = options.version()
+            end = options.text("end-snapshot-id")
+            if end is not None:
+                version = type(version)(snapshot_id=end)
+            self._pinned = Pinned(place, version.session(place.open()).snapshot_id)
+        request = options.request()
+        if schema is not None and request.layout == "cells":
+            request = msgspec.structs.replace(request, columns=tuple(schema.names))
+        return ScanTicket(self._pinned, request)
+
+
+def source_with(providers: Mapping[str, bytes]) -> type[IcefloeDataSource]:
+    """The data source with storage providers.
+
+    Spark pickles a class of a function by value: planners and executors get the providers with it.
+    """
+
+    class IcefloeDataSourceWithProviders(IcefloeDataSource):
+        pass
+
+    IcefloeDataSourceWithProviders.providers = providers
+    return IcefloeDataSourceWithProviders
+
+
+class Blocks(InputPartition):
+    """The blocks that one task reads."""
+
+    def __init__(self, boxes: Any) -> None:
+        """Take blocks, (n, dimensions, 2)."""
+        super().__init__(boxes)
+
+
+class TableReader(DataSourceReader):
+    """Reads one table of one snapshot."""
+
+    def __init__(self, ticket: ScanTicket, schema: StructType) -> None:
+        """Take what to read, and the schema that was promised."""
+        self._ticket = ticket
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Tasks of whole chunks, in the order of the array."""
+        return [Blocks(boxes) for boxes in self._ticket.scan().tasks()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of one task."""
+        from icefloe.spark.sql.arrow_types import arrow_schema, conform
+
+        if partition.value is None:  # what Spark makes of no partitions at all
+            return
+        wanted = arrow_schema(self._schema)
+        names = self._schema.names
+        found = self._ticket.scan().read(partition.value)
+        yield from conform((batch.select(names) for batch in found), wanted)
+
+
+class InspectionReader(DataSourceReader):
+    """Reads one table about a repository."""
+
+    def __init__(self, ticket: Any, schema: StructType) -> None:
+        """Take what to tell, and the schema that was promised."""
+        self._ticket = ticket
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One task: what it tells is small, or comes batch by batch."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """All rows."""
+        from icefloe.spark.sql.arrow_types import arrow_schema, conform
+
+        names = self._schema.names
+        batches = (batch.select(names) for batch in self._ticket.read())
+        yield from conform(batches, arrow_schema(self._schema))

@@ -1,0 +1,257 @@
+"""Rows that tasks of a data source writer put aside, and the one process that makes arrays of them.
+
+A writer of Spark has one stage only: its tasks know neither the grid nor each other's rows. They
+keep rows as chunk files that nothing refers to, which are ordinary garbage then. The process that
+commits reads them one by one; what it holds of arrays is bounded, and so is what it takes at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.model.record import Record
+from icefloe.spark.engine.tasks import pack, unpack
+from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
+from icefloe.spark.engine.worker import unpickled_context
+from icefloe.spark.engine.written_statistics import WrittenStatistics
+from icefloe.tables.assembling import Assembler
+from icefloe.tables.filling import Filler
+from icefloe.tables.write_plan import (
+    Found,
+    WritePlan,
+    WriteRequest,
+    needs_values,
+    operation_of,
+    prepare,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from icefloe.objects.chunks import ChunkFiles
+    from icefloe.repository import Repository
+    from icefloe.session import Session
+
+logger = logging.getLogger(__name__)
+
+FRAGMENT_BYTES = 32 * 1024 * 1024
+"""Rows that are put aside as one object."""
+MAX_STAGED_BYTES = 4 * 1024**3
+"""Rows of one write, if it is not told otherwise: one process makes arrays of them."""
+_MAX_VALUES_BYTES = 256 * 1024
+_MAX_DISTINCT = 256 * 1024
+_DEFAULT_TRIES = 20
+
+
+class Fragment(Record, frozen=True, eq=False):
+    """Rows that were put aside."""
+
+    ref: bytes
+    """Where they are: a pickled chunk reference, which also holds few rows itself."""
+    num_bytes: int
+
+
+class Staged(Record, frozen=True, eq=False):
+    """What one task put aside."""
+
+    fragments: tuple[Fragment, ...] = ()
+    rows: int = 0
+    nulls: dict[str, int] = msgspec.field(default_factory=dict)
+    values: dict[str, bytes] | None = None
+    """Distinct values of dimensions; None if they are too many to travel."""
+
+
+class Commit(Record, frozen=True, eq=False):
+    """How the arrays are published."""
+
+    branch: str
+    message: str
+    properties: dict[str, Any]
+    transaction: Transaction | None = None
+    tries: int = _DEFAULT_TRIES
+    max_bytes: int = MAX_STAGED_BYTES
+
+
+def stage(
+    context: bytes,
+    dims: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    max_bytes: int = MAX_STAGED_BYTES,
+) -> Staged:
+    """Put rows aside, in a task."""
+    files = unpickled_context(context).chunk_files
+    fragments: list[Fragment] = []
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = all_bytes = rows = 0
+    nulls: dict[str, int] = {}
+    values: dict[str, pa.Array] | None = {}
+
+    def flush() -> None:
+        nonlocal waiting, waiting_bytes
+        if waiting:
+            data = pack(pa.Table.from_batches(waiting))
+            fragments.append(Fragment(pickle.dumps(files.write(data)), waiting_bytes))
+            waiting, waiting_bytes = [], 0
+
+    for batch in batches:
+        rows += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            nulls[name] = nulls.get(name, 0) + column.null_count
+        values = _with_values(values, batch, dims)
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        all_bytes += batch.nbytes
+        if all_bytes > max_bytes:
+            raise _too_many(all_bytes, max_bytes)
+        if waiting_bytes >= FRAGMENT_BYTES:
+            flush()
+    flush()
+    return Staged(tuple(fragments), rows, nulls, _packed_values(values))
+
+
+def _with_values(
+    values: dict[str, pa.Array] | None, batch: pa.RecordBatch, dims: Sequence[str]
+) -> dict[str, pa.Array] | None:
+    """Distinct values with those of a batch; None if they are too many to be kept up to date."""
+    if values is None:
+        return None
+    for dim in dims:
+        found = pc.unique(batch.column(dim))
+        before = values.get(dim)
+        values[dim] = found if before is None else pc.unique(pa.concat_arrays([before, found]))
+    return None if any(len(each) > _MAX_DISTINCT for each in values.values()) else values
+
+
+def _too_many(found: int, max_bytes: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the rows take {found} bytes or more, and one process makes arrays of what df.write gets, "
+        f"so it takes {max_bytes} bytes at most. Use icefloe.spark.write_table(df, …), whose "
+        "executors write the chunks, or raise the option max-staged-bytes"
+    )
+
+
+def _packed_values(values: dict[str, pa.Array] | None) -> dict[str, bytes] | None:
+    if values is None:
+        return None
+    packed = {dim: pack(pa.table({dim: column})) for dim, column in values.items()}
+    return packed if sum(map(len, packed.values())) <= _MAX_VALUES_BYTES else None
+
+
+def commit_staged(
+    repository: Repository,
+    request: WriteRequest,
+    schema: pa.Schema,
+    dims: Sequence[str],
+    parts: Sequence[Staged],
+    commit: Commit,
+) -> str | None:
+    """Make arrays of all rows that were put aside, and commit once; None if there are no rows.
+
+    If the branch moves meanwhile, everything is placed anew on its new tip.
+    """
+    fragments = [fragment for part in parts for fragment in part.fragments]
+    rows = sum(part.rows for part in parts)
+    if not rows:
+        return None
+    num_bytes = sum(fragment.num_bytes for fragment in fragments)
+    if num_bytes > commit.max_bytes:
+        raise _too_many(num_bytes, commit.max_bytes)
+    properties = dict(commit.properties)
+    if commit.transaction is not None:
+        properties |= commit.transaction.properties
+    for attempt in range(max(1, commit.tries)):
+        done = _done_before(repository, commit)
+        if done is not None:
+            logger.info("transaction %s was committed before", commit.transaction)
+            return done
+        session = repository.writable_session(commit.branch)
+        found = _found(session, request, schema, dims, parts, fragments)
+        _write(session, prepare(session, request, found), fragments)
+        if not session.has_uncommitted_changes:
+            return None
+        Ledger(session, commit.transaction).write()
+        try:
+            return session.commit(commit.message, properties)
+        except ConflictError:
+            if attempt + 1 >= commit.tries:
+                raise
+        time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+    raise AssertionError("the last try raises")
+
+
+def _done_before(repository: Repository, commit: Commit) -> str | None:
+    if commit.transaction is None:
+        return None
+    return find_transaction(repository, commit.branch, commit.transaction)
+
+
+def _found(
+    session: Session,
+    request: WriteRequest,
+    schema: pa.Schema,
+    dims: Sequence[str],
+    parts: Sequence[Staged],
+    fragments: Sequence[Fragment],
+) -> Found:
+    needed = needs_values(operation_of(session, request, schema), request, dims)
+    nulls: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.nulls.items():
+            nulls[name] = nulls.get(name, 0) + count
+    values = {}
+    for dim in needed:
+        kind = schema.field(dim).type
+        pieces = [column.cast(kind) for column in _columns(session, parts, fragments, dim)]
+        distinct = pc.unique(pa.concat_arrays(pieces)).drop_null()
+        values[dim] = distinct.take(pc.sort_indices(distinct))
+    return Found(schema, values, sum(part.rows for part in parts), nulls)
+
+
+def _columns(
+    session: Session, parts: Sequence[Staged], fragments: Sequence[Fragment], dim: str
+) -> Iterator[pa.Array]:
+    if all(part.values is not None for part in parts):
+        for part in parts:
+            packed = (part.values or {}).get(dim)
+            if packed is not None:
+                yield from unpack(packed).column(0).chunks
+        return
+    for fragment in fragments:
+        yield from (pc.unique(chunk) for chunk in _read(session, fragment).column(dim).chunks)
+
+
+def _read(session: Session, fragment: Fragment) -> pa.Table:
+    return unpack(files_of(session).read(pickle.loads(fragment.ref)))
+
+
+def files_of(session: Session) -> ChunkFiles:
+    """The chunk files of the repository that a session is on."""
+    return session._context.chunk_files  # noqa: SLF001 (rows are no chunk of an array)
+
+
+def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> None:
+    """Write all blocks; of the rows, one fragment at a time is in memory."""
+    from icefloe.spark.sql.table_writing import clear_rest
+
+    assembler = Assembler(session, plan)
+    passes = Filler(assembler, plan).fill(
+        [partial(_read, session, fragment) for fragment in fragments]
+    )
+    logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
+    if assembler.refused:
+        raise assembler.refused.error(plan)
+    statistics = WrittenStatistics(session)
+    statistics.take_own(assembler.summaries)
+    if plan.clear:
+        statistics.take_own(clear_rest(session, plan))
+    statistics.write()

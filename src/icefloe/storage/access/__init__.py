@@ -1,0 +1,1 @@
+"""How to name a place in a cloud, and how to enter it."""

@@ -1,0 +1,432 @@
+"""Where an object store is and how to sign in: picklable, and free of secrets when printed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from icefloe.errors import InvalidInputError
+from icefloe.storage.access.credentials import (
+    AnyAzureCredential,
+    AnyGcsCredential,
+    AnyS3Credential,
+    AzureBearerCredential,
+    AzureCredentials,
+    AzureStaticCredentials,
+    GcsBearerCredential,
+    GcsCredentials,
+    GcsStaticCredentials,
+    S3Credentials,
+    S3StaticCredentials,
+)
+from icefloe.storage.keys import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from urllib.parse import SplitResult
+
+    from obstore.store import ObjectStore, RetryConfig
+
+    from icefloe.storage.access.stores import S3Options
+    from icefloe.storage.settings import EffectiveSettings
+
+Kind: TypeAlias = Literal["s3", "gcs", "azure", "http"]
+AnyPlaceCredential: TypeAlias = AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None
+
+# How long before they expire refreshable credentials are asked for again.
+_REFRESH_AHEAD = timedelta(minutes=5)
+_CLIENT_OPTIONS = frozenset({"allow_http", "timeout", "connect_timeout", "read_timeout"})
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A prefix of a bucket of an object store."""
+
+    kind: Kind
+    bucket: str
+    prefix: str
+    location: str
+    """URL, without secrets."""
+    credentials: AnyPlaceCredential = None
+    config: dict[str, Any] = {}
+    """Options of the store's client."""
+    client: dict[str, Any] = {}
+    """Options of the HTTP client."""
+    headers: dict[str, str] = {}
+    """Sent with each request; may hold a secret."""
+    can_write: bool = True
+    lists_in_order: bool = True
+
+    def __repr__(self) -> str:
+        return f"Place({self.location!r})"
+
+    def identity(self) -> bytes | None:
+        """A digest that is equal for the same place seen with the same credentials.
+
+        The environment counts too, for credentials may come from it. None if some part of this
+        cannot be told from others.
+        """
+        named = ("AWS_", "AZURE_", "GOOGLE_")
+        environment = sorted(item for item in os.environ.items() if item[0].startswith(named))
+        try:
+            described = pickle.dumps((self, environment))
+        except (pickle.PicklingError, TypeError, AttributeError):
+            return None
+        return hashlib.sha256(described).digest()
+
+    def connect(self, settings: EffectiveSettings, *, retries: bool) -> ObjectStore:
+        """Make a client of the store.
+
+        Args:
+            settings: Timeouts and backoff.
+            retries: Whether the client may send a request again. Not for conditional writes: what
+                it then reports is the answer to the last attempt, which hides the first.
+        """
+        from obstore import store
+
+        client: Any = {
+            "connect_timeout": timedelta(seconds=settings.connect_timeout_seconds),
+            "read_timeout": timedelta(seconds=settings.read_timeout_seconds),
+            "timeout": timedelta(seconds=settings.attempt_timeout_seconds),
+            **self.client,
+        }
+        if self.headers:
+            client["default_headers"] = self.headers
+        client = {name: value for name, value in client.items() if value is not None}
+        retry = _retry(settings, retries=retries)
+        match self.kind:
+            case "s3":
+                provider = _s3_provider(self.credentials)
+                return store.S3Store(
+                    self.bucket,
+                    **self.config,
+                    **provider,
+                    client_options=client,
+                    retry_config=retry,
+                )
+            case "gcs":
+                return store.GCSStore(
+                    self.bucket,
+                    **self.config,
+                    **_gcs_provider(self.credentials),
+                    client_options=client,
+                    retry_config=retry,
+                )
+            case "azure":
+                return store.AzureStore(
+                    self.bucket,
+                    **self.config,
+                    **_azure_provider(self.credentials),
+                    client_options=client,
+                    retry_config=retry,
+                )
+            case "http":
+                return store.HTTPStore(
+                    self.config["url"], client_options=client, retry_config=retry
+                )
+
+
+def s3_place(
+    options: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential,
+    *,
+    headers: Mapping[str, str] | None = None,
+    can_write: bool = True,
+) -> Place:
+    """Describe a place on S3 or a store that speaks it."""
+    config: dict[str, Any] = {}
+    if options.region is not None:
+        config["region"] = options.region
+    if options.endpoint_url is not None:
+        _check_endpoint(options.endpoint_url)
+        config["endpoint"] = options.endpoint_url
+    if options.requester_pays:
+        config["request_payer"] = True
+    client: dict[str, Any] = {"allow_http": True} if options.allow_http else {}
+    if options.network_stream_timeout_seconds is not None:
+        seconds = options.network_stream_timeout_seconds
+        client["read_timeout"] = timedelta(seconds=seconds) if seconds else None
+    return Place(
+        kind="s3",
+        bucket=_check_bucket(bucket),
+        prefix=_check_prefix(prefix),
+        location=_location("s3", bucket, prefix, endpoint_url=options.endpoint_url),
+        credentials=credentials,
+        config=config,
+        client=client,
+        headers=dict(headers or {}),
+        can_write=can_write,
+        # Directory buckets list in no order.
+        lists_in_order=not bucket.endswith("--x-s3"),
+    )
+
+
+def gcs_place(
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyGcsCredential,
+    config: Mapping[str, str] | None = None,
+) -> Place:
+    """Describe a place on Google Cloud Storage."""
+    options, client = _split_options(config)
+    base_url = options.get("base_url")
+    if base_url is not None:
+        _check_endpoint(base_url)
+    return Place(
+        kind="gcs",
+        bucket=_check_bucket(bucket),
+        prefix=_check_prefix(prefix),
+        location=_location("gs", bucket, prefix, base_url=base_url),
+        credentials=credentials,
+        config=options,
+        client=client,
+        # Its client asks the machine's metadata service for a token when it writes unsigned.
+        can_write=not isinstance(credentials, GcsCredentials.Anonymous),
+    )
+
+
+def azure_place(
+    account: str,
+    container: str,
+    prefix: str | None,
+    credentials: AnyAzureCredential,
+    config: Mapping[str, str] | None = None,
+) -> Place:
+    """Describe a place on Azure Blob Storage."""
+    options, client = _split_options(config)
+    endpoint = options.get("endpoint")
+    if endpoint is not None:
+        _check_endpoint(endpoint)
+    return Place(
+        kind="azure",
+        bucket=_check_bucket(container),
+        prefix=_check_prefix(prefix),
+        location=_location(
+            "az", f"{_check_bucket(account)}/{container}", prefix, endpoint=endpoint
+        ),
+        credentials=credentials,
+        config={"account_name": account, **options},
+        client=client,
+    )
+
+
+def http_place(base_url: str, opts: Mapping[str, str] | None = None) -> Place:
+    """Describe a place on a web server."""
+    url = split_url(base_url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise InvalidInputError("expected a URL that starts with http:// or https:// and a host")
+    _check_port(url)
+    options, client = _split_options(opts)
+    if options:
+        raise InvalidInputError(f"unknown options {sorted(options)} of a web server")
+    headers = {}
+    if url.username is not None or url.password is not None:
+        # The client would show these in its errors; a header it does not.
+        pair = f"{unquote(url.username or '')}:{unquote(url.password or '')}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    host = url.netloc.rpartition("@")[2]
+    # A query could be a signature, and the client would drop it anyway.
+    if url.query or url.fragment:
+        raise InvalidInputError("the address of a web server cannot have a query or a fragment")
+    address = urlunsplit((url.scheme, host, url.path.rstrip("/"), "", ""))
+    return Place(
+        kind="http",
+        bucket=host,
+        prefix="",
+        location=address,
+        config={"url": address},
+        client=client,
+        headers=headers,
+        can_write=False,
+    )
+
+
+def _retry(settings: EffectiveSettings, *, retries: bool) -> RetryConfig:
+    return {
+        "max_retries": settings.max_tries - 1 if retries else 0,
+        "retry_timeout": timedelta(seconds=settings.operation_timeout_seconds),
+        "backoff": {
+            "init_backoff": timedelta(seconds=settings.initial_backoff_seconds),
+            "max_backoff": timedelta(seconds=settings.max_backoff_seconds),
+            "base": 2,
+        },
+    }
+
+
+def _split_options(config: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide given options into those of the store's client and those of the HTTP client."""
+    options: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for name, value in (config or {}).items():
+        if name in _CLIENT_OPTIONS:
+            client[name] = str(value).lower() == "true" if name == "allow_http" else value
+        else:
+            options[name] = value
+    return options, client
+
+
+def _check_bucket(name: str) -> str:
+    if not name or "/" in name or "@" in name or "?" in name:
+        raise InvalidInputError(f"{name!r} is no name of a bucket, container or account")
+    return name
+
+
+def _check_prefix(prefix: str | None) -> str:
+    trimmed = (prefix or "").strip("/")
+    return check_key(trimmed) if trimmed else ""
+
+
+def _location(scheme: str, bucket: str, prefix: str | None, **options: str | None) -> str:
+    named = f"{bucket}/{(prefix or '').strip('/')}".rstrip("/")
+    try:
+        path = quote(named, safe="/~!$&'()*+,;=:@")
+        query = urlencode({name: value for name, value in options.items() if value is not None})
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"the place {named!r} or its address is no Unicode text") from None
+    return f"{scheme}://{path}{'?' if query else ''}{query}"
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL; raises InvalidInputError if it has none."""
+    try:
+        url.encode()  # raises for halves of surrogate pairs, which no URL can have
+        return urlsplit(url)
+    except ValueError:
+        # Neither shown nor quoted from Python's error: what stands before an @ may be a password.
+        raise InvalidInputError(
+            "expected a URL such as s3://bucket/prefix or https://server/path; the part between "
+            "// and the next / is not valid"
+        ) from None
+
+
+def _check_endpoint(url: str) -> None:
+    parts = split_url(url)
+    if "@" in parts.netloc:
+        raise InvalidInputError("an endpoint must not hold credentials (user:password@)")
+    _check_port(parts)
+
+
+def _check_port(parts: SplitResult) -> None:
+    try:
+        _ = parts.port  # the client would panic
+    except ValueError as error:
+        raise InvalidInputError(f"the address of a server has a bad port: {error}") from None
+
+
+# Credentials reach the client through a provider, even if static: it neither mixes those with what
+# the environment happens to hold, nor keeps them in its configuration.
+
+
+class _S3Provider:
+    def __init__(self, source: S3Credentials.Static | S3Credentials.Refreshable) -> None:
+        self._source = source
+
+    def __call__(self) -> Any:
+        found = _current(self._source, S3StaticCredentials)
+        return {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.session_token,
+            "expires_at": _expiry(self._source, found.expires_after),
+        }
+
+
+class _BearerProvider:
+    def __init__(self, source: GcsCredentials.Refreshable | AzureCredentials.Refreshable) -> None:
+        self._source = source
+
+    def __call__(self) -> Any:
+        kind = (
+            GcsBearerCredential
+            if isinstance(self._source, GcsCredentials.Refreshable)
+            else AzureBearerCredential
+        )
+        found: GcsBearerCredential | AzureBearerCredential = _current(self._source, kind)
+        return {"token": found.bearer, "expires_at": _expiry(self._source, found.expires_after)}
+
+
+class _FixedProvider:
+    def __init__(self, **credential: str) -> None:
+        self._credential = credential
+
+    def __call__(self) -> Any:
+        return {**self._credential, "expires_at": None}
+
+
+def _current(source: Any, expected: type[Any]) -> Any:
+    if isinstance(source, S3Credentials.Static):
+        return source.credentials
+    given = source.current
+    if given is not None and (
+        given.expires_after is None or given.expires_after > datetime.now(UTC) + _REFRESH_AHEAD
+    ):
+        return given
+    # The user's own function, which came as an argument of this process or of the one that
+    # pickled this storage; never anything that was read from a repository.
+    fresh = pickle.loads(source.pickled_function)()
+    if not isinstance(fresh, expected):
+        raise InvalidInputError(
+            f"get_credentials must return {expected.__name__}, not {type(fresh).__name__}"
+        )
+    return fresh
+
+
+def _expiry(source: Any, expires_after: datetime | None) -> datetime | None:
+    if isinstance(source, S3Credentials.Static):
+        return None  # there is nothing to renew them with; the store says when they are over
+    if expires_after is not None and expires_after.tzinfo is None:
+        return expires_after.replace(tzinfo=UTC)
+    return expires_after
+
+
+def _s3_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
+    match credentials:
+        case S3Credentials.Anonymous():
+            return {"skip_signature": True}
+        case S3Credentials.Static() | S3Credentials.Refreshable():
+            return {"credential_provider": _S3Provider(credentials)}
+    return {}
+
+
+def _gcs_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
+    match credentials:
+        case GcsCredentials.Anonymous():
+            return {"skip_signature": True}
+        case GcsCredentials.Refreshable():
+            return {"credential_provider": _BearerProvider(credentials)}
+        case GcsCredentials.Static(static):
+            match static:
+                case GcsStaticCredentials.BearerToken(token):
+                    return {"credential_provider": _FixedProvider(token=token)}
+                case GcsStaticCredentials.ServiceAccount(path):
+                    return {"service_account": path}
+                case GcsStaticCredentials.ServiceAccountKey(key):
+                    return {"service_account_key": key}
+                case GcsStaticCredentials.ApplicationCredentials(path):
+                    return {"application_credentials": path}
+    return {}
+
+
+def _azure_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
+    match credentials:
+        case AzureCredentials.Anonymous():
+            return {"skip_signature": True}
+        case AzureCredentials.Refreshable():
+            return {"credential_provider": _BearerProvider(credentials)}
+        case AzureCredentials.Static(static):
+            match static:
+                case AzureStaticCredentials.AccessKey(key):
+                    return {"credential_provider": _FixedProvider(access_key=key)}
+                case AzureStaticCredentials.SasToken(token):
+                    return {"credential_provider": _FixedProvider(sas_token=token)}
+                case AzureStaticCredentials.BearerToken(token):
+                    return {"credential_provider": _FixedProvider(token=token)}
+    return {}

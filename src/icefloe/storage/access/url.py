@@ -1,0 +1,224 @@
+"""Storages by URL: `s3://bucket/prefix`, `file:///path`, `memory://name`, or a plain path."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+from icefloe.errors import InvalidInputError
+from icefloe.storage import port
+from icefloe.storage.access.factories import (
+    azure_storage,
+    gcs_storage,
+    http_storage,
+    local_filesystem_storage,
+    s3_storage,
+)
+from icefloe.storage.access.places import split_url
+from icefloe.storage.memory import MemoryStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from urllib.parse import SplitResult
+
+_S3_SECRETS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_GCS_SECRETS = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+)
+_AZURE_SECRETS = (
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_CLIENT_SECRET",
+)
+
+StorageLike = port.Storage | str | os.PathLike[str]
+
+
+_storage_classes: set[type] = set()
+
+
+def storage_from_url(place: StorageLike) -> port.Storage:
+    """Return the storage that a URL or path names, or a storage as it is.
+
+    | form | options behind `?` |
+    |--|--|
+    | `s3://bucket/prefix` | `region`, `endpoint_url`, `allow_http`, `anonymous`, `force_path_style`, `requester_pays` |
+    | `gs://bucket/prefix`, `gcs://…` | `anonymous`, `base_url` |
+    | `az://account/container/prefix` | `anonymous`, `endpoint`, `allow_http` |
+    | `file:///path`, a plain path | `durability` |
+    | `memory://name` | none; one name is one storage in this process |
+    | `http://…`, `https://…` | part of the address |
+
+    Secrets never go into a URL: those of the environment are used. If it has none, this raises,
+    instead of asking the machine for its role: say `?anonymous=true`, or use `s3_storage` and the
+    like.
+    """  # noqa: E501 (a table)
+    if isinstance(place, os.PathLike):
+        return local_filesystem_storage(place)
+    if not isinstance(place, str):
+        # Checking a protocol looks at each of its methods: once for each class is enough.
+        if type(place) in _storage_classes or isinstance(place, port.Storage):
+            _storage_classes.add(type(place))
+            return place
+        raise InvalidInputError(
+            f"expected a storage, a URL or a path, found a {type(place).__name__}"
+        )
+    if not place:
+        raise InvalidInputError("expected a storage, a URL or a path, found an empty string")
+    if "://" not in place:
+        return local_filesystem_storage(place)
+    url = split_url(place)
+    make = _BY_SCHEME.get(url.scheme)
+    if make is None:
+        raise InvalidInputError(
+            f"unknown kind of storage {url.scheme!r}: expected one of {', '.join(_BY_SCHEME)}"
+        )
+    return make(url)
+
+
+def _http(url: SplitResult) -> port.Storage:
+    return http_storage(url.geturl(), {"allow_http": "true"} if url.scheme == "http" else None)
+
+
+def _memory(url: SplitResult) -> port.Storage:
+    _Options(url).finish()
+    return MemoryStorage.named(url.netloc + url.path)
+
+
+def _file(url: SplitResult) -> port.Storage:
+    if url.netloc not in ("", "localhost"):
+        raise InvalidInputError(
+            f"file://{url.netloc}{url.path} names another machine; write file:///absolute/path"
+        )
+    options = _Options(url)
+    durability = options.text("durability") or "fsync"
+    options.finish()
+    if durability not in ("fsync", "none"):
+        raise InvalidInputError(f"durability must be 'fsync' or 'none', not {durability!r}")
+    # urlsplit has no idea of files: what follows "#" belongs to the path.
+    path = unquote(url.path + (f"#{url.fragment}" if url.fragment else ""))
+    return local_filesystem_storage(path, durability=durability)  # type: ignore[arg-type]
+
+
+def _s3(url: SplitResult) -> port.Storage:
+    options = _Options(url)
+    anonymous = options.flag("anonymous")
+    storage = s3_storage(
+        bucket=options.require_host(),
+        prefix=unquote(url.path),
+        region=options.text("region"),
+        endpoint_url=options.text("endpoint_url"),
+        allow_http=options.flag("allow_http"),
+        force_path_style=options.flag("force_path_style"),
+        requester_pays=options.flag("requester_pays"),
+        anonymous=anonymous or None,
+        from_env=None if anonymous else _require_secret(url, _S3_SECRETS, "s3_storage"),
+    )
+    options.finish()
+    return storage
+
+
+def _gcs(url: SplitResult) -> port.Storage:
+    options = _Options(url)
+    anonymous = options.flag("anonymous")
+    storage = gcs_storage(
+        bucket=options.require_host(),
+        prefix=unquote(url.path),
+        config=options.texts("base_url", "allow_http"),
+        anonymous=anonymous or None,
+        from_env=None if anonymous else _require_secret(url, _GCS_SECRETS, "gcs_storage"),
+    )
+    options.finish()
+    return storage
+
+
+def _azure(url: SplitResult) -> port.Storage:
+    options = _Options(url)
+    anonymous = options.flag("anonymous")
+    container, _, prefix = unquote(url.path).strip("/").partition("/")
+    if not container:
+        raise InvalidInputError("expected az://account/container/prefix, found no container")
+    storage = azure_storage(
+        account=options.require_host(),
+        container=container,
+        prefix=prefix,
+        config=options.texts("endpoint", "allow_http"),
+        anonymous=anonymous or None,
+        from_env=None if anonymous else _require_secret(url, _AZURE_SECRETS, "azure_storage"),
+    )
+    options.finish()
+    return storage
+
+
+class _Options:
+    """The part of a URL behind `?`, each option of which must be known."""
+
+    def __init__(self, url: SplitResult) -> None:
+        if "@" in url.netloc:
+            raise InvalidInputError(
+                f"a {url.scheme}:// URL must not hold credentials; set them in the environment or "
+                "give them to a function such as s3_storage"
+            )
+        self._url = url
+        self._left = dict(parse_qsl(url.query, keep_blank_values=True))
+
+    def require_host(self) -> str:
+        if not self._url.netloc:
+            raise InvalidInputError(f"{self._url.scheme}:// is followed by no bucket or account")
+        return self._url.netloc
+
+    def text(self, name: str) -> str | None:
+        return self._left.pop(name, None)
+
+    def texts(self, *names: str) -> dict[str, str]:
+        return {name: self._left.pop(name) for name in names if name in self._left}
+
+    def flag(self, name: str) -> bool:
+        value = self._left.pop(name, "false").lower()
+        if value not in ("true", "false", "1", "0", ""):
+            raise InvalidInputError(f"option {name!r} of a URL must be true or false")
+        return value in ("true", "1", "")
+
+    def finish(self) -> None:
+        if self._left:
+            # Names only: a value may be a secret that was put here by mistake.
+            raise InvalidInputError(
+                f"unknown options {sorted(self._left)} of a {self._url.scheme}:// URL"
+            )
+
+
+def _require_secret(url: SplitResult, variables: tuple[str, ...], function: str) -> bool:
+    if not any(os.environ.get(name) for name in variables):
+        raise InvalidInputError(
+            f"no credentials for {url.scheme}://{url.netloc} in the environment (looked for "
+            f"{', '.join(variables)}): set them, add ?anonymous=true, or use "
+            f"{function}(from_env=True) to ask the machine for its role"
+        )
+    return True
+
+
+_BY_SCHEME: dict[str, Callable[[SplitResult], port.Storage]] = {
+    "s3": _s3,
+    "gs": _gcs,
+    "gcs": _gcs,
+    "az": _azure,
+    "azure": _azure,
+    "file": _file,
+    "memory": _memory,
+    "http": _http,
+    "https": _http,
+}

@@ -1,0 +1,267 @@
+"""Statistics of chunks: smallest and largest value and how many are missing, kept with the data.
+
+They live in the repository, in a hidden group, and are versioned with it. An entry names the
+reference of the chunk that it was made from: when the chunk is written anew, or comes to show
+other cells, the entry means nothing any more and is never used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from icefloe.model import paths
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.record import Record
+from icefloe.tables.summarizing import NUMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.nodes import Node
+    from icefloe.session import Session
+    from icefloe.tables.columns import Variable
+    from icefloe.tables.decoding import Decoding
+
+    Coords = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+    Words = npt.NDArray[np.uint64]
+
+GROUP = paths.DERIVED_GROUP
+"""Where statistics are: a group for each array, by the id of its node."""
+_ARRAY = "entries"
+_WORDS = 4
+_WIDTH = NUMBERS + _WORDS
+_NAME_BYTES = 12
+_ENTRIES_PER_CHUNK = 16_384
+_EXACT = 2.0**53
+_FORM = 2
+
+
+class Entries(Record, frozen=True, eq=False):
+    """Statistics of some chunks of an array."""
+
+    coords: Any
+    """Coordinates of the chunks, (n, rank)."""
+    numbers: Any
+    """Smallest and largest stored value and number of missing ones, (n, 3); NaN if all are."""
+    words: Any
+    """What they are about, see `bindings`, (n, 4)."""
+
+
+def bound(
+    coords: Coords, numbers: Floats, table: ArrayChunks | None, variable: Variable
+) -> Entries:
+    """Entries about chunks as a table refers to them; of others nothing can be kept."""
+    words = np.zeros((len(coords), _WORDS), dtype=np.uint64)
+    if table is not None and len(coords):
+        words = bindings(table, coords, variable.shape, variable.units)
+    known = (words != 0).any(axis=1)
+    return Entries(coords[known], numbers[known], words[known])
+
+
+def bindings(
+    table: ArrayChunks, coords: Coords, shape: Sequence[int], chunk_shape: Sequence[int]
+) -> Words:
+    """What an entry must name to be about the chunks at some coordinates; zeros if nothing can.
+
+    The words are: 12 bytes of the file's id (or of a digest), the length, the offset, and how many
+    cells of the chunk are inside of the array.
+    """
+    words = np.zeros((len(coords), _WORDS), dtype=np.uint64)
+    rows = table.index.find_many(coords.astype(np.uint64))
+    there = np.flatnonzero(rows >= 0)
+    refs = table.refs.take(rows[there])
+    names = np.zeros((len(there), 16), dtype=np.uint8)
+    native = refs.kinds == ChunkKind.NATIVE
+    names[native, :_NAME_BYTES] = _file_names(refs.files)[refs.sources[native]]
+    for row in np.flatnonzero(refs.kinds == ChunkKind.INLINE).tolist():
+        start, length = int(refs.offsets[row]), int(refs.lengths[row])
+        names[row, :_NAME_BYTES] = _digest(refs.inline[start : start + length])
+    known = np.ones(len(there), dtype=bool)
+    virtual = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
+    for source in np.unique(refs.sources[virtual]).tolist():
+        of_source = virtual[refs.sources[virtual] == source]
+        etag, modified = refs.locations.etags[source], int(refs.locations.modified[source])
+        text = f"{refs.locations.urls[source]}\n{etag}\n{modified}"
+        names[of_source, :_NAME_BYTES] = _digest(text.encode())
+        # Without a checksum the file may change and nobody would know.
+        known[of_source] = bool(etag) or modified != 0
+    packed = names.view("<u8").reshape(-1, 2)
+    offsets = np.where(refs.kinds == ChunkKind.INLINE, 0, refs.offsets)
+    words[there, 0] = packed[:, 0]
+    words[there, 1] = packed[:, 1] | (refs.lengths.astype(np.uint64) << np.uint64(32))
+    words[there, 2] = offsets
+    words[there, 3] = _extent_codes(coords[there], shape, chunk_shape)
+    words[there[~known]] = 0
+    return words
+
+
+def _file_names(files: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Ids of chunk files in 12 bytes: their own, or a digest of those that others made wider."""
+    names: npt.NDArray[np.uint8] = files[:, :_NAME_BYTES].copy()
+    for row in np.flatnonzero(files[:, _NAME_BYTES:].any(axis=1)).tolist():
+        names[row] = _digest(files[row].tobytes())
+    return names
+
+
+def _digest(data: bytes) -> npt.NDArray[np.uint8]:
+    digest = hashlib.blake2b(data, digest_size=_NAME_BYTES).digest()
+    return np.frombuffer(digest, dtype=np.uint8)
+
+
+def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[int]) -> Words:
+    """A number that tells how much of a chunk is inside of the array, along all dimensions."""
+    code = np.ones(len(coords), dtype=np.uint64)
+    for axis, (size, chunk) in enumerate(zip(shape, chunk_shape, strict=True)):
+        inside = np.minimum(chunk, size - coords[:, axis] * chunk)
+        code = code * np.uint64(chunk + 1) + inside.astype(np.uint64)
+    return code
+
+
+# --- keeping
+
+
+def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
+    """Keep statistics of chunks in a session, for its commit."""
+    node = session.get_node(variable.path)
+    if node is None or node.array is None or not len(entries.coords):
+        return
+    array = _open(session, node, variable)
+    rows = np.empty((len(entries.coords), _WIDTH), dtype=np.uint64)
+    rows[:, :NUMBERS] = np.ascontiguousarray(entries.numbers, dtype=np.float64).view(np.uint64)
+    rows[:, NUMBERS:] = entries.words
+    low = entries.coords.min(axis=0)
+    region = tuple(map(slice, low.tolist(), (entries.coords.max(axis=0) + 1).tolist()))
+    block = np.asarray(array[region])
+    block[tuple((entries.coords - low).T)] = rows
+    array[region] = block
+
+
+def _grid(shape: Sequence[int], units: Sequence[int]) -> tuple[int, ...]:
+    return tuple(-(-size // unit) for size, unit in zip(shape, units, strict=True))
+
+
+def _meaning(variable: Variable) -> dict[str, Any]:
+    """What the numbers depend on besides the chunks."""
+    decoding = variable.decoding
+    return {
+        "form": _FORM,
+        "chunk_shape": list(variable.units),
+        "stored": repr((decoding.dtype, decoding.unsigned, decoding.missing)),
+    }
+
+
+def _place(session: Session, node: Node) -> str | None:
+    """The group with the statistics of an array; None if there is none.
+
+    It has the id of the array's node. Where a commit or a migration gave the node another id, it
+    is known by the path that the array had.
+    """
+    own = f"{GROUP}/{node.id}"
+    if session.get_node(own) is not None:
+        return own
+    named = [path for path, array in _groups(session) if array == node.path]
+    if not named:
+        return None
+    others = {str(each.id) for path in session.node_paths("/") if (each := session.get_node(path))}
+    return next((path for path in named if path.rpartition("/")[2] not in others), None)
+
+
+def _groups(session: Session) -> Iterator[tuple[str, Any]]:
+    """All groups of statistics, and which array they say that they are of."""
+    if session.get_node(GROUP) is None:
+        return
+    for path in session.node_paths(GROUP):
+        if path.count("/") == GROUP.count("/") + 1:
+            attributes = json.loads(session.document(path) or b"{}").get("attributes") or {}
+            yield path, attributes.get("array")
+
+
+def _open(session: Session, node: Node, variable: Variable) -> zarr.Array[Any]:
+    """The array of an array's statistics, at least as large as its grid."""
+    path = _place(session, node) or f"{GROUP}/{node.id}"
+    meaning = _meaning(variable)
+    root = zarr.open_group(session.store, mode="r+")
+    group = root.require_group(path.lstrip("/"))
+    if any(group.attrs.get(key) != value for key, value in meaning.items()):
+        session.delete_node(path)
+        group = root.require_group(path.lstrip("/"))
+    group.attrs.update({**meaning, "array": variable.path})
+    grid = _grid(variable.shape, variable.units)
+    if _ARRAY not in group:
+        return group.create_array(
+            _ARRAY, shape=(*grid, _WIDTH), chunks=_entry_chunks(grid), dtype="<u8", fill_value=0
+        )
+    array: Any = group[_ARRAY]
+    wanted = tuple(map(max, (*grid, _WIDTH), array.shape))
+    if array.shape != wanted:
+        array.resize(wanted)
+    return array  # type: ignore[no-any-return]
+
+
+def _entry_chunks(grid: tuple[int, ...]) -> tuple[int, ...]:
+    room = _ENTRIES_PER_CHUNK
+    chunks = []
+    for extent in reversed(grid):
+        chunks.append(max(1, min(extent, room)))
+        room = max(1, room // chunks[-1])
+    return (*reversed(chunks), _WIDTH)
+
+
+def read_entries(
+    session: Session, variable: Variable
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
+    """Numbers for all chunks of an array (grid, 3), and which are of the chunks as they are now."""
+    node = session.get_node(variable.path)
+    path = None if node is None else _place(session, node)
+    if path is None or session.get_node(f"{path}/{_ARRAY}") is None:
+        return None
+    group = zarr.open_group(session.store, path=path.lstrip("/"), mode="r")
+    if any(group.attrs.get(key) != value for key, value in _meaning(variable).items()):
+        return None
+    grid = _grid(variable.shape, variable.units)
+    entries = _fitted(session.read_region(f"{path}/{_ARRAY}"), grid)
+    numbers = np.ascontiguousarray(entries[..., :NUMBERS]).view(np.float64)
+    table = session.chunk_table(variable.path)
+    if table is None:
+        return numbers, np.zeros(grid, dtype=bool)
+    coords = np.argwhere(np.ones(grid, dtype=bool)).astype(np.int64)
+    now = bindings(table, coords, variable.shape, variable.units).reshape(*grid, _WORDS)
+    words = entries[..., NUMBERS:]
+    current = (now == words).all(axis=-1) & (words != 0).any(axis=-1)
+    return numbers, current
+
+
+def _fitted(entries: npt.NDArray[Any], grid: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Entries cut or filled up to the size of a grid, which may have changed since."""
+    fitted = np.zeros((*grid, entries.shape[-1]), dtype=entries.dtype)
+    common = tuple(slice(0, min(a, b)) for a, b in zip(grid, entries.shape, strict=False))
+    fitted[common] = entries[common]
+    return fitted
+
+
+def decoded_bounds(
+    numbers: npt.NDArray[Any], decoding: Decoding
+) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+    """Bounds of column values from those of stored ones, and where they can be relied on."""
+    low, high = numbers[..., 0], numbers[..., 1]
+    safe = ~np.isnan(low) & (np.abs(low) < _EXACT) & (np.abs(high) < _EXACT)
+    low, high = np.where(safe, low, 0.0), np.where(safe, high, 0.0)
+    if decoding.float_type is not None:
+        ends = [decoding.scaled(one.astype(decoding.viewed_dtype)) for one in (low, high)]
+        low, high = (one(*ends).astype(np.float64) for one in (np.minimum, np.maximum))
+    if decoding.times is not None:
+        if not decoding.times.is_real:
+            return low, high, np.zeros_like(safe)
+        moments = [decoding.times.decode(one)[0].astype(np.float64) for one in (low, high)]
+        # A microsecond wider: fractions of units were rounded once more here.
+        return moments[0] - 1.0, moments[1] + 1.0, safe
+    return low, high, safe

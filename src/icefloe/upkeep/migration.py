@@ -1,0 +1,452 @@
+"""Copies a repository to another generation of the format, with all of its history.
+
+M1  Objects keep their ids. Chunk files are linked, or copied by the store itself, where source and
+    target are in one place; their bytes are never changed.
+M2  Chunk files come first, then manifests, attribute files, logs and snapshots, the oldest first;
+    then tags and branches, and `main` last. Until then nobody takes the target for a repository.
+M3  What is there already is not written again: a migration that died is started again and goes on.
+    Nodes get the same numbers each time, by the order in which the history created them.
+M4  At the end the target is verified, and every snapshot is compared with its original.
+M5  Nothing of the source is collected meanwhile: history that expires after it was found is copied
+    all the same. Later each of the two collects its own names; bytes that both have stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from icefloe.config.files import to_json
+from icefloe.engine.commit.node_numbers import NEXT_NODE
+from icefloe.engine.context import Context, VirtualAccess
+from icefloe.engine.history.expired_parents import Cuts, SeenCuts
+from icefloe.engine.history.walk import History
+from icefloe.engine.retention.leases import default_holder, lease_on_everything
+from icefloe.engine.retention.marking import Limits, References, read_references
+from icefloe.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    StoragePermissionError,
+)
+from icefloe.formats.file_sums import sum_of
+from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind
+from icefloe.formats.registry import detect, format_for
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
+from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
+from icefloe.model.record import Record
+from icefloe.model.snapshot import (
+    AttributesFileInfo,
+    FileSum,
+    Snapshot,
+    SnapshotStub,
+    merged_mark,
+)
+from icefloe.objects.metadata import MetadataFiles
+from icefloe.storage.copy_method import CopyMethod
+from icefloe.storage.copying import copy_object
+from icefloe.storage.presence import is_there
+from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.upkeep.migration_ids import NewIds, narrow
+from icefloe.upkeep.migration_proof import CopyProof
+from icefloe.upkeep.verification import verify_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from icefloe.engine.retention.leases import Lease
+    from icefloe.formats.registry import Format
+    from icefloe.model.ids import AttributesId
+    from icefloe.storage.port import Storage
+
+    Progress = Callable[[str, int, int], None]
+
+logger = logging.getLogger(__name__)
+
+_HISTORY = 16
+
+
+class MigrationReport(Record, frozen=True):
+    """What a migration did; objects that were there from an earlier try are counted too."""
+
+    generation: str
+    spec_version: int
+    snapshots: int
+    manifests: int
+    attribute_files: int
+    chunk_files: int
+    copied: dict[str, int]
+    """Number of chunk files by how they came over this time: `linked`, `server-side` (copied by
+    the store) or `transferred`."""
+    branches: int
+    tags: int
+    problems: tuple[str, ...] = ()
+    """What `verify` found in the target; empty if all is well."""
+
+
+def migrate_repository(
+    source: Context,
+    target: Storage,
+    *,
+    generation: str,
+    spec_version: int | None = None,
+    progress: Progress | None = None,
+) -> MigrationReport:
+    """Copy a repository; see the module for how. Raises FormatError if the copy is not equal."""
+    fmt = format_for(generation, spec_version)
+    if target.location == source.storage.location:
+        raise InvalidInputError(
+            f"{target.location} holds the repository itself: migrate it to another place"
+        )
+    found = detect(target)
+    if found is not None:
+        raise AlreadyExistsError(
+            f"a repository exists already at {target.location} ({found.name}, spec version "
+            f"{found.spec_version}); migrate to an empty place"
+        )
+    ensure_conditional_writes(target)
+    with _kept(source.storage):
+        return _Migration(source, target, fmt, progress or _quiet).run()
+
+
+@contextlib.contextmanager
+def _kept(storage: Storage) -> Iterator[None]:
+    """Keep the source from being collected (M5), if it can be written to at all."""
+    lease = lease_on_everything(storage, f"migration by {default_holder()}")
+    if not _take(lease, storage):
+        logger.warning(
+            "%s may not be written to, so that it is migrated without a lease: see to it that "
+            "nobody collects garbage there meanwhile",
+            storage.location,
+        )
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def _take(lease: Lease, storage: Storage) -> bool:
+    """Take a lease and keep it; False where nothing may be written."""
+    if not storage.capabilities.can_write:
+        return False
+    try:
+        lease.take()
+    except StoragePermissionError as error:
+        logger.debug("no lease on %s: %s", storage.location, error)
+        return False
+    lease.renew_later()
+    return True
+
+
+def _quiet(stage: str, done: int, total: int) -> None:
+    del stage, done, total
+
+
+class _Migration:
+    def __init__(self, source: Context, target: Storage, fmt: Format, progress: Progress) -> None:
+        self._source = source
+        # What has expired by now is left behind, and may be gone.
+        self._history = History(source.files, source.refs, SeenCuts(source.storage))
+        self._target = target
+        self._format = fmt
+        self._progress = progress
+        self._files = MetadataFiles(target, fmt)
+        self._parents: dict[SnapshotId, list[SnapshotStub]] = {}
+        """Nearest ancestors of each snapshot, after expiry; all snapshots, oldest first."""
+        self._depths: dict[SnapshotId, int] = {}
+        self._remembered: dict[SnapshotId, Snapshot] = {}
+        """Snapshots of which there is no file."""
+        self._parts: dict[ManifestId, dict[NodeId, int]] = {}
+        """Arrays that some snapshot has in each manifest, with their ranks."""
+        self._infos: dict[ManifestId, ManifestFileInfo] = {}
+        self._attributes: dict[AttributesId, FileSum] = {}
+        """Attribute files, and what the target's snapshots remember of them."""
+        self._sums: dict[SnapshotId, FileSum] = {}
+        """Snapshot files of the target."""
+        self._ids = NewIds(fmt.generation.node_numbering)
+        self._chunk_files: set[ChunkFileId] = set()
+        self._copied = dict.fromkeys(CopyMethod, 0)
+        self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
+        self._new_refs: dict[tuple[ManifestId, NodeId], ManifestRef | None] = {}
+
+    def run(self) -> MigrationReport:
+        refs = read_references(self._source)
+        # What the target cannot name is told before anything is copied.
+        self._format.make_refs(self._target).check_names(refs.branches, refs.tags)
+        self._survey(sorted(refs.targets()))
+        present = {kind: self._present(kind) for kind in ObjectKind}
+        self._copy_manifests(present)
+        self._copy_attributes(present[ObjectKind.ATTRIBUTES])
+        self._copy_snapshots(present)
+        self._copy_cuts()
+        self._copy_config()
+        self._target.sync()
+        copy = Context(
+            self._target, self._format, self._source.config, VirtualAccess({}, frozenset())
+        )
+        self._compare_all(copy)
+        self._publish(refs)
+        report = verify_repository(copy, deep=False, limits=Limits())
+        return MigrationReport(
+            self._format.name,
+            self._format.spec_version,
+            len(self._parents),
+            len(self._parts),
+            len(self._attributes),
+            len(self._chunk_files),
+            {str(method): count for method, count in self._copied.items() if count},
+            len(refs.branches),
+            len(refs.tags),
+            tuple(map(str, report.problems)),
+        )
+
+    # --- what there is
+
+    def _survey(self, targets: Iterable[SnapshotId]) -> None:
+        """Find all snapshots, what they refer to, and the numbers of their nodes."""
+        for target in targets:
+            if target in self._parents:
+                continue
+            chain = []
+            for snapshot in self._history.ancestry(target):
+                chain.append(snapshot.stub())
+                if not self._has_file(snapshot):
+                    self._remembered[snapshot.id] = snapshot
+            for place, stub in enumerate(chain):
+                self._parents.setdefault(stub.id, chain[place + 1 : place + 1 + _HISTORY])
+                self._depths.setdefault(stub.id, len(chain) - 1 - place)
+        ordered = sorted(self._parents, key=lambda each: (self._depths[each], each))
+        self._parents = {each: self._parents[each] for each in ordered}
+        for number, snapshot_id in enumerate(ordered):
+            self._survey_snapshot(self._read(snapshot_id))
+            self._progress("survey", number + 1, len(ordered))
+
+    def _has_file(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot can be read; the first one of old layouts is only remembered."""
+        key = self._source.format.layout.snapshot(snapshot.id)
+        is_no_first = bool(snapshot.total_parents or len(snapshot.nodes))
+        return is_no_first or is_there(self._source.storage, key)
+
+    def _read(self, snapshot_id: SnapshotId) -> Snapshot:
+        found = self._remembered.get(snapshot_id)
+        return self._source.files.read_snapshot(snapshot_id) if found is None else found
+
+    def _survey_snapshot(self, snapshot: Snapshot) -> None:
+        self._infos.update({info.id: info for info in snapshot.manifests})
+        for info in snapshot.attribute_files:
+            self._attributes.setdefault(info.id, FileSum())
+        for node in snapshot.nodes:
+            self._ids.node(node.id)  # by the order in which they are met (M3)
+            if node.attributes is not None:
+                self._attributes.setdefault(node.attributes.file, FileSum())
+            for ref in node.manifests:
+                assert node.array is not None
+                self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
+
+    def _present(self, kind: ObjectKind) -> dict[str, int]:
+        """Objects of a kind that are in the target already, with their sizes."""
+        folder = self._format.layout.folder(kind)
+        return {info.key: info.size for info in self._target.list(folder)}
+
+    # --- copying
+
+    def _copy_manifests(self, present: Mapping[ObjectKind, Mapping[str, int]]) -> None:
+        for number, (manifest_id, nodes) in enumerate(self._parts.items()):
+            tables = self._tables(manifest_id, nodes)
+            self._copy_chunk_files(tables.values(), present[ObjectKind.CHUNK_FILE])
+            new_id = narrow(manifest_id)
+            parts = [(self._ids.node(node_id), table) for node_id, table in tables.items()]
+            for node_id in nodes:
+                table = tables.get(node_id)
+                self._new_refs[manifest_id, node_id] = (
+                    None if table is None else ManifestRef(new_id, table.index.box, len(table))
+                )
+            if not parts:
+                continue
+            key = self._format.layout.manifest(new_id)
+            if key in present[ObjectKind.MANIFEST]:
+                held = self._sum_of(key)
+            else:
+                file = self._format.codec.encode_manifest(parts)
+                held = self._put(key, file.data, file.attributes)
+            count = sum(len(table) for _, table in parts)
+            known = self._infos.get(manifest_id)
+            set_name = "" if known is None else known.set_name
+            self._new_infos[new_id] = ManifestFileInfo(
+                new_id, held.size_bytes, count, set_name, held.checksum
+            )
+            self._progress("manifests", number + 1, len(self._parts))
+
+    def _tables(
+        self, manifest_id: ManifestId, nodes: Mapping[NodeId, int]
+    ) -> dict[NodeId, ArrayChunks]:
+        info = self._infos.get(manifest_id)
+        manifest = self._source.files.manifest(manifest_id, 0 if info is None else info.size_bytes)
+        tables = {}
+        for node_id, rank in nodes.items():
+            table = manifest.array(node_id, rank)
+            if table is not None and len(table):
+                tables[node_id] = ArrayChunks(table.index, self._ids.chunk_files(table.refs))
+        return tables
+
+    def _copy_chunk_files(self, tables: Iterable[ArrayChunks], present: Mapping[str, int]) -> None:
+        wanted: set[ChunkFileId] = set()
+        for table in tables:
+            native = table.refs.kinds == ChunkKind.NATIVE
+            used = np.unique(table.refs.sources[native])
+            wanted.update(ChunkFileId(row.tobytes()) for row in table.refs.files[used])
+        new = sorted(wanted - self._chunk_files)
+        self._chunk_files.update(new)
+        todo = [each for each in new if self._format.layout.chunk_file(each) not in present]
+        for method in self._files.in_parallel(self._copy_chunk_file, todo):
+            self._copied[method] += 1
+        self._progress("chunk files", len(self._chunk_files), len(self._chunk_files))
+
+    def _copy_chunk_file(self, file_id: ChunkFileId) -> CopyMethod:
+        original = self._ids.original(file_id)
+        return copy_object(
+            self._source.storage,
+            self._source.format.layout.chunk_file(original),
+            self._target,
+            self._format.layout.chunk_file(file_id),
+        )
+
+    def _copy_attributes(self, present: Mapping[str, int]) -> None:
+        for number, file_id in enumerate(self._attributes):
+            key = self._format.layout.attributes(narrow(file_id))
+            if key in present:
+                self._attributes[file_id] = self._sum_of(key)
+                continue
+            old_key = self._source.format.layout.attributes(file_id)
+            rows = self._source.format.codec.decode_attributes(
+                self._source.storage.get(old_key), old_key
+            )
+            file = self._format.codec.encode_attributes(rows)
+            self._attributes[file_id] = self._put(key, file.data, file.attributes)
+            self._progress("attribute files", number + 1, len(self._attributes))
+
+    def _copy_snapshots(self, present: Mapping[ObjectKind, Mapping[str, int]]) -> None:
+        layout, codec = self._format.layout, self._format.codec
+        for number, snapshot_id in enumerate(self._parents):
+            new_id = narrow(snapshot_id)
+            key = layout.snapshot(new_id)
+            if key in present[ObjectKind.SNAPSHOT]:
+                self._sums[new_id] = self._sum_of(key)
+                continue
+            log_file = None
+            if self._format.generation.keeps_logs and self._parents[snapshot_id]:
+                log_key = layout.transaction_log(new_id)
+                if log_key in present[ObjectKind.TRANSACTION_LOG]:
+                    log_file = self._sum_of(log_key)
+                else:
+                    log = self._ids.log(self._history.log(snapshot_id))
+                    file = codec.encode_transaction_log(log)
+                    log_file = self._put(log_key, file.data, file.attributes)
+            renamed = self._renamed(self._read(snapshot_id), log_file)
+            file = codec.encode_snapshot(renamed)
+            self._sums[new_id] = self._put(key, file.data, file.attributes)
+            self._progress("snapshots", number + 1, len(self._parents))
+
+    def _copy_cuts(self) -> None:
+        """Say behind which snapshots something has expired: a merge must not start there."""
+        cuts = Cuts(self._target)
+        for snapshot_id in sorted(self._history.cuts.all() & self._parents.keys()):
+            parents = self._parents[snapshot_id]
+            if parents:
+                cuts.add(narrow(snapshot_id), narrow(parents[0].id))
+
+    def _renamed(self, snapshot: Snapshot, log_file: FileSum | None) -> Snapshot:
+        """A snapshot as the target has it."""
+        history = tuple(
+            SnapshotStub(narrow(stub.id), stub.written_at, stub.message)
+            for stub in self._parents[snapshot.id]
+        )
+        nodes = [self._renamed_node(node) for node in snapshot.nodes]
+        used = {ref.manifest_id for node in nodes for ref in node.manifests}
+        files = {node.attributes.file for node in snapshot.nodes if node.attributes is not None}
+        metadata = {
+            name: value
+            for name, value in snapshot.metadata.items()
+            if name not in {NEXT_NODE, NODE_NUMBERS}
+        }
+        metadata |= merged_mark(
+            map(narrow, snapshot.merged_ids()), map(narrow, snapshot.merged_line())
+        )
+        if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
+            metadata[NEXT_NODE] = self._ids.num_nodes
+        return msgspec.structs.replace(
+            snapshot,
+            id=narrow(snapshot.id),
+            parent_id=history[0].id if history else None,
+            metadata=metadata,
+            total_parents=self._depths[snapshot.id],
+            history=history,
+            manifests=tuple(info for each, info in sorted(self._new_infos.items()) if each in used),
+            attribute_files=tuple(self._attributes_info(each) for each in sorted(files)),
+            nodes=NodeTable.of(nodes),
+            log_file=log_file,
+            parent_file=self._sums.get(history[0].id) if history else None,
+        )
+
+    def _attributes_info(self, file_id: AttributesId) -> AttributesFileInfo:
+        held = self._attributes[file_id]
+        return AttributesFileInfo(narrow(file_id), held.size_bytes, held.checksum)
+
+    def _renamed_node(self, node: Node) -> Node:
+        refs = [self._new_refs[ref.manifest_id, node.id] for ref in node.manifests]
+        attributes = node.attributes
+        if attributes is not None:
+            attributes = AttributesRef(narrow(attributes.file), attributes.row, attributes.position)
+        return node.evolve(
+            id=self._ids.node(node.id),
+            manifests=tuple(ref for ref in refs if ref is not None),
+            attributes=attributes,
+        )
+
+    def _copy_config(self) -> None:
+        """Keep the configuration that is kept with the source, whatever it was opened with."""
+        kept = self._source.format.make_config_files(self._source.storage)
+        found = kept.read()
+        if found is not None:
+            data = found[1]
+        elif kept.read_legacy() is not None:
+            data = to_json(self._source.config)
+        else:
+            return
+        files = self._format.make_config_files(self._target)
+        present = files.read()
+        if present is None or present[1] != data:
+            files.write(None if present is None else present[0], data)
+
+    def _put(self, key: str, data: bytes, attributes: dict[str, str]) -> FileSum:
+        keeps = self._target.capabilities.keeps_attributes
+        self._target.put(key, data, attributes if keeps else None)
+        return sum_of(data)
+
+    def _sum_of(self, key: str) -> FileSum:
+        """What to remember of a file that an earlier try left in the target."""
+        return sum_of(self._target.get(key))
+
+    # --- publishing
+
+    def _publish(self, refs: References) -> None:
+        """Make the references, `main` last (M2); those of an earlier try are there already."""
+        self._format.make_refs(self._target).create_all(
+            {name: narrow(target) for name, target in refs.branches.items()},
+            {name: narrow(target) for name, target in refs.tags.items()},
+        )
+
+    # --- proof
+
+    def _compare_all(self, copy: Context) -> None:
+        """Compare every snapshot with its original (M4), before anyone can take it for one."""
+        proof = CopyProof(self._source.files, copy.files, self._ids.chunk_files)
+        for number, snapshot_id in enumerate(self._parents):
+            twin = copy.files.read_snapshot(narrow(snapshot_id))
+            proof.compare(self._read(snapshot_id), twin)
+            self._progress("compare", number + 1, len(self._parents))

@@ -1,0 +1,469 @@
+"""Looks at everything that branches and tags reach, and tells what is wrong with it.
+
+Reads past all caches, changes nothing, and never stops at the first problem. Others may write and
+collect garbage at the same time:
+
+- References are read first and objects are listed after that, so the listing has all that was
+  written before a reference that was read.
+- What is found to be wrong is reported only if branches and tags still reach it then: until a
+  collection has deleted something, nobody can let a reference point to it again. What they do not
+  reach any more may have been collected, and may have hidden that others need the same object; so
+  all is looked at once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from icefloe.config.files import from_json
+from icefloe.engine.history.walk import compared_step
+from icefloe.engine.retention.candidates import key_maker, list_objects
+from icefloe.engine.retention.marking import Limits, Marks, first_snapshots
+from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
+from icefloe.formats.port import ObjectKind
+from icefloe.objects.expected import Referrer, differs, not_expected
+from icefloe.upkeep.chunk_checks import ChunkChecker, Place
+from icefloe.upkeep.findings import Orphans, Problem, ProblemKind, VerificationReport
+from icefloe.upkeep.log_checks import untold
+from icefloe.upkeep.reference_checks import check_branch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icefloe.engine.context import Context
+    from icefloe.engine.history.walk import History
+    from icefloe.engine.retention.candidates import Objects
+    from icefloe.formats.port import Refs
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import ManifestFileInfo
+    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.snapshot import FileSum, Snapshot
+
+_SHOWN_ORPHANS = 100
+_SHOWN_ARRAYS = 10
+_MAX_PASSES = 5
+"""How often all is looked at, at most, if what was wrong is not reached any more."""
+_MAX_WALKS = 10
+
+
+def verify_repository(context: Context, *, deep: bool, limits: Limits) -> VerificationReport:
+    """Check all that is reached; `deep` also reads the bytes of chunks that have checksums."""
+    if not context.storage.capabilities.can_list:
+        raise StorageError(f"{context.storage.location} cannot list objects, so it is not verified")
+    for _ in range(_MAX_PASSES):
+        report = _Verifier(context, deep=deep, limits=limits).run()
+        lasting = _still_reached(context, limits, report.problems)
+        if len(lasting) == len(report.problems):
+            break
+    return msgspec.structs.replace(report, problems=lasting)
+
+
+def _still_reached(
+    context: Context, limits: Limits, problems: tuple[Problem, ...]
+) -> tuple[Problem, ...]:
+    """Problems of references, and of snapshots that references reach by now."""
+    if all(not problem.snapshot_id for problem in problems):
+        return problems
+    for _ in range(_MAX_WALKS):
+        walk = _Walk(context, limits)
+        if not walk.was_disturbed():
+            break
+    return tuple(each for each in problems if not each.snapshot_id or walk.needs(each.snapshot_id))
+
+
+class _Walk:
+    """What references reach at a moment, also where it is missing."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        self._context = context
+        self._limits = limits
+        verifier = _Verifier(context, deep=False, limits=limits)
+        history = verifier.history
+        self._cuts = history.cuts.all()
+        self._needed: set[str] = set()
+        self._broken: set[SnapshotId] = set()
+        for tip in verifier.read_targets():
+            self._needed.add(str(tip))
+            try:
+                self._needed.update(str(stub.id) for stub in history.stubs(tip))
+            except SnapshotNotFoundError as error:
+                self._needed.add(error.snapshot_id)
+                self._broken.add(tip)
+            except IcefloeError:
+                self._broken.add(tip)
+
+    def needs(self, snapshot_id: str) -> bool:
+        return snapshot_id in self._needed
+
+    def was_disturbed(self) -> bool:
+        """Whether a history broke off that is another one by now."""
+        if not self._broken:
+            return False
+        now = _Verifier(self._context, deep=False, limits=self._limits)
+        return now.history.cuts.all() != self._cuts or not self._broken <= set(now.read_targets())
+
+
+class _Verifier:
+    def __init__(self, context: Context, *, deep: bool, limits: Limits) -> None:
+        self._context = context
+        self._layout = context.format.layout
+        self._deep = deep
+        self._limits = limits
+        self._marks = Marks(context, limits, verify=True)
+        self._files = self._marks.files
+        self._problems: list[Problem] = []
+        self._checked = dict.fromkeys(
+            ("branches", "tags", "snapshots", "nodes", "manifests", "references", "logs"), 0
+        )
+        self._manifests: dict[ManifestId, int | None] = {}
+        """Number of references of each; None if it cannot be read."""
+        self._parts: set[tuple[ManifestId, NodeId, object, int]] = set()
+        self._told: set[ManifestId] = set()
+        """Manifests of which the snapshot tells what they hold: the earliest layouts do not, and
+        readers take the whole grid for the extents then."""
+        self._listed: Mapping[SnapshotId, FileSum] = {}
+        self._attribute_rows: set[tuple[bytes, int]] = set()
+
+    def run(self) -> VerificationReport:
+        self._check_configuration()
+        targets = self.read_targets()
+        listed = {
+            kind: list_objects(self._context.storage, self._layout, kind) for kind in ObjectKind
+        }
+        self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
+        for tip in targets:
+            self._check_history(tip)
+        with contextlib.suppress(IcefloeError):  # who descends from it has reported it
+            for root in first_snapshots(self._marks):
+                self._marks.add_history(root, is_whole=False)
+        if self._deep:
+            self._checked["bytes of chunks"] = self._chunks.bytes_read
+        orphans = self._orphans(listed)
+        return VerificationReport(tuple(self._problems), self._checked, orphans, self._deep)
+
+    def _add(self, kind: ProblemKind, message: str, **where: object) -> None:
+        self._problems.append(Problem(kind, message, **where))  # type: ignore[arg-type]
+
+    # --- references
+
+    def _check_configuration(self) -> None:
+        files = self._context.format.make_config_files(self._context.storage)
+        try:
+            kept = files.read()
+            if kept is not None:
+                from_json(kept[1], key=files.key(kept[0]))
+        except IcefloeError as error:
+            self._add(ProblemKind.CONFIGURATION, str(error), key=getattr(error, "key", ""))
+
+    @property
+    def history(self) -> History:
+        """The history as storage has it, past all caches."""
+        return self._marks.history
+
+    def read_targets(self) -> list[SnapshotId]:
+        """Read all references, and what they remember of the files of snapshots."""
+        refs = self._context.format.make_refs(self._context.storage).view()
+        targets = list(self._targets(refs))
+        with contextlib.suppress(IcefloeError):  # what cannot be read is reported
+            self._listed = refs.snapshot_files()
+        return targets
+
+    def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
+        """What branches and tags point to, once each; every state of a branch is looked at."""
+        seen: set[SnapshotId] = set()
+        for branch in sorted(self._names(refs.branches, "branches")):
+            self._checked["branches"] += 1
+            try:
+                target, problems = check_branch(refs, branch)
+            except IcefloeError as error:
+                self._add(
+                    ProblemKind.REFERENCE,
+                    f"branch {branch!r}: {error}",
+                    key=getattr(error, "key", ""),
+                )
+                continue
+            self._problems += problems
+            if target is not None and target not in seen:
+                seen.add(target)
+                yield target
+        for tag in sorted(self._names(refs.tags, "tags")):
+            self._checked["tags"] += 1
+            try:
+                target = refs.tag(tag)
+            except IcefloeError as error:
+                self._add(ProblemKind.REFERENCE, f"tag {tag!r}: {error}")
+                continue
+            if target is not None and target not in seen:
+                seen.add(target)
+                yield target
+
+    def _names(self, read: object, what: str) -> set[str]:
+        assert callable(read)
+        try:
+            found: set[str] = read()
+        except IcefloeError as error:
+            self._add(ProblemKind.REFERENCE, f"{what} cannot be listed: {error}")
+            return set()
+        return found
+
+    # --- snapshots
+
+    def _check_history(self, tip: SnapshotId) -> None:
+        try:
+            history = self._marks.history.ancestry(tip)
+            for snapshot, parent in itertools.pairwise(itertools.chain(history, [None])):
+                assert snapshot is not None
+                if snapshot.id in self._marks.snapshots:
+                    return
+                self._marks.add_snapshot(snapshot)
+                self._check_snapshot(snapshot, parent)
+                self._check_listed_file(snapshot)
+                self._check_parent_file(snapshot, parent)
+        except IcefloeError as error:
+            missing = error.snapshot_id if isinstance(error, SnapshotNotFoundError) else ""
+            self._add(
+                ProblemKind.SNAPSHOT,
+                f"the history of {tip} breaks off: {error}",
+                key=getattr(error, "key", ""),
+                snapshot_id=missing or str(tip),
+            )
+
+    def _check_listed_file(self, snapshot: Snapshot) -> None:
+        """Compare the file of a snapshot with what references remember of it."""
+        found, expected = snapshot.own_file, self._listed.get(snapshot.id)
+        if found is not None and expected is not None and differs(found, expected):
+            key = self._layout.snapshot(snapshot.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(snapshot.id))
+
+    def _check_parent_file(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
+        """Compare the file of a parent with what its child remembers of it."""
+        if parent is None or parent.id != snapshot.parent_id:
+            return
+        found, expected = parent.own_file, snapshot.parent_file
+        if found is not None and expected is not None and differs(found, expected):
+            key = self._layout.snapshot(parent.id)
+            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(parent.id))
+
+    def _check_snapshot(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
+        self._checked["snapshots"] += 1
+        where = {"snapshot_id": str(snapshot.id)}
+        if parent is not None and parent.written_at >= snapshot.written_at:
+            self._add(
+                ProblemKind.SNAPSHOT,
+                f"it was written at {snapshot.written_at.isoformat()}, not after its parent",
+                **where,
+            )
+        infos = {info.id: info for info in snapshot.manifests}
+        self._told = {info.id for info in infos.values() if info.num_chunk_refs}
+        for info in infos.values():
+            count = self._count_refs(info, snapshot)
+            if info.num_chunk_refs and count not in (None, info.num_chunk_refs):
+                self._add(
+                    ProblemKind.MANIFEST,
+                    f"it has {count} references, and the snapshot says {info.num_chunk_refs}",
+                    key=self._layout.manifest(info.id),
+                    **where,
+                )
+        self._check_nodes(snapshot)
+        # Behind a cut, the first snapshot follows; one may have been made meanwhile.
+        is_cut = snapshot.id in self._marks.history.cuts.all()
+        if parent is not None and parent.id == snapshot.parent_id and not is_cut:
+            self._check_log(snapshot, parent)
+
+    def _check_nodes(self, snapshot: Snapshot) -> None:
+        where = {"snapshot_id": str(snapshot.id)}
+        for row, path in enumerate(snapshot.nodes.paths):
+            try:
+                node = snapshot.nodes.get(path)
+                assert node is not None, row
+                self._check_attributes(node, snapshot)
+                if node.is_array:
+                    self._check_array(node, snapshot)
+                self._checked["nodes"] += 1
+            except IcefloeError as error:
+                key = getattr(error, "key", "")
+                self._add(ProblemKind.NODE, str(error), path=path, key=key, **where)
+
+    def _check_attributes(self, node: Node, snapshot: Snapshot) -> None:
+        ref = node.attributes
+        if ref is None or (bytes(ref.file), ref.row) in self._attribute_rows:
+            return
+        self._attribute_rows.add((bytes(ref.file), ref.row))
+        try:
+            self._files.document(node, snapshot)
+        except IcefloeError as error:
+            self._add(
+                ProblemKind.ATTRIBUTES,
+                str(error),
+                key=self._layout.attributes(ref.file),
+                path=node.path,
+                snapshot_id=str(snapshot.id),
+            )
+
+    # --- arrays and manifests
+
+    def _count_refs(self, info: ManifestFileInfo, snapshot: Snapshot) -> int | None:
+        """Read a manifest from end to end; None if that is not possible."""
+        manifest_id, size = info.id, info.size_bytes
+        if manifest_id in self._manifests:
+            return self._manifests[manifest_id]
+        self._checked["manifests"] += 1
+        found: int | None = None
+        key = self._layout.manifest(manifest_id)
+        try:
+            known = size if info.checksum else 0
+            manifest = self._files.manifest(
+                manifest_id, known, info.checksum, Referrer(snapshot.id)
+            )
+            manifest.load_all()
+            found = manifest.num_refs
+            real = size if info.checksum else self._context.storage.head(key).size
+            if size not in (0, real):
+                self._add(
+                    ProblemKind.MANIFEST,
+                    f"it has {real} bytes, and the snapshot says {size}",
+                    key=key,
+                    snapshot_id=str(snapshot.id),
+                )
+        except IcefloeError as error:
+            found = None
+            needing = _arrays_with(manifest_id, snapshot)
+            self._add(
+                ProblemKind.MANIFEST,
+                f"{error}; needed by {', '.join(needing[:_SHOWN_ARRAYS])}"
+                + (f" and {len(needing) - _SHOWN_ARRAYS} more" * (len(needing) > _SHOWN_ARRAYS)),
+                key=key,
+                path=needing[0] if len(needing) == 1 else "",
+                snapshot_id=str(snapshot.id),
+            )
+        self._manifests[manifest_id] = found
+        return found
+
+    def _check_array(self, node: Node, snapshot: Snapshot) -> None:
+        for one, other in _overlapping(node.manifests):
+            self._add(
+                ProblemKind.EXTENTS,
+                f"extents {one} and {other} overlap",
+                path=node.path,
+                snapshot_id=str(snapshot.id),
+            )
+        for ref in node.manifests:
+            part = (ref.manifest_id, node.id, ref.extents, ref.num_refs)
+            if part not in self._parts:
+                self._parts.add(part)
+                self._check_part(node, ref, snapshot, is_told=ref.manifest_id in self._told)
+
+    def _check_part(
+        self, node: Node, ref: ManifestRef, snapshot: Snapshot, *, is_told: bool
+    ) -> None:
+        assert node.array is not None
+        if self._manifests.get(ref.manifest_id) is None:
+            return  # reported already
+        where = {
+            "key": self._layout.manifest(ref.manifest_id),
+            "path": node.path,
+            "snapshot_id": str(snapshot.id),
+        }
+        table = self._files.manifest(ref.manifest_id, 0).array(node.id, node.array.rank)
+        if table is None:
+            if not is_told:
+                return
+            self._add(ProblemKind.EXTENTS, "the manifest has nothing of this array", **where)
+            return
+        self._checked["references"] += len(table)
+        box = table.index.box
+        if not is_told:
+            pass
+        elif box != ref.extents:
+            self._add(
+                ProblemKind.EXTENTS,
+                f"extents are {ref.extents.lower} to {ref.extents.upper}, and the manifest has "
+                f"{box.lower} to {box.upper}",
+                **where,
+            )
+        elif len(table) != ref.num_refs:
+            self._add(
+                ProblemKind.EXTENTS,
+                f"the manifest has {len(table)} references, and the array says {ref.num_refs}",
+                **where,
+            )
+        self._problems += self._chunks.check(table, Place(node.path, str(snapshot.id)))
+
+    # --- logs
+
+    def _check_log(self, snapshot: Snapshot, parent: Snapshot) -> None:
+        where = {"key": self._layout.transaction_log(snapshot.id), "snapshot_id": str(snapshot.id)}
+        log = None
+        try:
+            log = self._files.read_transaction_log(snapshot.id)
+            if log is None and snapshot.log_file is not None:
+                self._add(ProblemKind.TRANSACTION_LOG, "it is missing", repairable=True, **where)
+        except IcefloeError as error:
+            self._add(ProblemKind.TRANSACTION_LOG, str(error), repairable=True, **where)
+            # One that can be read is asked all the same: who repairs it wants to know.
+            with contextlib.suppress(IcefloeError):
+                log = self._files.read_transaction_log(snapshot.id, check=False)
+        if log is None:
+            return  # layouts without logs, where what changed is found by comparison
+        self._checked["logs"] += 1
+        try:
+            wrong = list(untold(log, compared_step(self._files, parent, snapshot)))
+        except IcefloeError:
+            return  # what it should tell cannot be read, and that is reported
+        for message in wrong:
+            self._add(ProblemKind.TRANSACTION_LOG, message, repairable=True, **where)
+
+    # --- what nothing reaches
+
+    def _orphans(self, listed: dict[ObjectKind, Objects]) -> dict[str, Orphans]:
+        live = {
+            ObjectKind.SNAPSHOT: self._marks.snapshot_ids(),
+            ObjectKind.TRANSACTION_LOG: self._marks.snapshot_ids(),
+            ObjectKind.MANIFEST: self._marks.manifest_ids(),
+            ObjectKind.ATTRIBUTES: self._marks.attribute_ids(),
+        }
+        if not self._problems:
+            # With manifests that cannot be read, nobody knows which chunk files are needed.
+            live[ObjectKind.CHUNK_FILE] = self._marks.chunk_file_ids()
+        found: dict[str, Orphans] = {}
+        for kind, ids in live.items():
+            left = listed[kind].outside(ids)
+            key_of = key_maker(self._layout, kind)
+            shown = tuple(key_of(data) for data in itertools.islice(left.each_id(), _SHOWN_ORPHANS))
+            found[kind.value] = Orphans(len(left), int(left.sizes.sum()), shown)
+        return found
+
+
+def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:
+    """Paths of the arrays of a snapshot that have references in a manifest."""
+    found: list[str] = []
+    for path in snapshot.nodes.paths:
+        with contextlib.suppress(IcefloeError):  # nodes that cannot be read are reported
+            node = snapshot.nodes.get(path)
+            if node is not None and any(ref.manifest_id == manifest_id for ref in node.manifests):
+                found.append(path)
+    return found
+
+
+def _overlapping(refs: tuple[ManifestRef, ...]) -> Iterator[tuple[str, str]]:
+    """Pairs of extents of one array that have a chunk in common."""
+    # Sorted by the first dimension, only neighbours that reach far enough can overlap.
+    ordered = sorted(refs, key=lambda ref: ref.extents.lower)
+    open_: list[ManifestRef] = []
+    for ref in ordered:
+        first = ref.extents.lower[:1]
+        open_ = [other for other in open_ if not first or other.extents.upper[:1] > first]
+        for other in open_:
+            if other.extents.intersects(ref.extents):
+                yield _text(other), _text(ref)
+        open_.append(ref)
+
+
+def _text(ref: ManifestRef) -> str:
+    return f"{list(ref.extents.lower)}..{list(ref.extents.upper)}"

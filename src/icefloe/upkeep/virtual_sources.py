@@ -1,0 +1,179 @@
+"""Asks after the sources of virtual chunks: which are missing, changed or too short.
+
+Each distinct file is asked about once, and none is read.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from icefloe.engine.bulk_refs import texts
+from icefloe.errors import IcefloeError
+from icefloe.model.array_choice import chosen_arrays
+from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.record import Record
+from icefloe.objects.foreign.source import same_etag
+
+if TYPE_CHECKING:
+    from icefloe.model.array_choice import ArrayChoice
+    from icefloe.objects.foreign import VirtualChunkResolver
+    from icefloe.objects.foreign.source import SourceStatus
+    from icefloe.session import Session
+
+_PARALLEL_REQUESTS = 32
+_SHOWN = 20
+
+
+class SourceProblem(StrEnum):
+    """What can be wrong with a source."""
+
+    MISSING = "missing"
+    CHANGED = "changed"
+    TRUNCATED = "truncated"
+    UNREADABLE = "unreadable"
+    """Not authorised, or its store does not answer."""
+
+
+class VirtualSourceInfo(Record, frozen=True):
+    """One file that virtual chunks are in."""
+
+    url: str
+    problem: SourceProblem | None
+    explanation: str
+    """Expected and found; empty if all is well."""
+    chunks: int
+    """How many chunks are in it."""
+    referenced_bytes: int
+    arrays: tuple[str, ...]
+    is_checked: bool
+    """Whether an etag or a time was recorded, so that a change is noticed."""
+
+
+class VirtualSourcesReport(Record, frozen=True):
+    """What was found about all sources."""
+
+    sources: tuple[VirtualSourceInfo, ...]
+
+    @property
+    def problems(self) -> list[VirtualSourceInfo]:
+        """The sources that cannot be read as they were."""
+        return [source for source in self.sources if source.problem is not None]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether all sources are as they were."""
+        return not self.problems
+
+    def columns(self) -> dict[str, list[object]]:
+        """The report as columns, for data frames."""
+        names = VirtualSourceInfo.__struct_fields__
+        return {name: [getattr(source, name) for source in self.sources] for name in names}
+
+    def __str__(self) -> str:
+        problems = self.problems
+        chunks = sum(source.chunks for source in self.sources)
+        lines = [f"{len(self.sources)} files of {chunks} virtual chunks: {len(problems)} problems"]
+        lines += [
+            f"  {source.problem}: {source.url} ({source.chunks} chunks of "
+            f"{', '.join(source.arrays)}): {source.explanation}"
+            for source in problems[:_SHOWN]
+        ]
+        if len(problems) > _SHOWN:
+            lines.append(f"  and {len(problems) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+class _Expected(NamedTuple):
+    """What references say of a file."""
+
+    end: int
+    chunks: int
+    size: int
+    checks: frozenset[tuple[str, int]]
+    arrays: tuple[str, ...]
+
+    def joined(self, other: _Expected) -> _Expected:
+        return _Expected(
+            max(self.end, other.end),
+            self.chunks + other.chunks,
+            self.size + other.size,
+            self.checks | other.checks,
+            tuple(dict.fromkeys(self.arrays + other.arrays)),
+        )
+
+
+def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> VirtualSourcesReport:
+    """Ask after every file that virtual chunks of a session are in, without reading any.
+
+    Args:
+        session: Which version to look at.
+        arrays: Arrays or groups to look at; all by default.
+    """
+    expected = _expected(session, arrays)
+    resolver = session.virtual_sources
+
+    def look(url: str) -> VirtualSourceInfo:
+        return _examined(url, expected[url], resolver)
+
+    with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
+        return VirtualSourcesReport(tuple(threads.map(look, sorted(expected))))
+
+
+def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
+    found: dict[str, _Expected] = {}
+    for path in chosen_arrays(arrays, session.array_paths()):
+        for table in session.chunk_tables(path):
+            refs = table.refs
+            rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
+            if not len(rows):
+                continue
+            used, where = np.unique(refs.sources[rows], return_inverse=True)
+            ends = np.zeros(len(used), dtype=np.uint64)
+            np.maximum.at(ends, where, refs.offsets[rows] + refs.lengths[rows])
+            counts = np.bincount(where)
+            sizes = np.bincount(where, weights=refs.lengths[rows].astype(np.float64))
+            urls, etags = texts(refs.locations.urls.take(used)), refs.locations.etags.take(used)
+            times = refs.locations.modified[used]
+            for row, url in enumerate(urls):
+                check = (etags[row], int(times[row]))
+                one = _Expected(
+                    int(ends[row]), int(counts[row]), int(sizes[row]), frozenset({check}), (path,)
+                )
+                found[url] = found[url].joined(one) if url in found else one
+    return found
+
+
+def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> VirtualSourceInfo:
+    problem: SourceProblem | None
+    try:
+        problem, explanation = _verdict(expected, resolver.status(url))
+    except IcefloeError as error:
+        problem, explanation = SourceProblem.UNREADABLE, error.message
+    is_checked = any(etag or seconds for etag, seconds in expected.checks)
+    return VirtualSourceInfo(
+        url, problem, explanation, expected.chunks, expected.size, expected.arrays, is_checked
+    )
+
+
+def _verdict(expected: _Expected, status: SourceStatus | None) -> tuple[SourceProblem | None, str]:
+    if status is None:
+        return SourceProblem.MISSING, "it does not exist"
+    if status.size is not None and status.size < expected.end:
+        return (
+            SourceProblem.TRUNCATED,
+            f"expected at least {expected.end} bytes, found {status.size}",
+        )
+    for etag, seconds in sorted(expected.checks):
+        if etag and (status.etag is None or not same_etag(etag, status.etag)):
+            return SourceProblem.CHANGED, f"expected the etag {etag}, found {status.etag}"
+        if seconds and (status.last_modified is None or status.last_modified > seconds):
+            explanation = (
+                f"expected a last change at {seconds} seconds since 1970 or before, found "
+                f"{status.last_modified}"
+            )
+            return SourceProblem.CHANGED, explanation
+    return None, ""
