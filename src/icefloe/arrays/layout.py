@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.batch_codecs import BatchCodec
     from icefloe.arrays.shards import ShardLayout
+    from icefloe.engine.port import Nodes
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
 
 _BATCH_KINDS = frozenset("biufcmMUS")
 """Kinds of data types whose values are their bytes, up to the order of those."""
@@ -85,9 +85,9 @@ class ArrayPlan:
         return chunks.transpose(*range(before), *(before + axis for axis in self.inverse_order))
 
 
-def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
+def plan_of(tree: Nodes, path: str) -> tuple[Node, ArrayPlan]:
     """The array at a path and its plan; raises NodeNotFoundError."""
-    node = session.get_node(path)
+    node = tree.get_node(path)
     if node is None or node.array is None:
         what = "is a group" if node is not None else "does not exist"
         raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
