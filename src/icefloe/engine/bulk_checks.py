@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.engine.bulk_refs import VirtualRefs
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.objects.foreign import VirtualChunkResolver
 
 _PLAIN = string.ascii_letters.encode() + string.digits.encode() + b"!$&'()*+,;=:@._~/-\n"
@@ -30,7 +30,7 @@ _DOTS = ("/.\n", "/..\n")
 
 def checked_table(
     refs: VirtualRefs,
-    node: Node,
+    node: ArrayNode,
     resolver: VirtualChunkResolver,
     *,
     validate_containers: bool,
@@ -94,8 +94,7 @@ def _sorted_table(refs: VirtualRefs, locations: Locations) -> ArrayChunks:
     return ArrayChunks(index, columns.take(order[is_last]))
 
 
-def _check_places(refs: VirtualRefs, node: Node) -> None:
-    assert node.array is not None
+def _check_places(refs: VirtualRefs, node: ArrayNode) -> None:
     rank, grid = node.array.rank, node.array.grid_shape
     if isinstance(refs.places, Box):
         if refs.places.rank != rank:
@@ -116,8 +115,7 @@ def _check_places(refs: VirtualRefs, node: Node) -> None:
         raise _outside(node, tuple(coords[int(np.argmax(bad))].tolist()))
 
 
-def _outside(node: Node, coords: tuple[int, ...]) -> InvalidInputError:
-    assert node.array is not None
+def _outside(node: ArrayNode, coords: tuple[int, ...]) -> InvalidInputError:
     return InvalidInputError(
         f"invalid chunk index: {list(coords)} in {node.path}, whose chunk grid is "
         f"{list(node.array.grid_shape or ())}"

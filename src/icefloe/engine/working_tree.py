@@ -51,7 +51,6 @@ class WorkingTree(ChunkTree):
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
         node = self._view.array(path)
-        assert node.array is not None
         table = self.chunk_table(path)
         if table is None:
             return np.empty((0, node.array.rank), dtype=np.uint64)
@@ -282,7 +281,6 @@ class WorkingTree(ChunkTree):
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
-            assert node.array is not None
             self._packs.write_all()
             table = self.chunk_table(path)
             if table is None:

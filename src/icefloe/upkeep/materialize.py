@@ -12,6 +12,7 @@ from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.model.segments import Segments
 
@@ -149,10 +150,7 @@ def _chosen(
 
 
 def _metadata(session: Session, path: str) -> ArrayMetadata:
-    node = session.get_node(path)
-    assert node is not None
-    assert node.array is not None
-    return node.array
+    return expect_array(session.get_node(path), path).array
 
 
 def _check_region(
