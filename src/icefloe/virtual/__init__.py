@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from icefloe.ingest.differences import Difference as Difference
     from icefloe.ingest.headers import FileHeader as FileHeader
     from icefloe.ingest.ingested import ingested_files as ingested_files
-    from icefloe.ingest.placing import references as references
+    from icefloe.ingest.place import references as references
     from icefloe.ingest.plan import IngestPlan as IngestPlan
     from icefloe.ingest.planning import plan_files as plan_files
     from icefloe.ingest.referencing import ParseOptions as ParseOptions
@@ -33,7 +33,7 @@ _HOMES = {
     "read_file": "icefloe.ingest.referencing",
     "read_header": "icefloe.ingest.referencing",
     "reference_files": "icefloe.ingest.referencing",
-    "references": "icefloe.ingest.placing",
+    "references": "icefloe.ingest.place",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 (a list)
