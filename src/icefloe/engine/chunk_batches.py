@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.config.locations import RELATIVE_SCHEME, parse_location
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId, encode_base32
@@ -237,7 +236,7 @@ def _urls(refs: ChunkRefs, rows: npt.NDArray[np.intp], paths: _Paths | None) -> 
     """URLs of virtual references; each distinct one is decoded once."""
     used, where = np.unique(refs.sources[rows], return_inverse=True)
     column = refs.locations.urls.take(used)
-    urls = texts(column)
+    urls = column.tolist()
     if paths is not None and f"{RELATIVE_SCHEME}://".encode() in column.data:
         urls = list(map(paths.absolute, urls))
     return list(map(urls.__getitem__, where.tolist()))
