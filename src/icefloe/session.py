@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.conflicts import check_solver
 from icefloe.engine.async_twin import async_twin
-from icefloe.engine.bulk_refs import GivenColumns, read_refs
 from icefloe.engine.commit.forks import ForkedChanges, OverlapWarning, merge_forks
 from icefloe.engine.commit.write import uncommitted_diff
 from icefloe.engine.tree.chunk_batches import WINDOW_REFS
 from icefloe.engine.tree.rearranging import reindexed_by, shifted_by
 from icefloe.engine.tree.working_tree import WorkingTree
+from icefloe.engine.user_references import user_references
 from icefloe.errors import (
     ForkSessionError,
     InvalidInputError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from icefloe.engine.context import Context
     from icefloe.engine.info import Diff
     from icefloe.engine.tree.chunk_batches import ChunkBatch, ChunkBytes
-    from icefloe.formats.port import BranchTip
+    from icefloe.formats.port import LiveTip
     from icefloe.model.nodes import Node
     from icefloe.model.segments import FoundChunks, Segments
     from icefloe.model.virtual_spec import VirtualChunkSpec
@@ -356,20 +356,27 @@ class TreeSession:
         """
         path = paths.canonical(array_path)
         self.tree.check_writable()
-        self.tree.get_array(path)
-        columns = GivenColumns(
-            coords=coords,
-            start=start,
-            shape=shape,
-            locations=locations,
-            location_codes=location_codes,
-            offsets=offsets,
-            lengths=lengths,
-            etags=etags,
-            last_modified=last_modified,
+        columns = {
+            "coords": coords,
+            "start": start,
+            "shape": shape,
+            "locations": locations,
+            "location_codes": location_codes,
+            "offsets": offsets,
+            "lengths": lengths,
+            "etags": etags,
+            "last_modified": last_modified,
+        }
+        table, refused = user_references(
+            chunks,
+            columns,
+            self.tree.get_array(path),
+            self.tree.virtual_sources,
+            validate_containers=validate_containers,
         )
-        refs = read_refs(chunks, columns, path)
-        return self.tree.set_virtual_refs(path, refs, validate_containers=validate_containers)
+        if table is not None:
+            self.tree.set_chunk_refs(path, table)
+        return refused or None
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """URLs of all virtual chunks, one for each, array by array."""
@@ -601,27 +608,28 @@ class ForkSession(TreeSession):
     """
 
     def __init__(
-        self, tree: WorkingTree, tip: BranchTip, default_metadata: dict[str, Any] | None = None
+        self, tree: WorkingTree, tip: LiveTip, default_metadata: dict[str, Any] | None = None
     ) -> None:
         """Take a tree, and the tip of the branch that it will be committed to."""
         super().__init__(tree)
         self.tip = tip
-        self._default_metadata = dict(default_metadata or {})
+        self.default_metadata = dict(default_metadata or {})
 
     @classmethod
-    def part_of(cls, session: Session) -> ForkSession:
+    def part_of(cls, session: Session | ForkSession) -> ForkSession:
         """A fork for the tasks of one job, which sees the nodes that a session made or changed.
 
         It does not see uncommitted chunks. What its copies write comes back as columns, by
         `tree.written_chunks` and `tree.set_chunk_refs`, instead of by `merge`.
         """
-        tree, publication = session.tree, session.publication
+        tree = session.tree
         with tree.lock:
             tree.check_writable()
-            assert publication is not None
+            origin = session if isinstance(session, ForkSession) else session.publication
+            assert origin is not None
             changes = tree.node_changes()
             part = WorkingTree(tree.context, tree.snapshot, changes, read_only=False)
-            return cls(part, publication.tip, publication.default_metadata)
+            return cls(part, origin.tip, origin.default_metadata)
 
     def __repr__(self) -> str:
         return f"<icefloe.ForkSession branch {self.branch!r} at {self.snapshot_id}>"
@@ -634,7 +642,7 @@ class ForkSession(TreeSession):
                 "snapshot_id": self.tree.snapshot.id,
                 "tip": self.tip,
                 "changes": self.tree.changes.copy(),
-                "metadata": self._default_metadata,
+                "metadata": self.default_metadata,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -661,7 +669,7 @@ class ForkSession(TreeSession):
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
         with self.tree.lock:
-            return _new_fork(self.tree, self.tip, self._default_metadata)
+            return _new_fork(self.tree, self.tip, self.default_metadata)
 
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of other forks; see `Session.merge`."""
@@ -710,7 +718,7 @@ def _not_for_forks(verb: str) -> ForkSessionError:
     )
 
 
-def _new_fork(tree: WorkingTree, tip: BranchTip, metadata: dict[str, Any]) -> ForkSession:
+def _new_fork(tree: WorkingTree, tip: LiveTip, metadata: dict[str, Any]) -> ForkSession:
     if not tree.changes.is_empty:
         raise InvalidInputError(
             "cannot fork a session with uncommitted changes. Please commit first, or fork "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from icefloe.engine.port import Tree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.zarr_document import ArrayMetadata
 
     Box = tuple[slice, ...]
@@ -101,9 +101,7 @@ def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = 
 class _Pair:
     """An array as it is in two versions."""
 
-    def __init__(self, before: Tree, after: Tree, old: Node, new: Node) -> None:
-        assert old.array is not None
-        assert new.array is not None
+    def __init__(self, before: Tree, after: Tree, old: ArrayNode, new: ArrayNode) -> None:
         self._before, self._after = before, after
         self._old, self._new = old, new
         self._shape_before, self._shape_after = old.array.shape, new.array.shape

@@ -75,7 +75,7 @@ def _keys_of(tree: Tree, paths: Iterable[str]) -> Iterator[str]:
             # Deleted while its neighbours were being listed.
             continue
         yield document_key(path)
-        if node.array is not None:
+        if node.is_array:
             yield from chunk_keys(path, node.array, _initialised(tree, path))
 
 
@@ -89,7 +89,7 @@ def names_in(tree: Tree, path: str) -> list[str]:
     node = tree.get_node(path)
     if node is not None:
         names[DOCUMENT_NAME] = None
-        if node.array is not None:
+        if node.is_array:
             names.update(dict.fromkeys(_chunk_names(tree, path, node.array)))
         start = len(child_prefix(path))
         children = (below[start:] for below in tree.node_paths(path))
@@ -127,7 +127,7 @@ def size_below(tree: Tree, path: str) -> int:
         node = tree.get_node(below)
         if node is not None:
             total += len(tree.document(below) or b"")
-            if node.array is not None:
+            if node.is_array:
                 total += size_in(tree, below, ())
     return total
 
@@ -168,7 +168,7 @@ def _initialised(tree: Tree, path: str) -> npt.NDArray[np.uint64]:
     Others are left by a resize that keeps them, and come back when the array grows again.
     """
     node = tree.get_node(path)
-    if node is None or node.array is None:
+    if node is None or not node.is_array:
         return np.empty((0, 1), dtype=np.uint64)
     coords = tree.chunk_coords(path)
     grid = node.array.grid_shape

@@ -11,7 +11,7 @@ from icefloe.changes.needed_groups import fill_groups
 from icefloe.engine.commit.linked_tiles import unlink_common
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.errors import InvalidInputError
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 
@@ -29,13 +29,13 @@ class ForkedChanges(Record, frozen=True, eq=False):
     """What a fork changed."""
 
     base_id: SnapshotId
-    tip: BranchTip
+    tip: LiveTip
     """The tip that the branch had when the session was forked."""
     changes: ChangeSet
 
 
 def merge_forks(
-    tree: WorkingTree, tip: BranchTip, forks: Sequence[ForkedChanges], *, stacklevel: int
+    tree: WorkingTree, tip: LiveTip, forks: Sequence[ForkedChanges], *, stacklevel: int
 ) -> None:
     """Take over the changes of forks, in their order; later ones win.
 

@@ -27,7 +27,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import LiveTip
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
     from icefloe.engine.tree.working_tree import WorkingTree
-    from icefloe.formats.port import Refs
+    from icefloe.formats.port import BranchTip, Refs
 
     Write = Callable[[CommitMessage], "UnpublishedCommit"]
 
@@ -51,7 +51,7 @@ class UnpublishedCommit(Record, frozen=True):
 
     snapshot: Snapshot
     """What was written; its `parent_id` is the commit that it follows."""
-    tip: BranchTip
+    tip: LiveTip
     """The state of the branch that it was written for, and the only one it can replace."""
 
     def publish(self, refs: Refs) -> BranchTip:
@@ -68,7 +68,7 @@ class Publication:
     """
 
     def __init__(
-        self, tree: WorkingTree, tip: BranchTip, default_metadata: dict[str, Any] | None = None
+        self, tree: WorkingTree, tip: LiveTip, default_metadata: dict[str, Any] | None = None
     ) -> None:
         """Start from the tip of a branch, whose snapshot the tree shows.
 
@@ -213,7 +213,7 @@ class Publication:
         """
         context, tree, base = self._context, self.tree, self.tree.snapshot
         tip = context.refs.tip(self.tip.branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise ConflictError(f"branch {self.tip.branch!r} was deleted", str(base.id), None)
         if tip.snapshot_id == base.id:
             if tip != self.tip:
@@ -251,14 +251,14 @@ class Publication:
         for tip in self._context.refs.reflog(self.tip.branch):
             if tip.sequence <= self.tip.sequence:
                 break
-            if tip.snapshot_id != self.tree.snapshot.id:
+            if not isinstance(tip, LiveTip) or tip.snapshot_id != self.tree.snapshot.id:
                 return False
             newest = newest or tip
         if newest is not None:
             self._move_to_collected(newest)
         return newest is not None
 
-    def _move_to_collected(self, tip: BranchTip) -> None:
+    def _move_to_collected(self, tip: LiveTip) -> None:
         """Move to a tip that a garbage collection published for our base."""
         check_own_files(self._context, self.tree.changes)
         self.tip = tip

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
 
     Coords = npt.NDArray[np.int64]
     Places = Callable[[Coords], Coords]
@@ -49,9 +49,8 @@ def reindexed_by(forward: Callable[[tuple[int, ...]], Sequence[int] | None]) -> 
     return places
 
 
-def rearrange(changes: ChangeSet, node: Node, table: ArrayChunks, places: Places) -> None:
+def rearrange(changes: ChangeSet, node: ArrayNode, table: ArrayChunks, places: Places) -> None:
     """Move the chunks of an array, given as a table, to other places; drop those outside."""
-    assert node.array is not None
     old = table.index.coords().astype(np.int64)
     coords = places(old)
     inside = (coords >= 0).all(axis=1)

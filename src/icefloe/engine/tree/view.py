@@ -13,8 +13,8 @@ import numpy as np
 from icefloe.changes.change_set import ChangeSet
 from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.engine.tree.grid_checks import in_grid, within_grid
-from icefloe.errors import NodeNotFoundError
 from icefloe.model.located import Located
+from icefloe.model.nodes import expect_array
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
 
@@ -40,13 +40,9 @@ class View(NamedTuple):
         chunks = SnapshotChunks(files, snapshot)
         return cls(snapshot, chunks, changes or ChangeSet(snapshot.nodes))
 
-    def array(self, path: str) -> Node:
+    def array(self, path: str) -> ArrayNode:
         """The array at a path; raises NodeNotFoundError."""
-        node = self.changes.get(path)
-        if node is None or node.array is None:
-            what = "is a group" if node is not None else "does not exist"
-            raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
-        return node
+        return expect_array(self.changes.get(path), path)
 
     def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         """The reference of a chunk; None if it is not initialised or outside of the grid."""

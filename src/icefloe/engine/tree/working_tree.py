@@ -13,7 +13,6 @@ import numpy as np
 
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.pending import PendingChunks
-from icefloe.engine.bulk_checks import checked_table
 from icefloe.engine.tree.grid_checks import check_all_in_grid, check_box, checked_segments, in_grid
 from icefloe.engine.tree.pending_packs import PendingPacks
 from icefloe.engine.tree.rearranging import rearrange
@@ -41,13 +40,12 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.settings import Settings
-    from icefloe.engine.bulk_refs import VirtualRefs
     from icefloe.engine.context import Context
     from icefloe.engine.tree.chunk_batches import ArrayReader
     from icefloe.model.chunk_refs import VirtualRef
     from icefloe.model.located import Located
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode, Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -159,7 +157,7 @@ class WorkingTree:
         """The node at a path."""
         return self._state.view.changes.get(path)
 
-    def get_array(self, path: str) -> Node:
+    def get_array(self, path: str) -> ArrayNode:
         """The array at a path; raises NodeNotFoundError if there is none."""
         return self._state.view.array(path)
 
@@ -415,12 +413,11 @@ class WorkingTree:
         if len(data) > max(settings.inline_up_to, settings.packed_up_to):
             self._writable_array(path, coords)
 
-    def _writable_array(self, path: str, coords: tuple[int, ...]) -> Node:
+    def _writable_array(self, path: str, coords: tuple[int, ...]) -> ArrayNode:
         """The array of a chunk that may be written."""
         self.check_writable()
         node = self._state.view.array(path)
         if not in_grid(node, coords):
-            assert node.array is not None
             raise InvalidInputError(
                 f"invalid chunk index: {list(coords)} in {path}, whose chunk grid is "
                 f"{list(node.array.grid_shape or ())}"
@@ -454,7 +451,6 @@ class WorkingTree:
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
         node = self._state.view.array(path)
-        assert node.array is not None
         table = self.chunk_table(path)
         if table is None:
             return np.empty((0, node.array.rank), dtype=np.uint64)
@@ -472,25 +468,6 @@ class WorkingTree:
         self._writable_array(path, coords)
         checked = self.context.virtual.check(ref, validate_container=validate_container)
         self._record(path, coords, checked)
-
-    def set_virtual_refs(
-        self, path: str, refs: VirtualRefs, *, validate_containers: bool = True
-    ) -> list[tuple[int, ...]] | None:
-        """Make many chunks of an array ranges of objects outside of the repository.
-
-        Returns the coordinates of chunks that were left out because no container has their
-        location; None if there are none. If anything else is wrong, nothing is set.
-        """
-        self.check_writable()
-        table, refused = checked_table(
-            refs,
-            self._state.view.array(path),
-            self.context.virtual,
-            validate_containers=validate_containers,
-        )
-        if table is not None:
-            self.set_chunk_refs(path, table)
-        return refused or None
 
     def set_chunk_refs(
         self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
