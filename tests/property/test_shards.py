@@ -233,7 +233,7 @@ def test_shards_shorter_than_an_index_are_an_error() -> None:
     repository = new_repository("alone")
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), shards=(8,), dtype="u1")
-    session.set_chunk("/a", (0,), b"short")
+    session.tree.set_chunk("/a", (0,), b"short")
     for near in (-1, 100):
         for selection in (3, slice(3, 5)):
             with read_whole_up_to(near), pytest.raises(FormatError, match=r"chunk \[0\] of /a"):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.arrays.layout import ArrayPlan
+    from icefloe.engine.port import ChunkStore
     from icefloe.model.segments import FoundChunks
-    from icefloe.session import Session
 
     Coords = npt.NDArray[np.int64]
     Chunks = npt.NDArray[Any]
@@ -37,10 +37,10 @@ class ChunkArrays:
     _what = "chunk"
 
     def __init__(
-        self, session: Session, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
+        self, tree: ChunkStore, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
     ) -> None:
-        """Take an array of a session."""
-        self._session = session
+        """Take an array of a tree."""
+        self._tree = tree
         self._path = path
         self._plan = plan
         self._write_empty = write_empty_chunks
@@ -76,11 +76,11 @@ class ChunkArrays:
 
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come."""
-        return self._session.read_chunks(self._path, coords)
+        return self._tree.read_chunks(self._path, coords)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
         """Read one chunk, with the axes of the array and as little ado as possible."""
-        data = self._session.get_chunk(self._path, coords)
+        data = self._tree.get_chunk(self._path, coords)
         return None if data is None else self.decode_one(data, coords, shape)
 
     def decode_one(self, data: bytes | memoryview, coords: Any, shape: tuple[int, ...]) -> Chunks:
@@ -161,7 +161,7 @@ class ChunkArrays:
             return
         encoded = self._encode_batch(chunks, threads) if self._plan.is_batched else None
         if encoded is not None:
-            self._session.write_chunks(self._path, coords, encoded)
+            self._tree.write_chunks(self._path, coords, encoded)
             return
         self._write_pieces(coords, self._zarr.encode(self._logical(chunks)))
 
@@ -184,10 +184,10 @@ class ChunkArrays:
         self._delete(coords[~kept])
         segments = Segments.of([piece for piece in pieces if piece is not None])
         if len(segments):
-            self._session.write_chunks(self._path, coords[kept], segments)
+            self._tree.write_chunks(self._path, coords[kept], segments)
 
     def _delete(self, coords: Coords) -> None:
-        self._session.delete_chunk_set(self._path, coords)
+        self._tree.delete_chunks(self._path, coords)
 
     def _empty_rows(self, chunks: Chunks) -> npt.NDArray[np.bool_]:
         """Which chunks have nothing but the fill value, by Zarr's idea of equal."""

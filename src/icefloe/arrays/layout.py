@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.batch_codecs import BatchCodec
     from icefloe.arrays.shards import ShardLayout
+    from icefloe.engine.port import Nodes
     from icefloe.model.nodes import ArrayNode
-    from icefloe.session import Session
 
 _BATCH_KINDS = frozenset("biufcmMUS")
 """Kinds of data types whose values are their bytes, up to the order of those."""
@@ -86,9 +86,9 @@ class ArrayPlan:
         return chunks.transpose(*range(before), *(before + axis for axis in self.inverse_order))
 
 
-def plan_of(session: Session, path: str) -> tuple[ArrayNode, ArrayPlan]:
+def plan_of(tree: Nodes, path: str) -> tuple[ArrayNode, ArrayPlan]:
     """The array at a path and its plan; raises NodeNotFoundError."""
-    node = expect_array(session.get_node(path), path)
+    node = expect_array(tree.get_node(path), path)
     return node, _plan(node.outline, path)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.arrays.layout import ArrayPlan
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkStore
 
     Values = npt.NDArray[Any]
 
@@ -42,12 +42,12 @@ class ScatteredChunks:
     """Reads and writes parts of chunks of an array with a regular grid."""
 
     def __init__(
-        self, session: Session, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
+        self, tree: ChunkStore, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
     ) -> None:
-        """Take an array of a session."""
+        """Take an array of a tree."""
         self._plan = plan
-        self._chunks = ChunkArrays(session, path, plan, write_empty_chunks=write_empty_chunks)
-        self._threads = allowed_threads(session)
+        self._chunks = ChunkArrays(tree, path, plan, write_empty_chunks=write_empty_chunks)
+        self._threads = allowed_threads(tree)
 
     def read(self, parts: Parts, target: Values) -> npt.NDArray[np.bool_]:
         """Read parts of chunks into an array; says which of the chunks there are."""

@@ -20,7 +20,6 @@ from icefloe.model.byte_range import ByteRange
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.located import Located
 from icefloe.model.segments import FoundChunks, Segments
-from icefloe.objects.bulk_reads import gap_bytes
 from icefloe.objects.chunks import size_of
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.layout import ArrayPlan
     from icefloe.arrays.spans import Spans
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkStore
 
     Coords = npt.NDArray[np.int64]
     Index = npt.NDArray[np.uint64]
@@ -161,9 +160,9 @@ class ShardedChunks(ChunkArrays):
 
     _what = "inner chunk"
 
-    def __init__(self, session: Session, path: str, layout: ShardLayout) -> None:
-        """Take an array of a session."""
-        super().__init__(session, path, layout.inner)
+    def __init__(self, tree: ChunkStore, path: str, layout: ShardLayout) -> None:
+        """Take an array of a tree."""
+        super().__init__(tree, path, layout.inner)
         self._layout = layout
         self.present: set[tuple[int, ...]] = set()
         """Coordinates of the shards that were found."""
@@ -171,7 +170,7 @@ class ShardedChunks(ChunkArrays):
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come; of each shard all that are wanted are given at once."""
         wanted = self._sort(coords)
-        located = self._session._locate_chunks(self._path, wanted.shards)  # noqa: SLF001
+        located = self._tree.locate_chunks(self._path, wanted.shards)
         lengths = np.full(len(wanted.shards), -1, dtype=np.int64)
         whole = np.zeros(len(wanted.shards), dtype=np.bool_)
         enough = 2 * np.bincount(wanted.shard_of, minlength=len(whole)) >= self._layout.chunks
@@ -180,29 +179,29 @@ class ShardedChunks(ChunkArrays):
             held = group.refs.kinds == ChunkKind.INLINE
             whole[group.rows] = held | enough[group.rows]
         self.present.update(map(tuple, wanted.shards[lengths >= 0].tolist()))
-        whole |= (lengths <= self._near_bytes()) | self._session.verify_chunks
+        whole |= (lengths <= self._near_bytes()) | self._tree.verify_chunks
         yield from self._in_whole_shards(wanted, _only(located, whole))
         yield from self._in_parts(wanted, _only(located, ~whole), lengths)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
         """Read one chunk, with the axes of the array and as little ado as possible."""
-        layout, session, path = self._layout, self._session, self._path
+        layout, tree, path = self._layout, self._tree, self._path
         pairs = list(zip(coords, layout.per_shard, strict=True))
         shard = tuple(place // count for place, count in pairs)
         # Located once: another thread may write the shard meanwhile.
-        ref = session.locate(path, shard)
+        ref = tree.locate(path, shard)
         if ref is None:
             return None
         self.present.add(shard)
         length = size_of(ref)
-        whole = length <= self._near_bytes() or session.verify_chunks
-        held = session._read_ref(path, shard, ref) if whole else None  # noqa: SLF001
+        whole = length <= self._near_bytes() or tree.verify_chunks
+        held = tree.read_ref(path, shard, ref) if whole else None
 
         def piece(start: int, length: int) -> memoryview:
             if held is not None:
                 return memoryview(held)[start : start + length]
             part = ByteRange(start, length)
-            return memoryview(session._read_ref(path, shard, ref, part))  # noqa: SLF001
+            return memoryview(tree.read_ref(path, shard, ref, part))
 
         start = layout.index_start(length)
         if start < 0 or length < layout.index_bytes:
@@ -247,13 +246,11 @@ class ShardedChunks(ChunkArrays):
 
     def _read(self, places: Coords, located: Sequence[Located]) -> Iterator[FoundChunks]:
         """The bytes that references name; `places` are the shards that their rows are about."""
-        return self._session._read_located(self._path, places, located)  # noqa: SLF001
+        return self._tree.read_located(self._path, places, located)
 
     def _near_bytes(self) -> int:
         """Up to so many bytes, to read a shard as a whole takes no longer than its index."""
-        context = self._session._context  # noqa: SLF001
-        is_immediate = context.storage.capabilities.reads_are_immediate
-        return gap_bytes(context.read_limits, is_immediate=is_immediate)
+        return self._tree.gap_bytes
 
     # --- shards that are read as a whole
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icefloe.arrays.selection import Region
     from icefloe.arrays.shards import ShardLayout
     from icefloe.arrays.spans import Run, Slab, Spans
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkStore
 
     Values = npt.NDArray[Any]
 
@@ -37,10 +37,10 @@ _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
 
 
-def read_region(session: Session, path: str, selection: Any, out: Values | None) -> Values:
+def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
     """The elements of an array that a selection means; see `Session.read_region`."""
     path = paths.canonical(path)
-    _, plan = plan_of(session, path)
+    _, plan = plan_of(tree, path)
     region = parse_selection(selection, plan.shape, path)
     if out is None:
         out = np.empty(region.shape, dtype=plan.dtype)
@@ -52,23 +52,23 @@ def read_region(session: Session, path: str, selection: Any, out: Values | None)
     plan = plan if shards is None else shards.inner
     place = one_chunk(region, plan)
     if place is None:
-        box = Box(session, path, plan, region_spans(region, plan), shards=shards)
+        box = BoxTransfer(tree, path, plan, region_spans(region, plan), shards=shards)
         box.read(region.on_all_axes(out))
     else:
-        _read_from_one(_chunk_arrays(session, path, plan, shards), place, region, plan, out)
+        _read_from_one(_chunk_arrays(tree, path, plan, shards), place, region, plan, out)
     return out
 
 
 def _chunk_arrays(
-    session: Session, path: str, plan: ArrayPlan, shards: ShardLayout | None, **more: bool
+    tree: ChunkStore, path: str, plan: ArrayPlan, shards: ShardLayout | None, **more: bool
 ) -> ChunkArrays:
     if shards is None:
-        return ChunkArrays(session, path, plan, **more)
-    return ShardedChunks(session, path, shards)
+        return ChunkArrays(tree, path, plan, **more)
+    return ShardedChunks(tree, path, shards)
 
 
 def write_region(
-    session: Session,
+    tree: ChunkStore,
     path: str,
     selection: Any,
     values: npt.ArrayLike,
@@ -76,9 +76,9 @@ def write_region(
     write_empty_chunks: bool | None,
 ) -> None:
     """Set the elements of an array that a selection means; see `Session.write_region`."""
-    session._check_writable()  # noqa: SLF001
+    tree.check_writable()
     path = paths.canonical(path)
-    _, plan = plan_of(session, path)
+    _, plan = plan_of(tree, path)
     region = parse_selection(selection, plan.shape, path)
     given = as_values(values, plan.dtype)
     try:
@@ -94,7 +94,7 @@ def write_region(
 
             write_empty_chunks = bool(config.get("array.write_empty_chunks"))
         spans = region_spans(region, plan)
-        box = Box(session, path, plan, spans, write_empty_chunks=write_empty_chunks)
+        box = BoxTransfer(tree, path, plan, spans, write_empty_chunks=write_empty_chunks)
         box.write(region.on_all_axes(given))
 
 
@@ -148,12 +148,12 @@ def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
     return tuple(spans_of(*given) for given in axes)
 
 
-class Box:
-    """A box of elements of an array, perhaps with gaps, and the chunks that have them."""
+class BoxTransfer:
+    """Reads or writes a box of elements of an array, perhaps with gaps, chunk by chunk."""
 
     def __init__(
         self,
-        session: Session,
+        tree: ChunkStore,
         path: str,
         plan: ArrayPlan,
         spans: Sequence[Spans],
@@ -165,7 +165,7 @@ class Box:
         """Take the chunks that have the elements; there is at least one element.
 
         Args:
-            session: Where to read and write.
+            tree: Where to read and write.
             path: Canonical path of the array.
             plan: How it is laid out and encoded.
             spans: Which chunks have the elements, along each axis.
@@ -178,14 +178,12 @@ class Box:
         self._plan = plan
         self._shards = shards
         self._chunks = _chunk_arrays(
-            session, path, plan, shards, write_empty_chunks=write_empty_chunks
+            tree, path, plan, shards, write_empty_chunks=write_empty_chunks
         )
-        self._threads = allowed_threads(session)
+        self._threads = allowed_threads(tree)
         self._spans = tuple(spans)
         self._covered = covered
-        storage = session._context.storage  # noqa: SLF001
-        immediate = storage.capabilities.reads_are_immediate
-        self._slab_bytes = _SLAB_BYTES if immediate else _REMOTE_SLAB_BYTES
+        self._slab_bytes = _SLAB_BYTES if tree.reads_are_immediate else _REMOTE_SLAB_BYTES
 
     @property
     def shards_found(self) -> set[tuple[int, ...]]:

@@ -111,7 +111,7 @@ def read_variables(
         raise NodeNotFoundError(_no_group(session, folder, node), folder)
     prefix = paths.child_prefix(folder)
     found: dict[str, Variable] = {}
-    for path in session.node_paths(folder):
+    for path in session.tree.node_paths(folder):
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
@@ -122,7 +122,7 @@ def read_variables(
 def _no_group(session: Session, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
-    there = ["/", *(path for path in session.node_paths("/") if not path.startswith("/."))]
+    there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
     groups = [p for p in there if (one := session.get_node(p)) is not None and not one.is_array]
     known = ", ".join(groups[:_SHOWN]) + (", …" if len(groups) > _SHOWN else "")
     has = f"this version has the groups {known}" if groups else "this version is empty"
@@ -131,7 +131,7 @@ def _no_group(session: Session, folder: str, node: Node | None) -> str:
 
 def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
     """An array as a column."""
-    plan = plan_of(session, path)[1]
+    plan = plan_of(session.tree, path)[1]
     metadata = plan.metadata
     named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))
@@ -156,7 +156,7 @@ def open_array(session: Session, path: str) -> zarr.Array[Any]:
 
 def attributes_of(session: Session, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
 
 

@@ -12,7 +12,7 @@ from icefloe.arrays.selection import Axis
 from icefloe.arrays.spans import Spans, spans_of
 from icefloe.model.paths import ROOT
 from icefloe.zarr_store.keys import resolve
-from icefloe.zarr_store.session_store import SessionStore
+from icefloe.zarr_store.tree_store import TreeStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Batch(NamedTuple):
     """Chunk requests on one array of one of our stores."""
 
-    store: SessionStore
+    store: TreeStore
     path: str
     coords: Ints
     """Coordinates of the chunks, (n, rank)."""
@@ -59,15 +59,15 @@ def batch_of(requests: Sequence[Request], plan: ArrayPlan) -> Batch | None:
     """The chunks of a batch; None if they are not all of one array of one of our stores."""
     first = requests[0][0]
     store = getattr(first, "store", None)
-    if not isinstance(store, SessionStore) or requests[0][1].shape != plan.chunk_shape:
+    if not isinstance(store, TreeStore) or requests[0][1].shape != plan.chunk_shape:
         return None
-    target = resolve(first.path, store.session)
+    target = resolve(first.path, store.tree)
     path, place = target or ("", None)
     if place is None or len(place) != len(plan.shape):
         return None
     if len(requests) == 1:
         return Batch(store, path, np.array([place], dtype=np.int64), requests)
-    node = store.session.get_node(path)
+    node = store.tree.get_node(path)
     if node is None or not node.is_array or any(r[0].store is not store for r in requests):
         return None
     keys = [request[0].path for request in requests]

@@ -14,7 +14,7 @@ from zarr.registry import get_pipeline_class
 from icefloe.arrays.chunk_arrays import ChunkArrays
 from icefloe.arrays.layout import ArrayPlan
 from icefloe.arrays.scattered import Parts, ScatteredChunks
-from icefloe.arrays.transfer import Box
+from icefloe.arrays.transfer import BoxTransfer
 from icefloe.errors import IcefloeError
 from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
 
@@ -170,7 +170,7 @@ def _decode_singly(requests: Sequence[Any], plan: ArrayPlan) -> None:
     batch = batch_of(requests, plan) if requests and plan.is_regular else None
     if batch is None:
         return
-    chunks = ChunkArrays(batch.store.session, batch.path, plan)
+    chunks = ChunkArrays(batch.store.tree, batch.path, plan)
     for place in batch.coords.tolist():
         chunks.load_one(tuple(place), plan.chunk_shape)
 
@@ -194,8 +194,7 @@ def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] |
 
 async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:
     """Do the work here if it is quick, else in a thread: the event loop is not only ours."""
-    storage = batch.store.session._context.storage  # noqa: SLF001
-    if nbytes <= _INLINE_BYTES and storage.capabilities.reads_are_immediate:
+    if nbytes <= _INLINE_BYTES and batch.store.tree.reads_are_immediate:
         return work()
     return await asyncio.to_thread(work)
 
@@ -204,17 +203,17 @@ async def _read_one(
     batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Any:
     """Read one small chunk, as Zarr would and with as little ado as possible."""
-    session, (place,) = batch.store.session, batch.coords.tolist()
+    tree, (place,) = batch.store.tree, batch.coords.tolist()
     coords = tuple(place)
-    if session._context.storage.capabilities.reads_are_immediate:  # noqa: SLF001
-        data = session.get_chunk(batch.path, coords)
+    if tree.reads_are_immediate:
+        data = tree.get_chunk(batch.path, coords)
     else:
-        data = await session.get_chunk_async(batch.path, coords)
+        data = await tree.get_chunk_async(batch.path, coords)
     _, _, in_chunk, in_values, _ = batch.requests[0]
     if data is None:
         target[in_values] = plan.fill_value
         return (_MISSING,)
-    chunk = ChunkArrays(session, batch.path, plan).decode_one(data, coords, plan.chunk_shape)
+    chunk = ChunkArrays(tree, batch.path, plan).decode_one(data, coords, plan.chunk_shape)
     part = chunk[in_chunk]
     target[in_values] = part.squeeze(axis=drop_axes) if drop_axes else part
     return (_PRESENT,)
@@ -236,7 +235,7 @@ def _sharded(
         return None
 
     def read() -> Flags:
-        chunks = Box(batch.store.session, batch.path, shards.inner, spans, shards=shards)
+        chunks = BoxTransfer(batch.store.tree, batch.path, shards.inner, spans, shards=shards)
         whole = target[box.axes]
         if not chunks.read_from_one(whole):
             chunks.read(whole)
@@ -249,18 +248,18 @@ def _sharded(
 def _reading(
     batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Callable[[], Flags]:
-    session = batch.store.session
+    tree = batch.store.tree
     box = None if drop_axes else box_of(batch, plan)
     if box is not None and box.shape == target.shape:
         whole = target[box.axes]
-        return lambda: Box(session, batch.path, plan, box.spans).read(whole)
-    return lambda: ScatteredChunks(session, batch.path, plan).read(_parts(batch, drop_axes), target)
+        return lambda: BoxTransfer(tree, batch.path, plan, box.spans).read(whole)
+    return lambda: ScatteredChunks(tree, batch.path, plan).read(_parts(batch, drop_axes), target)
 
 
 def _writing(
     batch: Batch, plan: ArrayPlan, values: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Callable[[], Flags]:
-    session = batch.store.session
+    tree = batch.store.tree
     keep = bool(batch.spec.config.write_empty_chunks)
     box = None if drop_axes else box_of(batch, plan)
 
@@ -268,12 +267,12 @@ def _writing(
         if box is not None and values.shape in {(), box.shape}:
             given = np.broadcast_to(values, box.shape)[box.axes]
             covered = batch.whole()
-            boxed = Box(
-                session, batch.path, plan, box.spans, write_empty_chunks=keep, covered=covered
+            boxed = BoxTransfer(
+                tree, batch.path, plan, box.spans, write_empty_chunks=keep, covered=covered
             )
             boxed.write(given)
         else:
-            scattered = ScatteredChunks(session, batch.path, plan, write_empty_chunks=keep)
+            scattered = ScatteredChunks(tree, batch.path, plan, write_empty_chunks=keep)
             scattered.write(_parts(batch, drop_axes), values)
         return np.ones(1, dtype=np.bool_)
 
