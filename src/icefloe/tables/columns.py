@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.session import Session, TreeSession
 
 _SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
@@ -129,7 +129,7 @@ def _no_group(session: Session, folder: str, node: Node | None) -> str:
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
     """An array as a column."""
     plan = plan_of(session.tree, path)[1]
     metadata = plan.metadata
