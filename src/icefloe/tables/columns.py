@@ -154,7 +154,7 @@ def open_array(session: Session, path: str) -> zarr.Array[Any]:
     return zarr.open_array(session.store, path=path.lstrip("/"), mode=mode)
 
 
-def attributes_of(session: Session, path: str) -> dict[str, Any]:
+def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
     document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
