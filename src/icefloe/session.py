@@ -605,6 +605,16 @@ class ForkSession(TreeSession):
 
     It can be pickled, written to, and merged: into the session that it came from, which then
     commits, or into another fork of it. It cannot be committed by itself.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> forks = [session.fork(), session.fork()]
+    >>> for number, fork in enumerate(forks):  # in other threads or processes
+    ...     group = zarr.create_group(fork.store, path=f"part{number}")
+    >>> session.merge(*forks)
+    >>> sorted(session.status().new_groups)
+    ['/', '/part0', '/part1']
     """
 
     def __init__(

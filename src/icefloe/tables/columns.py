@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import zarr
 
-from icefloe.arrays.layout import plan_of
+from icefloe.arrays.layout import layout_of
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -131,7 +131,7 @@ def _no_group(session: Session, folder: str, node: Node | None) -> str:
 
 def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
     """An array as a column."""
-    plan = plan_of(session.tree, path)[1]
+    plan = layout_of(session.tree, path)
     metadata = plan.metadata
     named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))

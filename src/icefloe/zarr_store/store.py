@@ -52,10 +52,20 @@ if TYPE_CHECKING:
 
 
 class IcefloeStore(TreeStore, SyncMixin):
-    """A session as a Zarr store.
+    """A session as a Zarr store, for zarr, xarray, dask and whatever else reads Zarr stores.
 
-    All stores of one session are views of the same state. Reading and writing works from any
-    thread and any event loop, and on stores that Zarr considers closed.
+    `session.store` makes one. All stores of a session are views of the same state: what one
+    writes, all show, and `store.session.commit(...)` commits it. Reading and writing work from
+    any thread and any event loop, and on stores that Zarr considers closed.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> store = repo.writable_session("main").store
+    >>> array = zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype="i4")
+    >>> array[:] = [1, 2, 3, 4]
+    >>> sorted(store.list())
+    ['a/c/0', 'a/c/1', 'a/zarr.json', 'zarr.json']
+    >>> _ = store.session.commit("an array")
     """
 
     def __init__(self, session: TreeSession, *, read_only: bool | None = None) -> None:
