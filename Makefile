@@ -14,7 +14,7 @@ NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr tests/property/test_shards.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements clean
+.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements map clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -86,6 +86,9 @@ api: .venv/.ready  ## renew the stubs and the listing of public names after a de
 
 requirements: .venv/.ready  ## renew the page that says which test shows which requirement
 	.venv/bin/python scripts/list_requirements.py
+
+map: .venv/.ready  ## draw the rooms of the code, their sizes and imports, for ARCHITECTURE.md
+	.venv/bin/python scripts/draw_map.py
 
 clean:  ## remove everything that these targets made
 	rm -rf .venv .venv-newest .venv-bench .venv-bench-newest .venv-docs build .hypothesis

@@ -10,7 +10,7 @@ PUBLIC_NAMES = {
     "icefloe.ingest.differences": "Difference",
     "icefloe.ingest.headers": "FileHeader",
     "icefloe.ingest.ingested": "ingested_files",
-    "icefloe.ingest.placing": "references",
+    "icefloe.ingest.place": "references",
     "icefloe.ingest.plan": "IngestPlan",
     "icefloe.ingest.planning": "plan_files",
     "icefloe.ingest.referencing": ("ParseOptions Referenced read_file read_header reference_files"),

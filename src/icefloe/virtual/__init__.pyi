@@ -2,7 +2,7 @@
 from icefloe.ingest.differences import Difference as Difference
 from icefloe.ingest.headers import FileHeader as FileHeader
 from icefloe.ingest.ingested import ingested_files as ingested_files
-from icefloe.ingest.placing import references as references
+from icefloe.ingest.place import references as references
 from icefloe.ingest.plan import IngestPlan as IngestPlan
 from icefloe.ingest.planning import plan_files as plan_files
 from icefloe.ingest.referencing import ParseOptions as ParseOptions
