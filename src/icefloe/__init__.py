@@ -58,7 +58,7 @@ PUBLIC_NAMES = {
         s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
     """,
     "icefloe.storage.access.factories": """
-        Storage azure_storage gcs_storage http_storage in_memory_storage
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """

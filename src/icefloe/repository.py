@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import check_solver
-from icefloe.config.files import to_json
 from icefloe.config.repository import RepositoryConfig
+from icefloe.config.serialization import to_json
 from icefloe.engine.async_twin import async_function_twin, async_twin
 from icefloe.engine.commit.commit_metadata import plain_metadata
 from icefloe.engine.commit.publication import Publication

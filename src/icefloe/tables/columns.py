@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.session import TreeSession, TreeSession
 
 _SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
@@ -102,7 +102,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def read_variables(
-    session: Session, group: str = "/", reading: Reading = AS_CF
+    session: TreeSession, group: str = "/", reading: Reading = AS_CF
 ) -> dict[str, Variable]:
     """The arrays directly in a group, by name."""
     folder = paths.canonical(group)
@@ -119,7 +119,7 @@ def read_variables(
     return found
 
 
-def _no_group(session: Session, folder: str, node: Node | None) -> str:
+def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
     there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
@@ -129,7 +129,7 @@ def _no_group(session: Session, folder: str, node: Node | None) -> str:
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
     """An array as a column."""
     plan = layout_of(session.tree, path)
     metadata = plan.metadata
@@ -148,20 +148,20 @@ def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variab
     )
 
 
-def open_array(session: Session, path: str) -> zarr.Array[Any]:
+def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
     """An array of a session, through zarr."""
     mode: Any = "r" if session.read_only else "r+"
     return zarr.open_array(session.store, path=path.lstrip("/"), mode=mode)
 
 
-def attributes_of(session: Session, path: str) -> dict[str, Any]:
+def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
     document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
 
 
 def layout_table(
-    session: Session,
+    session: TreeSession,
     group: str = "/",
     *,
     variables: Sequence[str] | None = None,
