@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import TreeSession, TreeSession
+    from icefloe.session import TreeSession
 
 _SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
