@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from icefloe.version import __version__
+
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import BasicConflictSolver as BasicConflictSolver
     from icefloe.changes.conflicts import Conflict as Conflict
@@ -179,8 +181,6 @@ if TYPE_CHECKING:
     ChunkType = ChunkKind
     IcechunkError = IcefloeError
     IcechunkStore = IcefloeStore
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "icefloe.changes.conflicts": (

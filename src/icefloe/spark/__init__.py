@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from icefloe.spark.engine.local import local_session as local_session
     from icefloe.spark.jobs.arrays import NewArray as NewArray
     from icefloe.spark.jobs.chunk_statistics import compute_statistics as compute_statistics
-    from icefloe.spark.jobs.copying import copy as copy
-    from icefloe.spark.jobs.filling import write as write
+    from icefloe.spark.jobs.copy import copy as copy
+    from icefloe.spark.jobs.fill import write as write
     from icefloe.spark.jobs.ingest_report import IngestReport as IngestReport
     from icefloe.spark.jobs.ingesting import ingest as ingest
-    from icefloe.spark.jobs.mapping import map_blocks as map_blocks
-    from icefloe.spark.jobs.rechunking import rechunk as rechunk
-    from icefloe.spark.jobs.reducing import reduce as reduce
+    from icefloe.spark.jobs.map_blocks import map_blocks as map_blocks
+    from icefloe.spark.jobs.rechunk import rechunk as rechunk
+    from icefloe.spark.jobs.reduce import reduce as reduce
     from icefloe.spark.sql.chunk_rows import Block as Block
     from icefloe.spark.sql.chunk_rows import blocks as blocks
     from icefloe.spark.sql.storage_providers import (
@@ -41,17 +41,17 @@ _HOMES = {
     "JobPlan": "engine.job",
     "JobReport": "engine.job",
     "NewArray": "jobs.arrays",
-    "copy": "jobs.copying",
+    "copy": "jobs.copy",
     "ingest": "jobs.ingesting",
     "local_session": "engine.local",
-    "map_blocks": "jobs.mapping",
-    "rechunk": "jobs.rechunking",
+    "map_blocks": "jobs.map_blocks",
+    "rechunk": "jobs.rechunk",
     "register": "sql.table_reading",
     "register_functions": "sql.table_functions",
     "register_storage_provider": "sql.storage_providers",
     "table": "sql.table_reading",
-    "reduce": "jobs.reducing",
-    "write": "jobs.filling",
+    "reduce": "jobs.reduce",
+    "write": "jobs.fill",
     "write_table": "sql.table_writing",
 }
 """Public name: module of this package that has it."""
