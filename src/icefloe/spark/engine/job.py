@@ -24,6 +24,7 @@ import numpy as np
 from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
 from icefloe.repository import Repository
@@ -406,9 +407,7 @@ class Job:
 
 def grid_of(session: Session, path: str) -> Grid:
     """Return the chunk grid of an array; raise InvalidInputError if it is not a regular one."""
-    node = session.get_node(paths.canonical(path))
-    if node is None or node.array is None:
-        raise NodeNotFoundError(f"node not found: {path}; expected an array", path)
+    node = expect_array(session.get_node(paths.canonical(path)), path)
     array = node.array
     if array.chunk_shape is None:
         raise InvalidInputError(f"{path} has chunks of different shapes; expected a regular grid")
@@ -439,7 +438,7 @@ def absorb(
     written_by_path: dict[str, list[tuple[int, WrittenChunks]]] = {}
     for task, path, table in results.outputs():
         node = session.get_node(path)
-        if node is None or node.array is None:
+        if node is None or not node.is_array:
             raise NodeNotFoundError(f"a task wrote to {path}, which is no array", path)
         written_by_path.setdefault(path, []).append((task, from_table(table, node.array.rank)))
     if expected is not None:
