@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from icefloe.config.settings import Settings
+from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
 from icefloe.model.nodes import expect_array
@@ -334,11 +335,11 @@ class Job:
         """Return the manifest tilings of the arrays whose manifests tasks can write."""
         settings = Settings.from_config(self.session.config)
         tilings = {}
-        for path in self.session.node_paths(paths.ROOT):
+        for path in self.session.tree.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
                 split = possible_split(node, settings)
-                if split is not None and self.session.can_link(path):
+                if split is not None and can_link(self.session.tree, path):
                     tilings[path] = split.tiling
         return tilings
 
@@ -445,7 +446,7 @@ def absorb(
         _check_expected(written_by_path, expected)
     for path, parts in written_by_path.items():
         written = joined(path, [part for _, part in parts])
-        session.set_chunk_refs(path, written.chunks, written.deleted)
+        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
 
 
 def _check_expected(

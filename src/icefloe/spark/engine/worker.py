@@ -14,14 +14,15 @@ import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from icefloe.engine.context import Context
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
+from icefloe.session import ForkSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.session import ForkSession, Session
+    from icefloe.engine.context import Context
+    from icefloe.session import Session
 
 _CONTEXTS = 4
 _VALUES = 16
@@ -48,19 +49,17 @@ class SessionSpec(Record, frozen=True):
 
     @classmethod
     def of(cls, session: Session) -> SessionSpec:
-        """Describe a read-only session, or a part of a writable one, see `Session.part`."""
-        buffer = io.BytesIO()
-        pickler = _SessionPickler(buffer)
-        pickler.dump(session if session.read_only else session.part())
-        context = pickler.context
-        if context is None:
-            raise TypeError(f"a {type(session).__name__} is not pickled with its repository")
+        """Describe a read-only session, or a part of a writable one (`ForkSession.part_of`)."""
+        context = session.tree.context
         if not context.storage.capabilities.survives_pickle:
             raise InvalidInputError(
                 f"workers cannot see the repository at {context.storage.location}, which is in "
                 "the memory of this process; use a storage that they reach, such as "
                 "local_filesystem_storage on one machine or s3_storage"
             )
+        buffer = io.BytesIO()
+        part = session if session.read_only else ForkSession.part_of(session)
+        _SessionPickler(buffer, context).dump(part)
         return cls(
             context=pickle.dumps(context),
             session=buffer.getvalue(),
@@ -83,20 +82,19 @@ class SessionSpec(Record, frozen=True):
 
 
 class _SessionPickler(pickle.Pickler):
-    """Leaves the repository out of the pickle of a session, and remembers it.
+    """Leaves the repository out of the pickle of a session.
 
     All sessions of a job share one repository. A worker process unpickles and caches it once,
     instead of once for each session and task.
     """
 
-    context: Context | None = None
+    def __init__(self, file: io.BytesIO, context: Context) -> None:
+        super().__init__(file)
+        self._context = context
 
     def persistent_id(self, value: Any) -> str | None:
         """Name what is not pickled."""
-        if not isinstance(value, Context):
-            return None
-        self.context = value
-        return "context"
+        return "context" if value is self._context else None
 
 
 class _SessionUnpickler(pickle.Unpickler):

@@ -232,7 +232,7 @@ def _put(
         part.write_region(grid.path, place, here)
         summaries.add(grid.path, place, here)
         if step_bytes < PENDING_BYTES:
-            part.settle_pending()
+            part.tree.settle_pending()
 
 
 def _values(
@@ -251,7 +251,7 @@ def outputs_of(
     part: ForkSession, bytes_read: int = 0, summaries: Summaries | None = None
 ) -> Iterator[Output]:
     """Yield the references and statistics of the chunks that a task wrote."""
-    for path, (chunks, deleted) in part.written().items():
+    for path, (chunks, deleted) in part.tree.written_chunks().items():
         written = WrittenChunks(chunks, deleted)
         if written.num_chunks:
             yield Output(
