@@ -4,8 +4,7 @@ Names are imported when they are first used, so that `import icefloe` is quick.
 """
 
 from icefloe.lazy_names import lazy_names
-
-__version__ = "0.1.0"
+from icefloe.version import __version__
 
 PUBLIC_NAMES = {
     "icefloe.changes.conflicts": """

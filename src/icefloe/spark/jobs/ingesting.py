@@ -29,7 +29,7 @@ from icefloe.ingest.planning import plan_files
 from icefloe.ingest.referencing import ParseOptions
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, opened
+from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, open_repository
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
@@ -154,7 +154,9 @@ def ingest(
         statistics if isinstance(statistics, bool) else tuple(statistics),
     )
     settings.validate()
-    return _until_it_lands(spark, opened(repository), sources, settings, JobOptions(**options))
+    return _until_it_lands(
+        spark, open_repository(repository), sources, settings, JobOptions(**options)
+    )
 
 
 def _until_it_lands(
