@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from icefloe.diagnostics import set_logs_filter as set_logs_filter
     from icefloe.diagnostics import spec_version as spec_version
     from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
+    from icefloe.display import AncestryGraph as AncestryGraph
     from icefloe.engine.chunk_batches import ChunkBatch as ChunkBatch
     from icefloe.engine.chunk_batches import ChunkBytes as ChunkBytes
     from icefloe.engine.history.blame import Blame as Blame
-    from icefloe.engine.history.graph import AncestryGraph as AncestryGraph
     from icefloe.engine.info import Diff as Diff
     from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
     from icefloe.engine.info import SnapshotInfo as SnapshotInfo
-    from icefloe.engine.operations import Operation as Operation
+    from icefloe.engine.operation_log import Operation as Operation
     from icefloe.engine.retention.collection import GCSummary as GCSummary
     from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
     from icefloe.engine.retention.leases import Lease as Lease
@@ -330,9 +330,9 @@ _HOMES = {
         "ChunkBatch",
         "ChunkBytes",
     ),
-    "icefloe.engine.history.graph": ("AncestryGraph",),
+    "icefloe.display": ("AncestryGraph",),
     "icefloe.engine.retention.leases": ("Lease",),
-    "icefloe.engine.operations": ("Operation",),
+    "icefloe.engine.operation_log": ("Operation",),
     "icefloe.engine.info": (
         "Diff",
         "ManifestFileInfo",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.conflicts import ConflictDetector, check_solver
 from icefloe.engine.async_twin import async_twin
-from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.rebase import MeetingView, back_off, rebase_changes
+from icefloe.engine.commit.commit_metadata import commit_message
+from icefloe.engine.commit.rebase import MeetingView, rebase_changes
 from icefloe.engine.commit.unlinking import unlink
 from icefloe.engine.commit.write import CommitMessage, write_commit
-from icefloe.engine.retention.announcements import pinned
+from icefloe.engine.retention.branch_moves import retry_after_collection, retry_on_conflict
+from icefloe.engine.retention.pins import pinned
 from icefloe.engine.retention.session_lease import SessionLease
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.engine.retention.unsettled import Unsettled
@@ -105,17 +107,14 @@ class CommittedTree(WorkingTree):
             self._check_commit(allow_empty=allow_empty)
             self._refuse_twice()
             said = self._said(message, metadata)
-            tries = min(rebase_tries, self._context.settings.publish_max_tries)
-            attempt = 0
-            while True:
-                try:
-                    return self._write_and_publish(said)
-                except ConflictError:
-                    if rebase_with is None or attempt >= tries:
-                        raise
-                back_off(self._context.settings, attempt)
-                attempt += 1
-                self._rebase(rebase_with)
+            if rebase_with is None:
+                return self._write_and_publish(said)
+            return retry_on_conflict(
+                self._context.settings,
+                partial(self._write_and_publish, said),
+                tries=min(rebase_tries, self._context.settings.publish_max_tries),
+                before_retry=partial(self._rebase, rebase_with),
+            )
 
     def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot that no branch points to; returns its id."""
@@ -175,9 +174,7 @@ class CommittedTree(WorkingTree):
             raise SessionStateError("cannot commit, no changes made to the session")
 
     def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        given = {} if metadata is None else plain_metadata(metadata)
-        properties = {**self._default_metadata, **given}
-        return CommitMessage(check_message(message), properties, self._started_at)
+        return commit_message(message, metadata, self._default_metadata, self._started_at)
 
     def _write(self, said: CommitMessage, *, is_amended: bool = False) -> Snapshot:
         self._packs.write_all()
@@ -197,32 +194,13 @@ class CommittedTree(WorkingTree):
         )
 
     def _write_and_publish(self, said: CommitMessage, *, is_amended: bool = False) -> str:
-        while True:
+        def publish(_: BranchTip) -> str:
             snapshot = self._write(said, is_amended=is_amended)
-            try:
-                self._publish(snapshot)
-            except ConflictError as error:
-                if error.actual_parent != str(self._snapshot.id) or not self._follow():
-                    raise
-            else:
-                return str(snapshot.id)
+            self._publish(snapshot)
+            return str(snapshot.id)
 
-    def _follow(self) -> bool:
-        """Take the place of the branch anew if it moved from where it stood to where it stood.
-
-        A collection does that before it deletes: what was written before may be gone.
-        """
         assert self._tip is not None
-        newest = None
-        for tip in self._context.refs.reflog(self._tip.branch):
-            if tip.sequence <= self._tip.sequence:
-                break
-            if tip.snapshot_id != self._snapshot.id:
-                return False
-            newest = newest or tip
-        if newest is not None:
-            self._take_place(newest)
-        return newest is not None
+        return retry_after_collection(self._context.refs, self._tip, publish, self._take_place)
 
     def _take_place(self, tip: BranchTip) -> None:
         """Stand where the branch stands, on our base; a collection may have come by."""
@@ -255,7 +233,7 @@ class CommittedTree(WorkingTree):
         if self._lease is None or self._lease.confirm():
             return
         self._look()
-        self._lease.looked()
+        self._lease.note_all_present()
 
     def _confirm_tip(self, seen: BranchTip | None) -> BranchTip | None:
         """The same for who publishes nothing, if a collection moved the branch since it was seen.
