@@ -310,7 +310,6 @@ class Repository:
         """A session whose changes `Session.commit` publishes on a branch."""
         ensure_conditional_writes(self._context.storage)
         tip = refs.live_tip(self._context.refs, branch)
-        assert tip.snapshot_id is not None
         snapshot = self._open_snapshot(tip.snapshot_id)
         return Session(self._context, snapshot, tip, self._default_metadata)
 

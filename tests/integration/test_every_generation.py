@@ -227,7 +227,7 @@ def test_arrays_with_shared_coordinates() -> None:  # R0-02, R0-01, R1-02, R3-02
     xr.testing.assert_identical(xr.open_zarr(reader.store, consolidated=False).load(), written)
     node = reader.get_node("/t2m")
     assert node is not None
-    assert node.array is not None
+    assert node.is_array
     assert node.array.dimension_names == ("time", "lat", "lon")
 
 

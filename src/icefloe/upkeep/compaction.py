@@ -25,12 +25,13 @@ from icefloe.engine.retention.pins import SnapshotLease
 from icefloe.engine.retention.stored_objects import list_objects
 from icefloe.errors import (
     AlreadyExistsError,
+    ConflictError,
     FormatError,
     InvalidInputError,
     ObjectNotFoundError,
     SessionStateError,
 )
-from icefloe.formats.port import ObjectKind
+from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
@@ -50,10 +51,9 @@ if TYPE_CHECKING:
     from icefloe.engine.commit.write import CommitMessage
     from icefloe.engine.context import Context
     from icefloe.engine.retention.leases import Lease
-    from icefloe.formats.port import BranchTip
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
 
 _HEADS = 1000
@@ -156,7 +156,6 @@ def compact_branch(
         _check_absent(context, to_branch)
     ensure_conditional_writes(context.storage)
     options.check()
-    assert tip.snapshot_id is not None
     base = context.files.read_snapshot(tip.snapshot_id)
     nodes = [node for node in base.nodes if node.is_array and node.manifests]
     chosen = _choose(context, base, nodes, options, _chosen_paths(base, arrays))
@@ -181,8 +180,7 @@ def compact_branch(
 
 def _check_absent(context: Context, branch: str) -> None:
     check_new_name(branch, "branch")
-    tip = context.refs.tip(branch)
-    if tip is not None and tip.snapshot_id is not None:
+    if isinstance(context.refs.tip(branch), LiveTip):
         raise AlreadyExistsError(f"branch {branch!r} exists already")
 
 
@@ -198,7 +196,7 @@ def _chosen_paths(base: Snapshot, arrays: ArrayChoice) -> list[str] | None:
 def _choose(
     context: Context,
     base: Snapshot,
-    nodes: list[Node],
+    nodes: list[ArrayNode],
     options: CompactionOptions,
     paths: list[str] | None,
 ) -> _Chosen:
@@ -269,7 +267,7 @@ def _size(context: Context, key: str) -> int | None:
 
 def _publish(
     context: Context,
-    tip: BranchTip,
+    tip: LiveTip,
     moves: dict[NodeId, list[ChunkMoves]],
     message: CommitMessage,
     lease: Lease,
@@ -278,7 +276,6 @@ def _publish(
     current = tip
 
     def attempt() -> str | None:
-        assert current.snapshot_id is not None
         base = context.files.read_snapshot(current.snapshot_id)
         snapshot = _commit_moves(context, base, moves, message)
         if snapshot is None:
@@ -288,7 +285,10 @@ def _publish(
 
     def follow_branch() -> None:
         nonlocal current
-        current = live_tip(context.refs, tip.branch)
+        newest = context.refs.tip(tip.branch)
+        if not isinstance(newest, LiveTip):
+            raise ConflictError(f"branch {tip.branch!r} was deleted in the meantime")
+        current = newest
         # After the tip is read: a collection that starts later re-publishes the branch.
         _check(lease)
 
@@ -338,8 +338,8 @@ def _rewrite(
     changes = ChangeSet(base.nodes)
     chunks = SnapshotChunks(context.files, base)
     for node_id, parts in moves.items():
-        node = base.nodes.by_id(node_id)
-        if node is None or node.array is None or not node.manifests:
+        node = base.nodes.array_by_id(node_id)
+        if node is None or not node.manifests:
             continue
         coords = np.concatenate([part.coords for part in parts])
         old = ChunkRefs.concat([part.old for part in parts])
@@ -352,7 +352,9 @@ def _rewrite(
         return None
     written = ManifestWriter(context.files, base, chunks, changes, context.settings).write()
     nodes = [
-        node.evolve(manifests=written.refs[node.id]) if node.id in written.refs else node
+        node.evolve(manifests=refs)
+        if node.is_array and (refs := written.refs.get(node.id)) is not None
+        else node
         for node in base.nodes
     ]
     used = {ref.manifest_id for node in nodes for ref in node.manifests}
@@ -398,7 +400,7 @@ class ChunkMoves(NamedTuple):
     new: ChunkRefs
 
 
-def _tables_of(context: Context, base: Snapshot, node: Node) -> Iterator[ArrayChunks]:
+def _tables_of(context: Context, base: Snapshot, node: ArrayNode) -> Iterator[ArrayChunks]:
     """The chunk references of an array, table by table, in the order of the grid."""
     return ArrayReader(base, SnapshotChunks(context.files, base), node, None).tables()
 
@@ -423,7 +425,7 @@ class _ChunkMover:
         self.packs = 0
         """Number of packs written."""
 
-    def add(self, node: Node, chosen: npt.NDArray[np.bytes_]) -> None:
+    def add(self, node: ArrayNode, chosen: npt.NDArray[np.bytes_]) -> None:
         """Move the chunks of an array that are in chosen files."""
         for table in _tables_of(self._context, self._base, node):
             native = table.refs.kinds == ChunkKind.NATIVE

@@ -135,7 +135,7 @@ class CopyProof:
             manifests = (old.manifests, new.manifests)
             if self._source.document(old, original) != self._target.document(new, copy):
                 raise self._unequal(original, f"another document of {old.path}")
-            if not old.is_array or manifests in self._equal:
+            if not old.is_array or not new.is_array or manifests in self._equal:
                 continue
             table = old_chunks.table(old)
             if table is not None:

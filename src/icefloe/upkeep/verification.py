@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
-    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.nodes import ArrayNode, ManifestRef, Node
     from icefloe.model.snapshot import FileSum, Snapshot
 
 _SHOWN_ORPHANS = 100
@@ -349,7 +349,7 @@ class _Verifier:
         self._manifests[manifest_id] = count
         return count
 
-    def _check_array(self, node: Node, snapshot: Snapshot) -> None:
+    def _check_array(self, node: ArrayNode, snapshot: Snapshot) -> None:
         for one, other in _overlapping(node.manifests):
             self._add(
                 ProblemKind.EXTENTS,
@@ -366,9 +366,8 @@ class _Verifier:
                 )
 
     def _check_part(
-        self, node: Node, ref: ManifestRef, snapshot: Snapshot, *, is_described: bool
+        self, node: ArrayNode, ref: ManifestRef, snapshot: Snapshot, *, is_described: bool
     ) -> None:
-        assert node.array is not None
         if self._manifests.get(ref.manifest_id) is None:
             return  # reported already
         where = {

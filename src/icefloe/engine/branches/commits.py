@@ -18,7 +18,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 if TYPE_CHECKING:
     from icefloe.engine.commit.rebase import MakeSession
     from icefloe.engine.context import Context
-    from icefloe.formats.port import BranchTip
+    from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
 
 
@@ -49,8 +49,7 @@ def squash(
     ensure_conditional_writes(context.storage)
     squashed_message = committer.message(message, metadata)
 
-    def replace(tip: BranchTip) -> str:
-        assert tip.snapshot_id is not None
+    def replace(tip: LiveTip) -> str:
         newest = context.files.read_snapshot(tip.snapshot_id)
         changes = None
         if since != newest.id and context.history.shows(since, newest.id):
@@ -84,8 +83,6 @@ def fast_forward(context: Context, from_branch: str, to_branch: str) -> str:
     """
     ensure_conditional_writes(context.storage)
     source, target = live_tip(context.refs, from_branch), live_tip(context.refs, to_branch)
-    assert source.snapshot_id is not None
-    assert target.snapshot_id is not None
     if source.snapshot_id == target.snapshot_id:
         return str(target.snapshot_id)
     if context.history.between(target.snapshot_id, source.snapshot_id) is None:
@@ -117,8 +114,7 @@ def commit_rewritten_manifests(
     checked_message = committer.message(message, metadata)
     ensure_conditional_writes(context.storage)
 
-    def rewrite(tip: BranchTip) -> str:
-        assert tip.snapshot_id is not None
+    def rewrite(tip: LiveTip) -> str:
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
         if commit_method == "amend":

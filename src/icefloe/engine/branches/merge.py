@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from icefloe.engine.branches.commits import Committer
     from icefloe.engine.commit.write import CommitMessage
     from icefloe.engine.context import Context
-    from icefloe.formats.port import BranchTip
+    from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
 
@@ -61,9 +61,8 @@ def merge(
 ) -> str:
     """Merge a branch into another; see `Repository.merge`."""
     context = committer.context
-    source = _read_tip(context, live_tip(context.refs, from_branch))
+    source = context.files.read_snapshot(live_tip(context.refs, from_branch).snapshot_id)
     target = live_tip(context.refs, into_branch)
-    assert target.snapshot_id is not None
     merge_base = find_merge_base(context, source.id, target.snapshot_id)
     if merge_base.snapshot_id == source.id:
         return str(target.snapshot_id)
@@ -144,7 +143,7 @@ def _commit_difference(
 
 
 def _commit_on_tip(
-    committer: Committer, tip: BranchTip, base: Snapshot, changes: ChangeSet, commit: _Commit
+    committer: Committer, tip: LiveTip, base: Snapshot, changes: ChangeSet, commit: _Commit
 ) -> str:
     """Rebase changes from a base to the tip of a branch and commit them; alters `changes`.
 
@@ -152,7 +151,7 @@ def _commit_on_tip(
         ConflictError: If the branch moved.
     """
     context = committer.context
-    head = _read_tip(context, tip)
+    head = context.files.read_snapshot(tip.snapshot_id)
     solver = commit.solver or MergeSolver()
     all_changes = changes.copy()
     sides = MergeSides(context, base, head, changes)
@@ -186,8 +185,3 @@ def _parent(context: Context, snapshot: Snapshot) -> Snapshot:
             f"{snapshot.id} is the first snapshot of the repository: it has no changes"
         )
     return context.files.read_snapshot(snapshot.parent_id)
-
-
-def _read_tip(context: Context, tip: BranchTip) -> Snapshot:
-    assert tip.snapshot_id is not None
-    return context.files.read_snapshot(tip.snapshot_id)

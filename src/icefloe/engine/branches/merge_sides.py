@@ -63,7 +63,9 @@ class MergeSides:
         if not isinstance(solver, AppendSolver):
             return appends
         for node_id in self._ours.documents:
-            nodes = (t.by_id(node_id) for t in (self._base.nodes, self._ours, self._head.nodes))
+            nodes = (
+                t.array_by_id(node_id) for t in (self._base.nodes, self._ours, self._head.nodes)
+            )
             arrays = [None if node is None else node.array for node in nodes]
             before, mine, other = arrays
             if before is None or mine is None or other is None or before.chunk_shape is None:
@@ -83,7 +85,7 @@ class MergeSides:
         Chunk files show it: no two writers write to one file.
         """
         for node_id, append in appends.items():
-            edits, node = self._ours.chunks.get(node_id), self._head.nodes.by_id(node_id)
+            edits, node = self._ours.chunks.get(node_id), self._head.nodes.array_by_id(node_id)
             mine = None if edits is None else edits.own()[0]
             theirs = None if node is None or mine is None else self._head_chunks.table(node)
             if mine is None or theirs is None:
@@ -111,9 +113,9 @@ class MergeSides:
             else:
                 self._drop_node(node_id, known, is_appended=node_id in appends)
         for node_id, edits in ours.chunks.items():
-            known = head.by_id(node_id)
-            if known is not None:
-                theirs = self._head_chunks.table(known) if known.manifests else None
+            array = head.array_by_id(node_id)
+            if array is not None:
+                theirs = self._head_chunks.table(array) if array.manifests else None
                 _drop_same_chunks(edits, theirs, appends.get(node_id))
         self._tidy()
 
@@ -143,7 +145,7 @@ class MergeSides:
         """
         updated = dict(theirs.updated_chunks)
         for node_id, index in theirs.updated_chunks.items():
-            old, new = self._base.nodes.by_id(node_id), self._head.nodes.by_id(node_id)
+            old, new = self._base.nodes.array_by_id(node_id), self._head.nodes.array_by_id(node_id)
             disputed = self._disputed(node_id, index)
             if disputed is None or new is None:
                 continue
@@ -191,7 +193,7 @@ class MergeSides:
 
     def _drop_relocated(self, node_id: NodeId) -> None:
         """Drop our edits that only moved chunks, in an array that they deleted."""
-        edits, node = self._ours.chunks[node_id], self._base.nodes.by_id(node_id)
+        edits, node = self._ours.chunks[node_id], self._base.nodes.array_by_id(node_id)
         touched = edits.touched(None)
         if node is not None and touched is not None:
             before = self._base_chunks.some(node, touched)

@@ -20,6 +20,7 @@ from icefloe.errors import (
     RefNotFoundError,
     SnapshotNotFoundError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.storage.probe import ensure_conditional_writes
 
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
     from icefloe.engine.context import Context
     from icefloe.engine.retention.pins import SnapshotLease
-    from icefloe.formats.port import BranchTip, Refs
+    from icefloe.formats.port import Refs
     from icefloe.model.ids import SnapshotId
 
 
-def live_tip(refs: Refs, branch: str) -> BranchTip:
+def live_tip(refs: Refs, branch: str) -> LiveTip:
     """The newest state of a branch; raises RefNotFoundError if the branch does not exist."""
     Revision(branch=branch).check("branch")
     tip = refs.tip(branch)
-    if tip is None or tip.snapshot_id is None:
+    if not isinstance(tip, LiveTip):
         raise RefNotFoundError(
             f"ref not found `{branch}`: there is no such branch; create it with create_branch",
             branch,
@@ -78,10 +79,10 @@ def reset_branch(
     _log(context, "reset_branch", branch=branch, **{"from": tip.snapshot_id, "to": target})
 
 
-def point_to(context: Context, tip: BranchTip, target: SnapshotId) -> None:
+def point_to(context: Context, tip: LiveTip, target: SnapshotId) -> None:
     """Advance a branch to a snapshot that exists; raises ConflictError if the branch moved."""
 
-    def move(state: BranchTip) -> None:
+    def move(state: LiveTip) -> None:
         with pinned(context.storage, context.format.layout, target):
             context.refs.advance(state, target)
 

@@ -25,6 +25,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model import paths
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class CommittedTree(WorkingTree):
         self,
         context: Context,
         snapshot: Snapshot,
-        tip: BranchTip | None = None,
+        tip: LiveTip | None = None,
         default_metadata: dict[str, Any] | None = None,
     ) -> None:
         """Take the snapshot to show and, for a writable session, where its branch stands."""
@@ -194,7 +195,7 @@ class CommittedTree(WorkingTree):
         )
 
     def _write_and_publish(self, said: CommitMessage, *, is_amended: bool = False) -> str:
-        def publish(_: BranchTip) -> str:
+        def publish(_: LiveTip) -> str:
             snapshot = self._write(said, is_amended=is_amended)
             self._publish(snapshot)
             return str(snapshot.id)
@@ -202,7 +203,7 @@ class CommittedTree(WorkingTree):
         assert self._tip is not None
         return retry_after_collection(self._context.refs, self._tip, publish, self._take_place)
 
-    def _take_place(self, tip: BranchTip) -> None:
+    def _take_place(self, tip: LiveTip) -> None:
         """Stand where the branch stands, on our base; a collection may have come by."""
         check_own_files(self._context, self._changes)
         self._tip = tip
@@ -275,7 +276,7 @@ class CommittedTree(WorkingTree):
     def _rebase(self, solver: ConflictSolver) -> None:
         assert self._tip is not None
         tip = self._context.refs.tip(self._tip.branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise ConflictError(
                 f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
             )

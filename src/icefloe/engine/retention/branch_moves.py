@@ -15,21 +15,22 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.errors import ConflictError, RebaseFailedError
+from icefloe.formats.port import LiveTip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.config.settings import Settings
-    from icefloe.formats.port import BranchTip, Refs
+    from icefloe.formats.port import Refs
 
 _Result = TypeVar("_Result")
 
 
 def retry_after_collection(
     refs: Refs,
-    tip: BranchTip,
-    move: Callable[[BranchTip], _Result],
-    before_retry: Callable[[BranchTip], None] = lambda _: None,
+    tip: LiveTip,
+    move: Callable[[LiveTip], _Result],
+    before_retry: Callable[[LiveTip], None] = lambda _: None,
 ) -> _Result:
     """Call `move` to advance a branch; again if only garbage collections moved the branch.
 
@@ -57,19 +58,19 @@ def retry_after_collection(
             tip = republished
 
 
-def _republished(refs: Refs, tip: BranchTip) -> BranchTip | None:
+def _republished(refs: Refs, tip: LiveTip) -> LiveTip | None:
     """The newest state of a branch if all states since `tip` have its snapshot, else None."""
     newest = None
     for state in refs.reflog(tip.branch):
         if state.sequence <= tip.sequence:
             break
-        if state.snapshot_id != tip.snapshot_id:
+        if not isinstance(state, LiveTip) or state.snapshot_id != tip.snapshot_id:
             return None
         newest = newest or state
     return newest
 
 
-def undo_creation(refs: Refs, tip: BranchTip) -> None:
+def undo_creation(refs: Refs, tip: LiveTip) -> None:
     """Delete a branch that was just created, unless somebody has moved it since."""
     with contextlib.suppress(ConflictError):
         retry_after_collection(refs, tip, lambda state: refs.advance(state, None))

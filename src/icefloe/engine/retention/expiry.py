@@ -24,6 +24,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
@@ -157,7 +158,7 @@ def _carry_out(context: Context, plan: ExpiredSnapshots) -> ExpiredSnapshots:
     for branch in moved:
         logger.info("branch %r moved and is not deleted", branch)
         tip = context.refs.tip(branch)
-        if tip is not None and tip.snapshot_id is not None:
+        if isinstance(tip, LiveTip):
             reached.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
     logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
     return ExpiredSnapshots(
@@ -171,7 +172,7 @@ def _delete_branch(context: Context, branch: str, expired: frozenset[SnapshotId]
     """Delete a branch whose tip has expired; False if the branch has another tip by now."""
     refs = context.refs
     tip = refs.tip(branch)
-    if tip is None or tip.snapshot_id not in expired:
+    if not isinstance(tip, LiveTip) or tip.snapshot_id not in expired:
         return False
     try:
         retry_after_collection(refs, tip, lambda state: refs.advance(state, None))
@@ -242,7 +243,7 @@ class _Planner:
         refs = self._context.refs.view()
         for name in sorted(refs.branches()):
             tip = refs.tip(name)
-            if tip is not None and tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 yield _Ref(name, "branch", tip.snapshot_id, self._rule_of(name, self._branches))
         for name in sorted(refs.tags()):
             target = refs.tag(name)
