@@ -24,7 +24,7 @@ PUBLIC_NAMES = {
         initialize_logs print_debug_info set_logs_filter spec_version
         supported_spec_versions
     """,
-    "icefloe.engine.chunk_batches": "ChunkBatch ChunkBytes",
+    "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
     "icefloe.display": "AncestryGraph",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",

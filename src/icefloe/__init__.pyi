@@ -34,8 +34,6 @@ from icefloe.diagnostics import set_logs_filter as set_logs_filter
 from icefloe.diagnostics import spec_version as spec_version
 from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
 from icefloe.display import AncestryGraph as AncestryGraph
-from icefloe.engine.chunk_batches import ChunkBatch as ChunkBatch
-from icefloe.engine.chunk_batches import ChunkBytes as ChunkBytes
 from icefloe.engine.history.blame import Blame as Blame
 from icefloe.engine.info import Diff as Diff
 from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
@@ -44,6 +42,8 @@ from icefloe.engine.operation_log import Operation as Operation
 from icefloe.engine.retention.collection import GCSummary as GCSummary
 from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
 from icefloe.engine.retention.leases import Lease as Lease
+from icefloe.engine.tree.chunk_batches import ChunkBatch as ChunkBatch
+from icefloe.engine.tree.chunk_batches import ChunkBytes as ChunkBytes
 from icefloe.errors import AlreadyExistsError as AlreadyExistsError
 from icefloe.errors import BrokenFilesError as BrokenFilesError
 from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError

@@ -18,6 +18,7 @@ from icefloe.engine.async_twin import async_function_twin, async_twin
 from icefloe.engine.branches import commits, merge, refs
 from icefloe.engine.branches.commits import Committer
 from icefloe.engine.commit.commit_metadata import plain_metadata
+from icefloe.engine.commit.publication import Publication
 from icefloe.engine.context import Context, VirtualAccess
 from icefloe.engine.history.blame import Blame, blame
 from icefloe.engine.history.walk import Revision
@@ -35,6 +36,7 @@ from icefloe.engine.operation_log import Operation, OperationLog, operations
 from icefloe.engine.preload import start_preload
 from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease
 from icefloe.engine.retention.pins import SnapshotLease
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import (
     AlreadyExistsError,
     FormatError,
@@ -49,7 +51,7 @@ from icefloe.formats.registry import (
     format_for,
 )
 from icefloe.formats.sequence_refs import MAIN
-from icefloe.session import Session, looking_at
+from icefloe.session import Session
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.probe import ensure_conditional_writes
 
@@ -304,14 +306,15 @@ class Repository:
             as_of: Together with a branch: its newest snapshot written up to this moment.
         """
         target = self._context.history.resolve(Revision(branch, tag, snapshot_id), as_of)
-        return Session(self._context, self._open_snapshot(target))
+        return Session(WorkingTree(self._context, self._open_snapshot(target)))
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes `Session.commit` publishes on a branch."""
         ensure_conditional_writes(self._context.storage)
         tip = refs.live_tip(self._context.refs, branch)
         snapshot = self._open_snapshot(tip.snapshot_id)
-        return Session(self._context, snapshot, tip, self._default_metadata)
+        tree = WorkingTree(self._context, snapshot, read_only=False)
+        return Session(tree, Publication(tree, tip, self._default_metadata))
 
     def _open_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot for a session; one that is not cached has its manifests preloaded."""
@@ -510,7 +513,7 @@ class Repository:
         )
         before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
         after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
-        return compare_values(before, after, diff, arrays)
+        return compare_values(before.tree, after.tree, diff, arrays)
 
     def blame(
         self,
@@ -1043,7 +1046,7 @@ class Repository:
             check_solver(rebase_with)
         choice = VirtualChunkChoice(arrays, region, locations)
         session = self.readonly_session(branch) if dry_run else self.writable_session(branch)
-        copied = copy_virtual_chunks(session, choice, dry_run=dry_run)
+        copied = copy_virtual_chunks(session.tree, choice, dry_run=dry_run)
         if dry_run or not copied.chunks:
             return copied
         text = message or f"Copy {copied.chunks} virtual chunks into the repository"
@@ -1070,7 +1073,7 @@ class Repository:
         if branch is None and tag is None and snapshot_id is None:
             branch = MAIN
         session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
-        return check_virtual_sources(session, arrays)
+        return check_virtual_sources(session.tree, arrays)
 
     # --- sizes
 
@@ -1207,7 +1210,7 @@ class Repository:
     def _committer(self, solver: ConflictSolver | None = None) -> Committer:
         if solver is not None:
             check_solver(solver)
-        return Committer(self._context, self._default_metadata, looking_at)
+        return Committer(self._context, self._default_metadata, Session)
 
     def _log(self, kind: str, details: dict[str, Any], job: str | None) -> None:
         OperationLog(self._context.storage).add(kind, details, job)

@@ -85,7 +85,7 @@ def fill_up(repo: Repository) -> None:
 
 def write_for_ever(session: Session, size: int) -> None:
     for number in range(10_000):
-        session.set_chunk("/a", (number % 4,), os.urandom(size))
+        session.tree.set_chunk("/a", (number % 4,), os.urandom(size))
 
 
 def commit_for_ever(repo: Repository) -> None:

@@ -91,7 +91,7 @@ def test_materialize_a_part(repo: icefloe.Repository, tmp_path: Path) -> None:
     with pytest.raises(NodeNotFoundError, match="'t2n'"):
         repo.materialize("main", arrays=["/t2m", "t2n"])
     with pytest.raises(ReadOnlyError):
-        copy_virtual_chunks(repo.readonly_session("main"), VirtualChunkChoice())
+        copy_virtual_chunks(repo.readonly_session("main").tree, VirtualChunkChoice())
 
 
 def test_materialize_in_small_batches(

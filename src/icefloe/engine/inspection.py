@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from icefloe.config.plain_form import to_plain
+from icefloe.config.plain_tree import to_plain
 from icefloe.errors import NotFoundError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.storage.presence import is_there

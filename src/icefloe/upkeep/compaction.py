@@ -14,15 +14,14 @@ import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.engine.branches.refs import live_tip
-from icefloe.engine.chunk_batches import ArrayReader
-from icefloe.engine.commit.commit_metadata import commit_message
 from icefloe.engine.commit.manifests import ManifestWriter
-from icefloe.engine.commit.write import write_commit
+from icefloe.engine.commit.write import CommitMessage, write_commit
 from icefloe.engine.history.walk import check_new_name
 from icefloe.engine.retention.branch_moves import retry_on_conflict, undo_creation
 from icefloe.engine.retention.id_sets import ID_TYPE, IdSet, are_in, as_ids, id_bytes
 from icefloe.engine.retention.pins import SnapshotLease
 from icefloe.engine.retention.stored_objects import list_objects
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
-    from icefloe.engine.commit.write import CommitMessage
     from icefloe.engine.context import Context
     from icefloe.engine.retention.leases import Lease
     from icefloe.model.array_choice import ArrayChoice
@@ -149,7 +147,7 @@ def compact_branch(
     A file is emptied as a whole: chunks of other arrays in it move, too. The commit goes to the
     branch, or starts another one.
     """
-    checked = commit_message(message, metadata)
+    checked = CommitMessage.of(message, metadata, defaults={})
     checked.metadata[MOVED_CHUNKS] = True
     tip = live_tip(context.refs, branch)
     if to_branch is not None:

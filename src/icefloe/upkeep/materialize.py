@@ -1,4 +1,4 @@
-"""Copies virtual chunks into a session, byte for byte."""
+"""Copies virtual chunks into a tree, byte for byte."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.session import Session
 
 BATCH_BYTES = 64 * 1024 * 1024
 """How many bytes to copy at a time."""
@@ -63,27 +63,27 @@ class VirtualChunkChoice(NamedTuple):
 
 
 def copy_virtual_chunks(
-    session: Session, choice: VirtualChunkChoice, *, dry_run: bool = False
+    tree: WorkingTree, choice: VirtualChunkChoice, *, dry_run: bool = False
 ) -> Materialized:
-    """Copy chosen virtual chunks into a session, which the caller commits; or only count them."""
-    chosen = chosen_arrays(choice.arrays, session.array_paths())
+    """Copy chosen virtual chunks into a tree, which the caller commits; or only count them."""
+    chosen = chosen_arrays(choice.arrays, tree.array_paths())
     region = choice.region
-    _check_region(session, chosen, region)
+    _check_region(tree, chosen, region)
     places = None if choice.locations is None else _UrlPrefixes(choice.locations)
     counts: dict[str, int] = {}
     total = 0
     for path in chosen:
-        box = _box(path, _metadata(session, path), region)
-        for coords, lengths in _chosen(session.chunk_tables(path), box, places):
+        box = _box(path, _metadata(tree, path), region)
+        for coords, lengths in _chosen(tree.chunk_tables(path), box, places):
             counts[path] = counts.get(path, 0) + len(coords)
             total += int(lengths.sum())
             if not dry_run:
-                _copy(session, path, coords, lengths)
+                _copy(tree, path, coords, lengths)
     return Materialized(chunks=sum(counts.values()), bytes=total, arrays=counts, snapshot_id=None)
 
 
 def _copy(
-    session: Session, path: str, coords: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint64]
+    tree: WorkingTree, path: str, coords: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint64]
 ) -> None:
     """Copy chunks in batches, so that memory is bounded."""
     starts = np.flatnonzero(
@@ -94,9 +94,9 @@ def _copy(
         batch = coords[start:stop]
         if not len(batch):
             continue
-        for chunks in session.read_chunks(path, batch):
+        for chunks in tree.read_chunks(path, batch):
             pieces = [chunks.segments.piece(row) for row in range(len(chunks.segments))]
-            session.write_chunks(path, batch[chunks.rows], Segments.of(pieces))
+            tree.write_chunks(path, batch[chunks.rows], Segments.of(pieces))
 
 
 def _chosen(
@@ -118,17 +118,17 @@ def _chosen(
             yield coords[rows], refs.lengths[rows]
 
 
-def _metadata(session: Session, path: str) -> ArrayMetadata:
-    return expect_array(session.get_node(path), path).array
+def _metadata(tree: WorkingTree, path: str) -> ArrayMetadata:
+    return expect_array(tree.get_node(path), path).array
 
 
 def _check_region(
-    session: Session, paths: Iterable[str], region: Mapping[str, slice] | None
+    tree: WorkingTree, paths: Iterable[str], region: Mapping[str, slice] | None
 ) -> None:
     """Raise InvalidInputError unless a region consists of slices along existing dimensions."""
     if region is None:
         return
-    known = {name for path in paths for name in _metadata(session, path).dimension_names or ()}
+    known = {name for path in paths for name in _metadata(tree, path).dimension_names or ()}
     for name, chosen in region.items():
         if name not in known:
             shown = ", ".join(sorted(filter(None, known))) or "none with a name"

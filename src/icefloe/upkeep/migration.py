@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from icefloe.config.files import to_json
+from icefloe.config.serialization import to_json
 from icefloe.engine.commit.node_numbers import NEXT_NODE
 from icefloe.engine.context import Context, VirtualAccess
 from icefloe.engine.history.expired_parents import CachedCuts, Cuts

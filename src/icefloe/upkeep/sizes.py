@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.engine.chunk_batches import ArrayReader
 from icefloe.engine.retention.id_sets import are_in, id_bytes, id_column
 from icefloe.engine.retention.marking import (
     DEFAULT_LIMITS,
@@ -23,6 +22,7 @@ from icefloe.engine.retention.marking import (
     read_references,
 )
 from icefloe.engine.retention.stored_objects import list_objects
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.formats.port import ObjectKind
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId

@@ -18,10 +18,10 @@ from icefloe.model.record import Record
 from icefloe.objects.foreign.source import same_etag
 
 if TYPE_CHECKING:
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.objects.foreign.source import SourceStatus
-    from icefloe.session import Session
 
 _PARALLEL_REQUESTS = 32
 _SHOWN = 20
@@ -105,15 +105,15 @@ class _Expected(NamedTuple):
         )
 
 
-def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> VirtualSourcesReport:
-    """Check every file that virtual chunks of a session are in, without reading any.
+def check_virtual_sources(tree: WorkingTree, arrays: ArrayChoice = None) -> VirtualSourcesReport:
+    """Check every file that virtual chunks of a tree are in, without reading any.
 
     Args:
-        session: The snapshot to check.
+        tree: The snapshot to check.
         arrays: Arrays or groups to check; all by default.
     """
-    expected = _expected(session, arrays)
-    resolver = session.virtual_sources
+    expected = _expected(tree, arrays)
+    resolver = tree.virtual_sources
 
     def look(url: str) -> VirtualSourceInfo:
         return _examined(url, expected[url], resolver)
@@ -122,10 +122,10 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
         return VirtualSourcesReport(tuple(threads.map(look, sorted(expected))))
 
 
-def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
+def _expected(tree: WorkingTree, arrays: ArrayChoice) -> dict[str, _Expected]:
     expected: dict[str, _Expected] = {}
-    for path in chosen_arrays(arrays, session.array_paths()):
-        for table in session.chunk_tables(path):
+    for path in chosen_arrays(arrays, tree.array_paths()):
+        for table in tree.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
             if not len(rows):

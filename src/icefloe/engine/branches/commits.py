@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.engine.branches.refs import live_tip, point_to
-from icefloe.engine.commit.commit_metadata import commit_message
 from icefloe.engine.commit.rewritten_manifests import rewrite_manifests
-from icefloe.engine.commit.write import CommitMessage, as_one, write_commit
+from icefloe.engine.commit.write import CommitMessage, Replaced, as_one, write_commit
 from icefloe.engine.operation_log import OperationLog
 from icefloe.engine.retention.branch_moves import retry_after_collection
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
-    from icefloe.engine.commit.rebase import MakeSession
+    from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
     from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
@@ -28,12 +27,12 @@ class Committer(NamedTuple):
     context: Context
     default_metadata: dict[str, Any]
     """Properties of every commit, unless it says otherwise."""
-    make_session: MakeSession
-    """Opens read-only sessions for conflict solvers that compare values."""
+    show: ShowTree
+    """Makes what conflict solvers see of a tree."""
 
     def message(self, text: str, metadata: dict[str, Any] | None) -> CommitMessage:
         """The checked message and metadata of a commit that starts now."""
-        return commit_message(text, metadata, self.default_metadata)
+        return CommitMessage.of(text, metadata, defaults=self.default_metadata)
 
 
 def squash(
@@ -65,8 +64,7 @@ def squash(
             ChangeSet(newest.nodes),
             squashed_message,
             context.settings,
-            parent=context.files.read_snapshot(since),
-            replaced=changes,
+            replaced=Replaced(context.files.read_snapshot(since), changes),
         )
         context.refs.advance(tip, snapshot.id)
         _log_move(context, "squash", branch, newest.id, snapshot.id)
@@ -116,9 +114,8 @@ def commit_rewritten_manifests(
 
     def rewrite(tip: LiveTip) -> str:
         base = context.files.read_snapshot(tip.snapshot_id)
-        parent, replaced = None, None
-        if commit_method == "amend":
-            parent, replaced = context.history.replaceable(base)
+        is_amended = commit_method == "amend"
+        replaced = Replaced(*context.history.replaceable(base)) if is_amended else None
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
             context.files,
@@ -126,7 +123,6 @@ def commit_rewritten_manifests(
             ChangeSet(rewritten.nodes),
             checked_message,
             context.settings,
-            parent=parent,
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)

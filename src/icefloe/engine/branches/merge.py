@@ -13,7 +13,8 @@ from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.engine.branches.commits import fast_forward as fast_forward_branch
 from icefloe.engine.branches.merge_sides import MergeSides
 from icefloe.engine.branches.refs import live_tip
-from icefloe.engine.commit.rebase import MeetingView, rebase_changes
+from icefloe.engine.commit.node_numbers import NodeOrigin
+from icefloe.engine.commit.rebase import MergeInputs, rebase_changes
 from icefloe.engine.commit.write import write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.net_difference import net_difference
@@ -162,7 +163,7 @@ def _commit_on_tip(
     sides.drop_common_changes(appends)
     their_log = sides.without_relocated_chunks(net_difference(context.history, base, head), appends)
     rebase_changes(
-        MeetingView(context, base, head, committer.make_session),
+        MergeInputs(context, base, head, committer.show),
         changes,
         their_log,
         SnapshotChunks(context.files, base),
@@ -173,7 +174,12 @@ def _commit_on_tip(
     if changes.is_empty and not commit.keep_empty:
         return str(head.id)
     snapshot = write_commit(
-        context.files, head, changes, commit.message, context.settings, are_known=True
+        context.files,
+        head,
+        changes,
+        commit.message,
+        context.settings,
+        new_nodes=NodeOrigin.OTHER_BRANCH,
     )
     context.refs.advance(tip, snapshot.id)
     return str(snapshot.id)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from icefloe.engine.commit.write import CommitMessage
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.model.snapshot import INTERNAL_PREFIX
 
 MAX_DEPTH = 64
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
-
-
-def commit_message(
-    message: Any,
-    metadata: Any,
-    defaults: dict[str, Any] | None = None,
-    started_at: datetime | None = None,
-) -> CommitMessage:
-    """The checked message of a commit, and its metadata over defaults; it starts now by default."""
-    properties = {**(defaults or {}), **({} if metadata is None else plain_metadata(metadata))}
-    return CommitMessage(check_message(message), properties, started_at or datetime.now(UTC))
 
 
 def check_message(message: Any) -> str:
