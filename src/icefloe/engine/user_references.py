@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.objects.foreign import VirtualChunkResolver
 
 COLUMNS = (
@@ -45,7 +45,7 @@ _BATCH_SPECS = 8_192
 def user_references(
     chunks: Sequence[VirtualChunkSpec] | Any | None,
     columns: Mapping[str, Any],
-    node: Node,
+    node: ArrayNode,
     resolver: VirtualChunkResolver,
     *,
     validate_containers: bool = True,
@@ -94,8 +94,7 @@ def read_references(chunks: Any, columns: Mapping[str, Any], path: str) -> Virtu
     return _from_specs(list(chunks), path)
 
 
-def _check_positions(refs: VirtualColumns, node: Node) -> None:
-    assert node.array is not None
+def _check_positions(refs: VirtualColumns, node: ArrayNode) -> None:
     rank, grid, positions = node.array.rank, node.array.grid_shape, refs.positions
     if isinstance(positions, Box):
         if positions.rank != rank:
@@ -116,8 +115,7 @@ def _check_positions(refs: VirtualColumns, node: Node) -> None:
         raise _outside(node, tuple(coords[int(np.argmax(bad))].tolist()))
 
 
-def _outside(node: Node, coords: tuple[int, ...]) -> InvalidInputError:
-    assert node.array is not None
+def _outside(node: ArrayNode, coords: tuple[int, ...]) -> InvalidInputError:
     return InvalidInputError(
         f"invalid chunk index: {list(coords)} in {node.path}, whose chunk grid is "
         f"{list(node.array.grid_shape or ())}"

@@ -308,7 +308,7 @@ def existing_header(session: Session, group: str) -> FileHeader | None:
         )
         for name, document in documents.items()
     }
-    document = session.document(group)
+    document = session.tree.document(group)
     attributes = json.loads(document).get("attributes") or {} if document is not None else {}
     return FileHeader(
         url=EXISTING, format="icefloe", status=None, attributes=attributes, variables=variables
@@ -317,11 +317,11 @@ def existing_header(session: Session, group: str) -> FileHeader | None:
 
 def _documents(session: Session, group: str) -> dict[str, dict[str, Any]]:
     documents = {}
-    for path in session.node_paths(group):
+    for path in session.tree.node_paths(group):
         name = path[len(group.rstrip("/")) + 1 :]
         node = session.get_node(path)
         if node is not None and node.is_array and "/" not in name:
-            document = session.document(path)
+            document = session.tree.document(path)
             assert document is not None
             documents[name] = json.loads(document)
     return documents

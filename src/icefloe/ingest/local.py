@@ -152,7 +152,7 @@ def reference_files(
         keeps_log=False,
     )
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
-    urls = [checked_url(name, session.virtual_sources) for name in names]
+    urls = [checked_url(name, session.tree.virtual_sources) for name in names]
     _check_names(urls)
     runner = _LocalRunner(session, options, commit)
     outcome = ingest_files(runner, urls, options)
@@ -199,7 +199,7 @@ class _LocalRunner:
             return list(threads.map(self._read_header, [url for url, _ in files]))
 
     def _read_header(self, url: str) -> HeaderResult:
-        sources, parse = self.session.virtual_sources, self._options.parse
+        sources, parse = self.session.tree.virtual_sources, self._options.parse
         parsed = read_file(url, sources, parse)
         header = header_of(parsed, sources, parse.loadable_variables)
         return HeaderResult(url, "read", parsed.status, header, parsed)

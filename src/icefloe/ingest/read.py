@@ -40,7 +40,7 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
 
     Args:
         url: URL of the file, in a virtual chunk container.
-        sources: What may be read: `session.virtual_sources`.
+        sources: What may be read: `session.tree.virtual_sources`.
         options: How files are parsed.
 
     Returns:
@@ -83,7 +83,7 @@ def read_header(url: str, sources: VirtualChunkResolver, options: ParseOptions) 
 
     Args:
         url: URL of the file, in a virtual chunk container.
-        sources: What may be read: `session.virtual_sources`.
+        sources: What may be read: `session.tree.virtual_sources`.
         options: How files are parsed.
     """
     return header_of(read_file(url, sources, options), sources, options.loadable_variables)

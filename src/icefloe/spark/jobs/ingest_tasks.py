@@ -21,6 +21,7 @@ from icefloe.ingest.parsed import ParsedFile
 from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import VariablePlan
 from icefloe.ingest.read import HeaderResult, check_unchanged, examine_file, read_file
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
 from icefloe.spark.engine.failures import doing
@@ -60,7 +61,7 @@ def read_headers(
     files: tuple[tuple[str, IngestedFile | None], ...], work: HeaderWork
 ) -> Iterator[Output]:
     """Examine files; each result is a pickle in a row."""
-    sources = work.session.open().virtual_sources
+    sources = work.session.open().tree.virtual_sources
     rows = []
     for url, logged in files:
         result = examine_file(url, logged, sources, work.options)
@@ -109,9 +110,9 @@ def write_file_references(files: tuple[PlacedFile, ...], work: ReferenceWork) ->
         with doing(source=file.url):
             if isinstance(file.parsed, bytes):
                 parsed: ParsedFile = pickle.loads(file.parsed)
-                check_unchanged(file.url, part.virtual_sources.status(file.url), file.status)
+                check_unchanged(file.url, part.tree.virtual_sources.status(file.url), file.status)
             else:
-                parsed = read_file(file.url, part.virtual_sources, options.parse)
+                parsed = read_file(file.url, part.tree.virtual_sources, options.parse)
                 check_unchanged(file.url, parsed.status, file.status)
             for name, start in file.starts.items():
                 variable = work.variables[name]
@@ -120,7 +121,7 @@ def write_file_references(files: tuple[PlacedFile, ...], work: ReferenceWork) ->
     write_references(part, options.group, placed)
     summaries = Summaries(part, work.statistics)
     if work.statistics:
-        for path, (chunks_of_array, _) in part.written().items():
+        for path, (chunks_of_array, _) in part.tree.written_chunks().items():
             if chunks_of_array is not None:
                 summaries.add_chunks(path, chunks_of_array.index.coords())
     yield from outputs_of(part, 0, summaries)
@@ -159,7 +160,7 @@ class CopyWork(Record, frozen=True, eq=False):
 def copy_values(pieces: tuple[Piece, ...], work: CopyWork) -> Iterator[Output]:
     """Fill chunks with the values of files, and with old ones where no file has any."""
     part = work.session.open_part()
-    opened = _OpenFiles(part.virtual_sources, work)
+    opened = _OpenFiles(part.tree.virtual_sources, work)
     summaries = Summaries(part, work.statistics)
     read = 0
     for piece in pieces:
@@ -221,10 +222,7 @@ def _put_old(
 
 
 def _old_shape(session: Session, path: str) -> tuple[int, ...]:
-    node = session.get_node(path)
-    assert node is not None
-    assert node.array is not None
-    return node.array.shape
+    return expect_array(session.get_node(path), path).array.shape
 
 
 class _OpenFiles:

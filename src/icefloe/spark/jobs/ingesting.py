@@ -207,7 +207,7 @@ def _ingest(
     for attempt in range(_MAX_RUNS):
         job = Job(spark, repository, "ingest", job_options)
         if urls is None:
-            urls = find_files(sources, job.session.virtual_sources)
+            urls = find_files(sources, job.session.tree.virtual_sources)
             if not urls:
                 raise InvalidInputError(f"no files were found for {sources!r}")
         runner = _SparkRunner(job, options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from icefloe.config.containers import VirtualChunkContainer
     from icefloe.model.ids import ManifestId
     from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
-    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.nodes import ArrayNode, ManifestRef
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.snapshot_chunks import SnapshotChunks
 
@@ -69,10 +69,9 @@ class ArrayReader:
     """The references of one array as a session saw it at one moment."""
 
     def __init__(
-        self, snapshot: Snapshot, chunks: SnapshotChunks, node: Node, edits: ChunkEdits | None
+        self, snapshot: Snapshot, chunks: SnapshotChunks, node: ArrayNode, edits: ChunkEdits | None
     ) -> None:
         """Take where the references are and a private copy of the edits over them."""
-        assert node.array is not None
         self._array = node.array
         self._infos: Mapping[ManifestId, ManifestFileInfo] = {
             info.id: info for info in snapshot.manifests
