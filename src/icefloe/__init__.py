@@ -25,9 +25,9 @@ PUBLIC_NAMES = {
     """,
     "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
-    "icefloe.engine.history.graph": "AncestryGraph",
+    "icefloe.display": "AncestryGraph",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
-    "icefloe.engine.operations": "Operation",
+    "icefloe.engine.operation_log": "Operation",
     "icefloe.engine.retention.collection": "GCSummary",
     "icefloe.engine.retention.expiry": "ExpirationPolicy",
     "icefloe.engine.retention.leases": "Lease",
@@ -57,7 +57,7 @@ PUBLIC_NAMES = {
         s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
     """,
     "icefloe.storage.access.factories": """
-        Storage azure_storage gcs_storage http_storage in_memory_storage
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """
