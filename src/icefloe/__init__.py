@@ -4,8 +4,7 @@ Names are imported when they are first used, so that `import icefloe` is quick.
 """
 
 from icefloe.lazy_names import lazy_names
-
-__version__ = "0.1.0"
+from icefloe.version import __version__
 
 PUBLIC_NAMES = {
     "icefloe.changes.conflicts": """
@@ -58,7 +57,7 @@ PUBLIC_NAMES = {
         s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
     """,
     "icefloe.storage.access.factories": """
-        Storage azure_storage gcs_storage http_storage in_memory_storage
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """

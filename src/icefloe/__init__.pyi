@@ -113,7 +113,7 @@ from icefloe.storage.access.credentials import s3_credentials as s3_credentials
 from icefloe.storage.access.credentials import s3_from_env_credentials as s3_from_env_credentials
 from icefloe.storage.access.credentials import s3_refreshable_credentials as s3_refreshable_credentials
 from icefloe.storage.access.credentials import s3_static_credentials as s3_static_credentials
-from icefloe.storage.access.factories import Storage as Storage
+from icefloe.storage.access.factories import StorageFactory as Storage
 from icefloe.storage.access.factories import azure_storage as azure_storage
 from icefloe.storage.access.factories import gcs_storage as gcs_storage
 from icefloe.storage.access.factories import http_storage as http_storage

@@ -76,7 +76,7 @@ MAKE_SESSIONS = {
     "repository.py",
     "distributed.py",
     "spark/engine/worker.py",
-    "spark/jobs/copying.py",
+    "spark/jobs/copy.py",
 }
 """Modules that make sessions, or tell them from other things."""
 SHOW_SESSIONS = {"zarr_store/store.py"}

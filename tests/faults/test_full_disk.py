@@ -12,9 +12,9 @@ import pytest
 
 import icefloe
 from icefloe import Repository, StorageError
-from icefloe.storage.disk_reserve import RESERVE_BYTES, RESERVE_FILE
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.keys import RESERVED_SEGMENT
+from icefloe.storage.local.disk_reserve import RESERVE_BYTES, RESERVE_FILE
 from tests.formats import GENERATIONS, chosen
 from tests.integration.maintained import NATIVE, fill, make, values
 

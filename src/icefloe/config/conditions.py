@@ -27,8 +27,6 @@ class ArrayCondition(msgspec.Struct, frozen=True):
     kind: str
     argument: Any = None
 
-    KINDS: ClassVar[tuple[str, ...]] = ("or", "and", "path_matches", "name_matches")
-
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
         """Holds if any of the conditions holds."""
@@ -105,8 +103,6 @@ class ManifestPreloadCondition(ArrayCondition, frozen=True):
     True
     """
 
-    KINDS: ClassVar[tuple[str, ...]] = (*ArrayCondition.KINDS, "num_refs", "true", "false")
-
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
         """Holds if the manifest has at least `from_refs` and fewer than `to_refs` references."""
@@ -131,8 +127,6 @@ class ManifestSplitCondition(ArrayCondition, frozen=True):
     >>> condition.matches("/analysis/temperature")
     True
     """
-
-    KINDS: ClassVar[tuple[str, ...]] = (*ArrayCondition.KINDS, "any_array")
 
     @classmethod
     def AnyArray(cls) -> Self:  # noqa: N802 (the name that users know)

@@ -49,6 +49,12 @@ _logger = logging.getLogger(__name__)
 
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
+_COMMON_KINDS = ("or", "and", "path_matches", "name_matches")
+_CONDITION_KINDS: dict[type[ArrayCondition], tuple[str, ...]] = {
+    ManifestPreloadCondition: (*_COMMON_KINDS, "num_refs", "true", "false"),
+    ManifestSplitCondition: (*_COMMON_KINDS, "any_array"),
+}
+
 _SET_ALIASES = {
     "max_arrays_per_manifest": "arrays_per_manifest",
     "max_size": "max_manifest_size",
@@ -246,7 +252,7 @@ def _read_algorithm(plain: Any, path: str) -> CompressionAlgorithm:
 def _read_condition(condition: type[ArrayCondition], plain: Any, path: str, depth: int = 0) -> Any:
     if depth > MAX_NESTING:
         refuse(path, f"conditions nested at most {MAX_NESTING} deep", "a deeper one")
-    kind, argument = _choice(plain, path, condition.KINDS)
+    kind, argument = _choice(plain, path, _CONDITION_KINDS[condition])
     path = f"{path}.{kind}"
     match kind:
         case "or" | "and":

@@ -49,8 +49,7 @@ from icefloe.model.snapshot import (
     merged_mark,
 )
 from icefloe.objects.metadata import MetadataFiles
-from icefloe.storage.copy_method import CopyMethod
-from icefloe.storage.copying import copy_object
+from icefloe.storage.copying import CopyMethod, copy_object
 from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.migration_copies import CopyProof, NewIds, narrow

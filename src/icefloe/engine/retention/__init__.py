@@ -1,6 +1,6 @@
 """What stays and what goes: leases, pins, announcements, expiry and garbage collection.
 
-One protocol without locks. `collection.py` has its rules G1 to G7, and docs/explanation/retention.md
+One protocol without locks. `collection.py` has its rules G1 to G7, docs/explanation/retention.md
 the states of objects, leases, sessions and announcements, with who writes before whom reads.
 
 - Claims: `leases`, `session_lease`, `pins`, renewed by `background`
