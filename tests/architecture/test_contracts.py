@@ -72,7 +72,12 @@ def test_every_package_folder_is_importable() -> None:
 
 
 SESSION = "icefloe.session"
-MAKE_SESSIONS = {"repository.py", "distributed.py", "spark/engine/worker.py", "spark/jobs/copying.py"}
+MAKE_SESSIONS = {
+    "repository.py",
+    "distributed.py",
+    "spark/engine/worker.py",
+    "spark/jobs/copying.py",
+}
 """Modules that make sessions, or tell them from other things."""
 SHOW_SESSIONS = {"zarr_store/store.py"}
 """The type of `IcefloeStore.session`, which users call."""
