@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         item.user_properties.append((f"{EXAMPLES} in tests/{suite}", tried))
 
     # State machines that tests run themselves; of tests with @given, hypothesis keeps count.
-    with collector.with_value(note):
+    with collector.with_value(note):  # type: ignore[arg-type]
         yield
     for name, number in counting.take().items():
         item.user_properties.append((name, number))
@@ -98,12 +98,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _seconds(terminalreporter: pytest.TerminalReporter) -> dict[str, int]:
     """Seconds of work in each folder, of all test processes together."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 spent["/".join(report.nodeid.split("/")[:2])] += report.duration
-    return {folder: round(seconds) for folder, seconds in spent.most_common()}
+    return {
+        folder: round(seconds)
+        for folder, seconds in sorted(spent.items(), key=lambda item: -item[1])
+    }
 
 
 EXAMPLES = "examples of property tests and state machines"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zarr
@@ -72,7 +72,7 @@ class Meanwhile(ForwardingStorage):
         self._act = act
         self._left = nth
 
-    def _run(self, verb, key, act):
+    def _run(self, verb: str, key: str, act: Callable[[], Any]) -> Any:
         if verb == self._when[0] and key.startswith(self._when[1]):
             self._left -= 1
             if self._left == 0:
@@ -227,10 +227,10 @@ def merged_into_a_session_that_came_later(repo: Repository, clock: Clock) -> Non
     later = repo.writable_session("main")
     for session in (driver, later, later.fork()):
         with pytest.raises(SessionStateError, match="4 chunk files"):
-            session.merge(fork)
+            session.merge(fork)  # type: ignore[arg-type]
         assert not session.has_uncommitted_changes
     written(again, 3)
-    driver.merge(again)
+    driver.merge(again)  # type: ignore[arg-type]
     driver.commit("written again")
     assert values(repo, branch="main") == [3] * 4
 

@@ -238,7 +238,7 @@ def test_other_values_are_a_change(inline: Repository, old: str, new: str) -> No
     for value in (old, new):
         text = named_array(10, **LONG, value="?").replace(b'"?"', value.encode())
         writer = opened(inline, IN_FILES)
-        snapshot = commit(writer, "main", lambda session, d=text: session.set_document("/g/a", d))
+        snapshot = commit(writer, "main", lambda session, d=text: session.set_document("/g/a", d))  # type: ignore[misc]
     (before,) = [info.id for info in inline.ancestry(branch="main")][1:2]
     for one, other in ((before, snapshot), (snapshot, before)):
         diff = inline.diff(from_snapshot_id=one, to_snapshot_id=other)

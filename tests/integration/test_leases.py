@@ -14,7 +14,7 @@ from icefloe.engine.retention import background as keeper
 from icefloe.engine.retention import leases
 from icefloe.engine.retention.leases import LeaseFiles
 from icefloe.errors import InvalidInputError, SessionStateError
-from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
+from tests.integration.maintained import DAY, HOUR, clock, fill, make, names, values, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,15 +199,15 @@ def test_a_holder_that_renews_while_it_is_broken_is_found(repo: Repository) -> N
     lease = repo.lease()
     lease.take()
     wait(repo, 2 * HOUR)
-    storage = repo.storage
+    storage = clock(repo)
     delete_many = storage.delete_many
 
     def renew_first(keys: list[str]) -> None:
-        storage.delete_many = delete_many
+        storage.delete_many = delete_many  # type: ignore[method-assign]
         lease._write()
         delete_many(keys)
 
-    storage.delete_many = renew_first
+    storage.delete_many = renew_first  # type: ignore[assignment, method-assign]
     (found,) = LeaseFiles(storage).break_lapsed(storage.now)
     assert found.id == lease.id
 

@@ -409,7 +409,7 @@ def test_appends_follow_each_other(
         attributes = dict.fromkeys("xy", "")
         if side["text"] is not None:
             attributes[key] = key * (LONG if side["text"] else 1)
-        document = json.loads(array((4 + side["count"],), **attributes))
+        document = json.loads(array((4 + side["count"],), **attributes))  # type: ignore[arg-type]
         session.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
         for new in range(4, 4 + side["count"]):
             session.set_chunk("/a", (new,), key.encode() + bytes([new]))

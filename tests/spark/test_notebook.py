@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,12 @@ from jupyter_client.manager import KernelManager
 import icefloe
 from icefloe.spark import NewArray, write
 from tests.spark.programs import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 START = """
 import os, time
@@ -37,15 +44,15 @@ def fill(path, **more):
 class Cell:
     """What came of running a cell."""
 
-    def __init__(self, client, code):
-        self.messages = []
+    def __init__(self, client: Any, code: Any) -> None:
+        self.messages: list[Any] = []
         reply = client.execute_interactive(
             code, output_hook=self.messages.append, timeout=400, stop_on_error=False
         )
         self.status = reply["content"]["status"]
         self.error = reply["content"].get("ename")
 
-    def bars(self):
+    def bars(self) -> Any:
         """Kind, identity, HTML and text of all that was displayed, in order."""
         found = []
         for message in self.messages:
@@ -56,7 +63,7 @@ class Cell:
                 found.append((message["msg_type"], name, data["text/html"], data["text/plain"]))
         return found
 
-    def printed(self):
+    def printed(self) -> Any:
         streams = [m["content"]["text"] for m in self.messages if m["msg_type"] == "stream"]
         return "".join(streams)
 
@@ -65,13 +72,13 @@ class _Manager(KernelManager):
     """A kernel of this very Python, without any kernel that is installed for the user."""
 
     @property
-    def kernel_spec(self):
+    def kernel_spec(self) -> Any:
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return KernelSpec(argv=command, display_name="test", language="python")
 
 
 @contextmanager
-def kernel(folder):
+def kernel(folder: Any) -> Iterator[Any]:
     manager = _Manager(transport="ipc", connection_file=str(folder / "k.json"))
     own = {name: str(folder) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
     manager.start_kernel(cwd=str(folder), env={**environment(), **own})
@@ -86,7 +93,7 @@ def kernel(folder):
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory):
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
     """One session, three jobs: a good one, one whose task fails, one that shall show nothing."""
     # Names of sockets must be short.
     with kernel(tmp_path_factory.mktemp("k")) as client:
@@ -99,11 +106,11 @@ def cells(tmp_path_factory):
         yield good, failing, quiet
 
 
-def shares(bars):
+def shares(bars: list[Any]) -> list[float]:
     return [float(re.search(r"width:([\d.]+)%", html)[1]) for _, _, html, _ in bars]
 
 
-def test_a_bar_begins_moves_and_ends(cells):
+def test_a_bar_begins_moves_and_ends(cells: tuple[Any, ...]) -> None:
     good = cells[0]
     assert good.status == "ok"
     bars = good.bars()
@@ -122,7 +129,7 @@ def test_a_bar_begins_moves_and_ends(cells):
     assert "█" not in good.printed()
 
 
-def test_a_failure_is_seen(cells):
+def test_a_failure_is_seen(cells: tuple[Any, ...]) -> None:
     failing = cells[1]
     assert (failing.status, failing.error) == ("error", "TaskFailedError")
     bars = failing.bars()
@@ -132,14 +139,16 @@ def test_a_failure_is_seen(cells):
     assert colour.search(bars[-1][2])[1] != colour.search(cells[0].bars()[-1][2])[1]
 
 
-def test_no_bar_if_none_is_wanted(cells):
+def test_no_bar_if_none_is_wanted(cells: tuple[Any, ...]) -> None:
     quiet = cells[2]
     assert quiet.status == "ok"
     assert quiet.bars() == []
     assert quiet.printed().strip() == "6"
 
 
-def test_nothing_where_no_one_looks(spark, tmp_path, capfd):
+def test_nothing_where_no_one_looks(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     capfd.readouterr()
     new = NewArray((6,), "i4", (1,))

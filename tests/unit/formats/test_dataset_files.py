@@ -41,6 +41,7 @@ from tests.documents import array, group, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from icefloe.storage.port import BytesLike, Storage, Version
 
@@ -371,7 +372,7 @@ def test_snapshots_can_be_forgotten(repo: Repository, storage: Storage) -> None:
     assert left["generation"] == state.generation + 1
 
 
-def test_the_state_file_may_be_elsewhere(tmp_path) -> None:  # R0-33 R0-44
+def test_the_state_file_may_be_elsewhere(tmp_path: Path) -> None:  # R0-33 R0-44
     both = icefloe.split_storage(state=str(tmp_path / "catalog"), data=str(tmp_path / "data"))
     repo = Repository.create(both, generation="dataset")
     make_tree(repo)
@@ -584,7 +585,7 @@ def test_manifest_rows() -> None:  # R0-21 R0-52 R0-55 R0-60 R0-61 R0-62 H-04 H-
     }
     parts = [
         (node(9), ArrayChunks.of([()], [NativeRef(file_id, 0, 5)], 0)),
-        (node(2), ArrayChunks.of(list(first), list(first.values()), 2)),
+        (node(2), ArrayChunks.of(list(first), list(first.values()), 2)),  # type: ignore[arg-type]
     ]
     data = CODEC.encode_manifest(parts).data
     rows = pq.read_table(io.BytesIO(data)).to_pylist()
@@ -598,7 +599,7 @@ def test_manifest_rows() -> None:  # R0-21 R0-52 R0-55 R0-60 R0-61 R0-62 H-04 H-
     assert [row["inline_data"] for row in rows] == [None, None, None, b"abc", b"", None]
     index = CODEC.decode_manifest_index(data, len(data), KEY)
     assert not isinstance(index, msgspec.UnsetType)
-    spans = index.block_spans.tolist()  # type: ignore[union-attr]
+    spans = index.block_spans.tolist()
     manifest = Manifest(
         index,  # type: ignore[arg-type]
         lambda n: CODEC.decode_block(index, n, data[spans[n][0] : sum(spans[n])], KEY),  # type: ignore[arg-type]
