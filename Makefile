@@ -14,7 +14,7 @@ NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr tests/property/test_shards.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements clean
+.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements map clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -78,13 +78,17 @@ pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upg
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
 	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
 
-api: .venv/.ready  ## renew the listing of public names after a deliberate change
+api: .venv/.ready  ## renew the stubs and the listing of public names after a deliberate change
 	@mkdir -p build
+	.venv/bin/python scripts/write_stubs.py
 	.venv/bin/python scripts/list_api.py icefloe > build/public_api.json
 	mv build/public_api.json tests/architecture/public_api.json
 
 requirements: .venv/.ready  ## renew the page that says which test shows which requirement
 	.venv/bin/python scripts/list_requirements.py
+
+map: .venv/.ready  ## draw the rooms of the code, their sizes and imports, for ARCHITECTURE.md
+	.venv/bin/python scripts/draw_map.py
 
 clean:  ## remove everything that these targets made
 	rm -rf .venv .venv-newest .venv-bench .venv-bench-newest .venv-docs build .hypothesis

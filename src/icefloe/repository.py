@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.value_diff import ValueDiff
     from icefloe.changes.conflicts import ConflictSolver
-    from icefloe.formats.port import BranchTip
+    from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
@@ -288,7 +288,6 @@ class Repository(BranchedRepository):
         """A session whose changes can be committed to a branch."""
         ensure_conditional_writes(self._context.storage)
         tip = self._live_tip(branch)
-        assert tip.snapshot_id is not None
         snapshot = self._open_snapshot(tip.snapshot_id)
         return Session(self._context, snapshot, tip, self._default_metadata)
 
@@ -359,9 +358,8 @@ class Repository(BranchedRepository):
         self._note("rewrite_manifests", {"branch": branch, "snapshot_id": snapshot_id})
         return snapshot_id
 
-    def _rewrite_manifests(self, tip: BranchTip, said: CommitMessage, *, is_amended: bool) -> str:
+    def _rewrite_manifests(self, tip: LiveTip, said: CommitMessage, *, is_amended: bool) -> str:
         context = self._context
-        assert tip.snapshot_id is not None
         base = context.files.read_snapshot(tip.snapshot_id)
         parent, replaced = None, None
         if is_amended:

@@ -703,7 +703,7 @@ def test_what_our_metadata_hides_of_theirs_is_a_conflict(
         reader = repository.readonly_session("main")
         node = reader.get_node("/n")
         assert node is not None
-        assert node.array is not None
+        assert node.is_array
         (grid,) = node.array.grid_shape or (0,)
         assert all(place < grid for place in chunks(repository, "/n") if place != 2)
         return

@@ -82,7 +82,11 @@ def test_a_reader_keeps_the_snapshot_it_opened(storage: FaultyStorage) -> None:
     writer.commit("five")
     for session in (reader, before):
         assert session.get_chunk("/b", (5,)) is None
-    assert Repository.open(storage).readonly_session("main").get_chunk("/b", (5,)) == LARGE
+    flushed = repository.writable_session("main")
+    set_chunks(flushed, "/b", [6], LARGE)
+    flushed.flush("written, and on no branch")
+    newest = Repository.open(storage).readonly_session("main")
+    assert [newest.get_chunk("/b", (number,)) for number in (5, 6)] == [LARGE, None]
 
 
 def test_files_are_written_once_and_never_deleted(storage: FaultyStorage) -> None:
@@ -223,7 +227,7 @@ def test_arrays_with_shared_coordinates() -> None:  # R0-02, R0-01, R1-02, R3-02
     xr.testing.assert_identical(xr.open_zarr(reader.store, consolidated=False).load(), written)
     node = reader.get_node("/t2m")
     assert node is not None
-    assert node.array is not None
+    assert node.is_array
     assert node.array.dimension_names == ("time", "lat", "lon")
 
 

@@ -78,7 +78,7 @@ def test_each_array_that_is_too_large_for_the_last_set_is_alone() -> None:  # R4
         Item(name, NodeId(name.encode().ljust(8, b".")), f"/{name}", size, size)
         for name, size in sizes.items()
     ]
-    plan = plan_manifests(items, [], ChunkManifests().complete(), lambda _: [])
+    plan = plan_manifests(items, [], ChunkManifests(sets=(), rules=()).complete(), lambda _: [])
     assert sorted([item.content for item in each.items] for each in plan.manifests) == [
         ["one"],
         ["small"],

@@ -87,7 +87,7 @@ def test_branches_are_repeated_unless_they_have_moved() -> None:
     refs = repo._context.refs
     tips = [tip for name in ("main", "moves", "stays") if (tip := refs.tip(name)) is not None]
     fill(repo, 1, "moves")
-    assert refs.repeat(tips) == {"moves"}
+    assert refs.repeat(tips) == {"moves"}  # type: ignore[arg-type]
     for tip in tips:
         newest = refs.tip(tip.branch)
         assert newest is not None

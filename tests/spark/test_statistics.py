@@ -231,7 +231,7 @@ def test_ingested_files(spark: SparkSession, tmp_path: Path, mode: Any) -> None:
     found = table(spark, repo, variables=["t"], where="t > 285").count()
     assert found == int((values > 285).sum())
     with pytest.raises(InvalidInputError, match=r"no such variable, found .*t"):
-        ingest(spark, repo, f"{folder}/*.nc", mode=mode, statistics=["u"], again=True)  # type: ignore[arg-type]
+        ingest(spark, repo, f"{folder}/*.nc", mode=mode, statistics=["u"], again=True)
     with pytest.raises(InvalidInputError, match="check='none'"):
         ingest(spark, repo, first, mode="virtual", check="none", statistics=True)
 

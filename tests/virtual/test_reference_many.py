@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InconsistentFilesError, InvalidInputError
-from icefloe.ingest.placing import references
-from icefloe.ingest.writing import write_documents, write_references, write_values
+from icefloe.ingest.apply import write_documents, write_references, write_values
+from icefloe.ingest.place import references
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, reference_files
 from tests.virtual.files import month_file, session_for

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.errors import InvalidInputError
+from icefloe.model.nodes import expect_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.batch_codecs import BatchCodec
     from icefloe.arrays.shards import ShardLayout
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.session import Session
 
 _BATCH_KINDS = frozenset("biufcmMUS")
@@ -85,12 +86,9 @@ class ArrayPlan:
         return chunks.transpose(*range(before), *(before + axis for axis in self.inverse_order))
 
 
-def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
+def plan_of(session: Session, path: str) -> tuple[ArrayNode, ArrayPlan]:
     """The array at a path and its plan; raises NodeNotFoundError."""
-    node = session.get_node(path)
-    if node is None or node.array is None:
-        what = "is a group" if node is not None else "does not exist"
-        raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
+    node = expect_array(session.get_node(path), path)
     return node, _plan(node.outline, path)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from icefloe.engine.info import Diff
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.zarr_document import ArrayMetadata
     from icefloe.session import Session
 
@@ -102,9 +102,7 @@ def compare_values(
 class _Pair:
     """An array as it is in two versions."""
 
-    def __init__(self, before: Session, after: Session, old: Node, new: Node) -> None:
-        assert old.array is not None
-        assert new.array is not None
+    def __init__(self, before: Session, after: Session, old: ArrayNode, new: ArrayNode) -> None:
         self._before, self._after = before, after
         self._old, self._new = old, new
         self._shape_before, self._shape_after = old.array.shape, new.array.shape

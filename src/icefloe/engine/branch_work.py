@@ -30,6 +30,7 @@ from icefloe.errors import (
     RefNotFoundError,
     SessionStateError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.session import looking_at
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.engine.context import Context
-    from icefloe.formats.port import BranchTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
 
@@ -73,7 +73,6 @@ class BranchWork:
         """See Repository.merge."""
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
-        assert target.snapshot_id is not None
         found = find_merge_base(self._context, source.id, target.snapshot_id)
         base_id = found.snapshot_id
         if base_id == source.id:
@@ -125,7 +124,7 @@ class BranchWork:
         squashed = partial(self._squash, since=since, said=said)
         return moved_from(context.refs, self._live_tip(branch), squashed)
 
-    def _squash(self, tip: BranchTip, since: SnapshotId, said: CommitMessage) -> str:
+    def _squash(self, tip: LiveTip, since: SnapshotId, said: CommitMessage) -> str:
         context = self._context
         newest = self._snapshot(tip)
         changes = None
@@ -153,8 +152,6 @@ class BranchWork:
         """See Repository.publish."""
         ensure_conditional_writes(self._context.storage)
         source, target = self._live_tip(from_branch), self._live_tip(to_branch)
-        assert source.snapshot_id is not None
-        assert target.snapshot_id is not None
         if source.snapshot_id == target.snapshot_id:
             return str(target.snapshot_id)
         if not self._descends(source.snapshot_id, target.snapshot_id):
@@ -168,7 +165,7 @@ class BranchWork:
         self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
 
-    def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
+    def _forward(self, tip: LiveTip, to: SnapshotId) -> None:
         with self._pinned(to):
             self._context.refs.advance(tip, to)
 
@@ -222,7 +219,7 @@ class BranchWork:
 
     def _lay_over(
         self,
-        tip: BranchTip,
+        tip: LiveTip,
         base: Snapshot,
         ours: ChangeSet,
         said: CommitMessage,
@@ -264,13 +261,12 @@ class BranchWork:
             )
         return self._context.files.read_snapshot(snapshot.parent_id)
 
-    def _snapshot(self, tip: BranchTip) -> Snapshot:
-        assert tip.snapshot_id is not None
+    def _snapshot(self, tip: LiveTip) -> Snapshot:
         return self._context.files.read_snapshot(tip.snapshot_id)
 
-    def _live_tip(self, branch: str) -> BranchTip:
+    def _live_tip(self, branch: str) -> LiveTip:
         tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise RefNotFoundError(f"ref not found `{branch}`: there is no such branch", branch)
         return tip
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.engine.context import Context
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
 
 
@@ -268,12 +268,11 @@ class ChunkTree(NodeTree):
         ref = self.locate(path, coords)
         return None if ref is None else size_of(ref)
 
-    def _check_chunk(self, path: str, coords: tuple[int, ...]) -> Node:
+    def _check_chunk(self, path: str, coords: tuple[int, ...]) -> ArrayNode:
         """The array of a chunk that may be written."""
         self._check_writable()
         node = self._view.array(path)
         if not in_grid(node, coords):
-            assert node.array is not None
             raise InvalidInputError(
                 f"invalid chunk index: {list(coords)} in {path}, whose chunk grid is "
                 f"{list(node.array.grid_shape or ())}"

@@ -9,6 +9,7 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.engine.async_twin import async_twin
 from icefloe.errors import NodeNotFoundError, ReadOnlyError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_array
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from icefloe.config.settings import Settings
     from icefloe.engine.context import Context
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode, Node
     from icefloe.model.snapshot import Snapshot
 
 
@@ -27,13 +28,9 @@ class View(NamedTuple):
     chunks: SnapshotChunks
     changes: ChangeSet
 
-    def array(self, path: str) -> Node:
+    def array(self, path: str) -> ArrayNode:
         """The array at a path; raises NodeNotFoundError."""
-        node = self.changes.get(path)
-        if node is None or node.array is None:
-            what = "is a group" if node is not None else "does not exist"
-            raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
-        return node
+        return expect_array(self.changes.get(path), path)
 
 
 class NodeTree:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.engine.async_twin import async_twin
-from icefloe.engine.bulk_checks import checked_table
-from icefloe.engine.bulk_refs import GivenColumns, read_refs
 from icefloe.engine.chunk_batches import WINDOW_REFS, ArrayReader
 from icefloe.engine.chunk_tree import ChunkTree
 from icefloe.engine.grid_checks import check_box
+from icefloe.engine.user_references import user_references
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
@@ -51,7 +50,6 @@ class WorkingTree(ChunkTree):
     def chunk_coords(self, path: str) -> npt.NDArray[np.uint64]:
         """Coordinates (n, rank) of all initialised chunks of an array, in row-major order."""
         node = self._view.array(path)
-        assert node.array is not None
         table = self.chunk_table(path)
         if table is None:
             return np.empty((0, node.array.rank), dtype=np.uint64)
@@ -176,22 +174,19 @@ class WorkingTree(ChunkTree):
         path = paths.canonical(array_path)
         self._check_writable()
         node = self._view.array(path)
-        given = GivenColumns(
-            coords=coords,
-            start=start,
-            shape=shape,
-            locations=locations,
-            location_codes=location_codes,
-            offsets=offsets,
-            lengths=lengths,
-            etags=etags,
-            last_modified=last_modified,
-        )
-        table, refused = checked_table(
-            read_refs(chunks, given, path),
-            node,
-            self._context.virtual,
-            validate_containers=validate_containers,
+        columns = {
+            "coords": coords,
+            "start": start,
+            "shape": shape,
+            "locations": locations,
+            "location_codes": location_codes,
+            "offsets": offsets,
+            "lengths": lengths,
+            "etags": etags,
+            "last_modified": last_modified,
+        }
+        table, refused = user_references(
+            chunks, columns, node, self._context.virtual, validate_containers=validate_containers
         )
         if table is not None:
             self.set_chunk_refs(path, table)
@@ -282,7 +277,6 @@ class WorkingTree(ChunkTree):
         with self._lock:
             self._check_writable()
             node = self._view.array(path)
-            assert node.array is not None
             self._packs.write_all()
             table = self.chunk_table(path)
             if table is None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.ingest.apply import child
 from icefloe.ingest.axes import EXISTING
 from icefloe.ingest.headers import FileHeader, VariableHeader, time_attributes
 from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import child
 from icefloe.model.chunk_refs import ChunkKind
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import FormatError
+from icefloe.ingest.apply import child
 from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import child
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus, same_etag
 

@@ -189,7 +189,7 @@ def _node_row(session: Session, path: str) -> dict[str, Any]:
         "type": "array" if node.is_array else "group",
         "attributes": json.dumps(document.get("attributes") or {}),
     }
-    if node.array is not None:
+    if node.is_array:
         row |= {
             "shape": list(node.array.shape),
             "chunk_shape": None if node.array.chunk_shape is None else list(node.array.chunk_shape),

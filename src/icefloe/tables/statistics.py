@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.session import Session
     from icefloe.tables.columns import Variable
     from icefloe.tables.decoding import Decoding
@@ -132,7 +132,7 @@ def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[in
 def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
     """Keep statistics of chunks in a session, for its commit."""
     node = session.get_node(variable.path)
-    if node is None or node.array is None or not len(entries.coords):
+    if node is None or not node.is_array or not len(entries.coords):
         return
     array = _open(session, node, variable)
     rows = np.empty((len(entries.coords), _WIDTH), dtype=np.uint64)
@@ -159,7 +159,7 @@ def _meaning(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _place(session: Session, node: Node) -> str | None:
+def _place(session: Session, node: ArrayNode) -> str | None:
     """The group with the statistics of an array; None if there is none.
 
     It has the id of the array's node. Where a commit or a migration gave the node another id, it
@@ -185,7 +185,7 @@ def _groups(session: Session) -> Iterator[tuple[str, Any]]:
             yield path, attributes.get("array")
 
 
-def _open(session: Session, node: Node, variable: Variable) -> zarr.Array[Any]:
+def _open(session: Session, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:
     """The array of an array's statistics, at least as large as its grid."""
     path = _place(session, node) or f"{GROUP}/{node.id}"
     meaning = _meaning(variable)
@@ -221,7 +221,7 @@ def read_entries(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
     """Numbers for all chunks of an array (grid, 3), and which are of the chunks as they are now."""
     node = session.get_node(variable.path)
-    path = None if node is None else _place(session, node)
+    path = _place(session, node) if node is not None and node.is_array else None
     if path is None or session.get_node(f"{path}/{_ARRAY}") is None:
         return None
     group = zarr.open_group(session.store, path=path.lstrip("/"), mode="r")

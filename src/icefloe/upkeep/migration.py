@@ -244,9 +244,9 @@ class _Migration:
             self._ids.node(node.id)  # by the order in which they are met (M3)
             if node.attributes is not None:
                 self._attributes.setdefault(node.attributes.file, FileSum())
-            for ref in node.manifests:
-                assert node.array is not None
-                self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
+            if node.is_array:
+                for ref in node.manifests:
+                    self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
 
     def _present(self, kind: ObjectKind) -> dict[str, int]:
         """Objects of a kind that are in the target already, with their sizes."""
@@ -402,11 +402,10 @@ class _Migration:
         attributes = node.attributes
         if attributes is not None:
             attributes = AttributesRef(narrow(attributes.file), attributes.row, attributes.position)
-        return node.evolve(
-            id=self._ids.node(node.id),
-            manifests=tuple(ref for ref in refs if ref is not None),
-            attributes=attributes,
-        )
+        renamed = node.evolve(id=self._ids.node(node.id), attributes=attributes)
+        if not renamed.is_array:
+            return renamed
+        return renamed.evolve(manifests=tuple(ref for ref in refs if ref is not None))
 
     def _copy_config(self) -> None:
         """Keep the configuration that is kept with the source, whatever it was opened with."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import IcefloeError
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
@@ -136,7 +135,7 @@ def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
             np.maximum.at(ends, where, refs.offsets[rows] + refs.lengths[rows])
             counts = np.bincount(where)
             sizes = np.bincount(where, weights=refs.lengths[rows].astype(np.float64))
-            urls, etags = texts(refs.locations.urls.take(used)), refs.locations.etags.take(used)
+            urls, etags = refs.locations.urls.take(used).tolist(), refs.locations.etags.take(used)
             times = refs.locations.modified[used]
             for row, url in enumerate(urls):
                 check = (etags[row], int(times[row]))

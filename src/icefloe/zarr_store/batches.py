@@ -68,7 +68,7 @@ def batch_of(requests: Sequence[Request], plan: ArrayPlan) -> Batch | None:
     if len(requests) == 1:
         return Batch(store, path, np.array([place], dtype=np.int64), requests)
     node = store.session.get_node(path)
-    if node is None or node.array is None or any(r[0].store is not store for r in requests):
+    if node is None or not node.is_array or any(r[0].store is not store for r in requests):
         return None
     keys = [request[0].path for request in requests]
     coords = _coords(keys, path, node.array)

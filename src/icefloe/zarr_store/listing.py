@@ -75,7 +75,7 @@ def _keys_of(session: Session, paths: Iterable[str]) -> Iterator[str]:
             # Deleted while its neighbours were being listed.
             continue
         yield document_key(path)
-        if node.array is not None:
+        if node.is_array:
             yield from chunk_keys(path, node.array, _initialised(session, path))
 
 
@@ -89,7 +89,7 @@ def names_in(session: Session, path: str) -> list[str]:
     node = session.get_node(path)
     if node is not None:
         names[DOCUMENT_NAME] = None
-        if node.array is not None:
+        if node.is_array:
             names.update(dict.fromkeys(_chunk_names(session, path, node.array)))
         start = len(child_prefix(path))
         children = (below[start:] for below in session.node_paths(path))
@@ -127,7 +127,7 @@ def size_below(session: Session, path: str) -> int:
         node = session.get_node(below)
         if node is not None:
             total += len(session.document(below) or b"")
-            if node.array is not None:
+            if node.is_array:
                 total += size_in(session, below, ())
     return total
 
@@ -168,7 +168,7 @@ def _initialised(session: Session, path: str) -> npt.NDArray[np.uint64]:
     Others are left by a resize that keeps them, and come back when the array grows again.
     """
     node = session.get_node(path)
-    if node is None or node.array is None:
+    if node is None or not node.is_array:
         return np.empty((0, 1), dtype=np.uint64)
     coords = session.chunk_coords(path)
     grid = node.array.grid_shape

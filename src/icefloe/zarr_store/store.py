@@ -308,7 +308,7 @@ class IcefloeStore(SessionStore, SyncMixin):
     def _may_exist(self, path: str, coords: tuple[int, ...]) -> bool:
         """Whether an array's grid has a chunk; Zarr also deletes keys that cannot exist."""
         node = self._session.get_node(path)
-        grid = None if node is None or node.array is None else node.array.grid_shape
+        grid = None if node is None or not node.is_array else node.array.grid_shape
         if grid is None:
             return True
         return len(grid) == len(coords) and all(map(int.__lt__, coords, grid))

@@ -32,6 +32,7 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.model.nodes import ArrayNode
 from icefloe.objects.metadata import MetadataFiles
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.forwarding import ForwardingStorage
@@ -671,7 +672,7 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     region = np.indices((20, 500)).reshape(2, -1).T.astype(np.uint64) + np.array(
         [300, 0], np.uint64
     )
-    assert node_ is not None
+    assert isinstance(node_, ArrayNode)
     assert sum(len(found.rows) for found in chunks.find_many(node_, region)) == 10_000
     # A region reads the row groups that have it: of four, the one from place 131,072 on.
     assert [entry for entry in faulty.trace if entry[1] == key] == [("get", key)] * 2

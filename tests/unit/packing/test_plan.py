@@ -79,8 +79,20 @@ def test_small_arrays_share_one_manifest_by_default() -> None:  # R4-11, R4-42
 
 def test_arrays_larger_than_the_default_set_are_alone() -> None:  # R4-31, R4-65
     config = ChunkManifests(sets=(), rules=()).complete()
-    items = [item("huge", 5_000_000), item("a", 600_000), item("b", 300_000)]
-    assert contents(planned(items, config)) == [("default", ["a", "b"]), ("default", ["huge"])]
+    sizes = {"huge": 5_000_000, "a": 600_000, "b": 300_000, "larger": 6_000_000}
+    assert contents(planned([item(*each) for each in sizes.items()], config)) == [
+        ("default", ["a", "b"]),
+        ("default", ["huge"]),
+        ("default", ["larger"]),
+    ]
+
+
+def test_arrays_that_a_full_set_has_no_place_for_go_to_the_default_set() -> None:
+    # R4-62, R4-67
+    few = ManifestSet(name="few", max_manifest_size=10, cardinality=1)
+    config = ChunkManifests(sets=(few,), rules=(ManifestRule(target="few"),)).complete()
+    items = [item("a", 8), item("b", 9), item("c", 7)]
+    assert contents(planned(items, config)) == [("default", ["a", "c"]), ("few", ["b"])]
 
 
 def test_arrays_that_are_split_are_alone_and_others_share_manifests() -> None:  # R4-14, R4-42

@@ -23,6 +23,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model import paths
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class CommittedTree(WorkingTree):
         self,
         context: Context,
         snapshot: Snapshot,
-        tip: BranchTip | None = None,
+        tip: LiveTip | None = None,
         default_metadata: dict[str, Any] | None = None,
     ) -> None:
         """Take the snapshot to show and, for a writable session, where its branch stands."""
@@ -217,14 +218,14 @@ class CommittedTree(WorkingTree):
         for tip in self._context.refs.reflog(self._tip.branch):
             if tip.sequence <= self._tip.sequence:
                 break
-            if tip.snapshot_id != self._snapshot.id:
+            if not isinstance(tip, LiveTip) or tip.snapshot_id != self._snapshot.id:
                 return False
             newest = newest or tip
         if newest is not None:
             self._take_place(newest)
         return newest is not None
 
-    def _take_place(self, tip: BranchTip) -> None:
+    def _take_place(self, tip: LiveTip) -> None:
         """Stand where the branch stands, on our base; a collection may have come by."""
         check_own_files(self._context, self._changes)
         self._tip = tip
@@ -297,7 +298,7 @@ class CommittedTree(WorkingTree):
     def _rebase(self, solver: ConflictSolver) -> None:
         assert self._tip is not None
         tip = self._context.refs.tip(self._tip.branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise ConflictError(
                 f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
             )

@@ -290,7 +290,7 @@ def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
     for item in found:
         if item.conflict.conflict_type not in _TOLD_BY_APPENDING or item.node_id is None:
             continue
-        nodes = ours.base.by_id(item.node_id), ours.by_id(item.node_id), head.by_id(item.node_id)
+        nodes = (side.array_by_id(item.node_id) for side in (ours.base, ours, head))
         arrays = [None if node is None else node.array for node in nodes]
         before, mine, other = arrays
         if before is None or mine is None or other is None:

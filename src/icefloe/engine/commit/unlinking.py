@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.linked import LinkedTile
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
 
@@ -31,7 +31,7 @@ def unlink(
     A solver that may decide chunk by chunk needs all of them as edits: `all_tiles`.
     """
     for node_id, tiles in list(ours.linked.items()):
-        before, after = base.nodes.by_id(node_id), head.nodes.by_id(node_id)
+        before, after = base.nodes.array_by_id(node_id), head.nodes.array_by_id(node_id)
         taken = [all_tiles or not _same_within(tile.reach, before, after) for tile in tiles]
         _take_apart(files, ours, node_id, taken)
 
@@ -62,7 +62,7 @@ def _take_apart(
     """Turn some of the linked tiles of an array into edits, below those that there are."""
     if not any(taken):
         return
-    node = changes.by_id(node_id)
+    node = changes.array_by_id(node_id)
     assert node is not None
     kept = []
     for tile, is_taken in zip(changes.linked.pop(node_id), taken, strict=True):
@@ -77,7 +77,7 @@ def _take_apart(
         changes.linked[node_id] = kept
 
 
-def _as_edits(files: MetadataFiles, node: Node, tile: LinkedTile) -> ChunkEdits:
+def _as_edits(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ChunkEdits:
     """What a tile changed, without what it has of the base."""
     chunks = linked_chunks(files, node, tile)
     coords = chunks.index.coords()
@@ -92,7 +92,7 @@ def _as_edits(files: MetadataFiles, node: Node, tile: LinkedTile) -> ChunkEdits:
     return edits
 
 
-def _same_within(box: Box, before: Node | None, after: Node | None) -> bool:
+def _same_within(box: Box, before: ArrayNode | None, after: ArrayNode | None) -> bool:
     """Whether an array has the same manifests in a box of chunks as before."""
     found = [
         {ref.manifest_id for ref in node.manifests if ref.extents.intersects(box)}

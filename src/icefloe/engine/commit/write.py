@@ -144,7 +144,7 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
     touched = {}
     for node_id in changes.chunks.keys() | changes.linked.keys():
         edits = changes.chunks.get(node_id)
-        node = changes.base.by_id(node_id) if edits is not None and edits.cleared else None
+        node = changes.base.array_by_id(node_id) if edits is not None and edits.cleared else None
         old = None if node is None else chunks.table(node)
         index = touched_together(edits, changes.linked.get(node_id, ()), old)
         if index is not None:
@@ -159,9 +159,9 @@ def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, No
         if node is not None and any(ref.manifest_id in written.replaced for ref in node.manifests):
             edited[path] = node.evolve(manifests=_renamed(node.manifests, written.replaced))
     for node_id, manifests in written.refs.items():
-        node = changes.by_id(node_id)
-        if node is not None:
-            edited[node.path] = node.evolve(manifests=manifests)
+        array = changes.array_by_id(node_id)
+        if array is not None:
+            edited[array.path] = array.evolve(manifests=manifests)
     return edited
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
 from icefloe.repository import Repository
@@ -368,9 +369,7 @@ class Job:
 
 def grid_of(session: Session, path: str) -> Grid:
     """The grid of an array; raises InvalidInputError for one without a regular grid."""
-    node = session.get_node(paths.canonical(path))
-    if node is None or node.array is None:
-        raise NodeNotFoundError(f"node not found: {path}; expected an array", path)
+    node = expect_array(session.get_node(paths.canonical(path)), path)
     array = node.array
     if array.chunk_shape is None:
         raise InvalidInputError(f"{path} has chunks of different shapes; expected a regular grid")
@@ -395,7 +394,7 @@ def absorb(
     found: dict[str, list[tuple[int, WrittenChunks]]] = {}
     for task, path, table in results.outputs():
         node = session.get_node(path)
-        if node is None or node.array is None:
+        if node is None or not node.is_array:
             raise NodeNotFoundError(f"a task wrote to {path}, which is no array", path)
         found.setdefault(path, []).append((task, from_table(table, node.array.rank)))
     if expected is not None:

@@ -19,6 +19,7 @@ from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
 from icefloe.model.ids import ChunkFileId, ManifestId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
 from icefloe.packing.tiles import Tiling
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.session import ForkSession, Session
     from icefloe.spark.engine.runner import Results
 
@@ -126,14 +127,13 @@ def tile_tasks(
             tables.setdefault(path, []).append(table)
     tasks: list[TileTask] = []
     for path, spilled in sorted(tables.items()):
-        node = session.get_node(path)
-        assert node is not None
+        node = expect_array(session.get_node(path), path)
         tasks += _tasks_of(node, settings, pa.concat_tables(spilled), tilings[path])
     return tasks
 
 
 def _tasks_of(
-    node: Node, settings: Settings, spilled: pa.Table, tiling: Tiling
+    node: ArrayNode, settings: Settings, spilled: pa.Table, tiling: Tiling
 ) -> Iterator[TileTask]:
     rank = len(tiling.shape)
     tiles = np.array(spilled.column("tile").to_pylist(), dtype=np.int64).reshape(-1, rank)
@@ -272,9 +272,7 @@ def absorb_tiles(session: Session, results: Results) -> int:
         if (table.schema.metadata or {}).get(b"kind") == LINKED.encode():
             tiles.setdefault(path, []).append(_tile_of(table))
             continue
-        node = session.get_node(path)
-        assert node is not None
-        assert node.array is not None
+        node = expect_array(session.get_node(path), path)
         loose.setdefault(path, []).append(from_table(table, node.array.rank))
     count = 0
     for path, found in tiles.items():

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icefloe.errors import StorageError, VirtualChunkError
+from icefloe.ingest.apply import write_references
 from icefloe.ingest.decoded import decode_values, decoded_document
 from icefloe.ingest.headers import FileHeader, header_of, load_region
-from icefloe.ingest.placing import place_references
+from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import VariablePlan
 from icefloe.ingest.referencing import ParseOptions, read_file
-from icefloe.ingest.writing import write_references
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
 from icefloe.spark.engine.failures import doing
@@ -281,10 +282,7 @@ def _put_old(
 
 
 def _old_shape(session: Session, path: str) -> tuple[int, ...]:
-    node = session.get_node(path)
-    assert node is not None
-    assert node.array is not None
-    return node.array.shape
+    return expect_array(session.get_node(path), path).array.shape
 
 
 class _OpenFiles:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import (
+from icefloe.ingest.apply import (
     child,
     clear_references,
     clear_region,
@@ -15,6 +14,7 @@ from icefloe.ingest.writing import (
     write_documents,
     write_values,
 )
+from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.spark.engine.grid import group_tasks
 from icefloe.spark.engine.job import LINK_ABOVE_CHUNKS

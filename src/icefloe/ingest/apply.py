@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.segments import Segments
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from icefloe.ingest.placing import PlacedReferences
+    from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan, VariablePlan
     from icefloe.session import Session
 
@@ -61,34 +63,34 @@ def write_values(session: Session, group: str, plan: IngestPlan) -> int:
 
 
 def write_references(
-    session: Session, group: str, found: Mapping[str, Sequence[PlacedReferences]]
+    session: Session, group: str, placed: Mapping[str, Sequence[PlacedChunks]]
 ) -> int:
-    """Set the references of virtual variables, each variable at once; returns their number."""
-    from icefloe.ingest.placing import PlacedReferences
+    """Set the references of virtual variables, each variable at once; returns their number.
 
+    The columns were validated when the files were parsed, and their places follow from the plan.
+    Locations come from files and must be in a virtual chunk container.
+    """
     count = 0
-    for name, parts in found.items():
+    for name, parts in placed.items():
         path = child(group, name)
-        refs = PlacedReferences.concat(list(parts))
+        refs = VirtualColumns.concat([part.references for part in parts])
         count += len(refs)
         if len(refs):
-            refused = session.set_virtual_refs(
-                path,
-                coords=refs.coords,
-                locations=refs.urls,
-                location_codes=refs.codes,
-                offsets=refs.offsets,
-                lengths=refs.lengths,
-                etags=refs.etags,
-                last_modified=np.array([second or 0 for second in refs.modified], dtype=np.int64),
-            )
-            if refused:
-                _raise_refused(session, refs, path)
-        if refs.inline:
-            coords = np.array(list(refs.inline), dtype=np.int64)
-            coords = coords.reshape(len(refs.inline), -1)
-            session.write_chunks(path, coords, Segments.of(list(refs.inline.values())))
+            session.set_chunk_refs(path, _contained(refs.used(), session, path).to_chunks())
+        inline = {place: data for part in parts for place, data in part.inline.items()}
+        if inline:
+            coords = np.array(list(inline), dtype=np.int64).reshape(len(inline), -1)
+            session.write_chunks(path, coords, Segments.of(list(inline.values())))
     return count
+
+
+def _contained(refs: VirtualColumns, session: Session, path: str) -> VirtualColumns:
+    """The references with canonical locations, all of which containers must have."""
+    locations, accepted = session.virtual_sources.check_locations(refs.locations)
+    for url in compress(locations, ~accepted):
+        session.virtual_sources.container_of(url)
+        raise InvalidInputError(f"some references of {path} are in no virtual chunk container")
+    return msgspec.structs.replace(refs, locations=locations)
 
 
 def clear_region(
@@ -119,7 +121,7 @@ def clear_references(session: Session, path: str, urls: Collection[str]) -> int:
         refs = table.refs
         rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
         used, where = np.unique(refs.sources[rows], return_inverse=True)
-        names = texts(refs.locations.urls.take(used))
+        names = refs.locations.urls.take(used).tolist()
         hit = np.array([_is_at_or_below(name, urls) for name in names], dtype=bool)
         chosen = rows[hit[where]] if len(rows) else rows
         if len(chosen):
@@ -201,9 +203,3 @@ def _resize(session: Session, path: str, variable: VariablePlan) -> None:
             return moved
 
         session.rearrange_chunks(path, place)
-
-
-def _raise_refused(session: Session, refs: PlacedReferences, path: str) -> None:
-    for url in refs.urls:
-        session.virtual_sources.container_of(url)
-    raise InvalidInputError(f"some references of {path} are in no virtual chunk container")
