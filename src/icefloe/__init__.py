@@ -24,7 +24,7 @@ PUBLIC_NAMES = {
         initialize_logs print_debug_info set_logs_filter spec_version
         supported_spec_versions
     """,
-    "icefloe.engine.chunk_batches": "ChunkBatch ChunkBytes",
+    "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
     "icefloe.engine.history.graph": "AncestryGraph",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
@@ -58,7 +58,7 @@ PUBLIC_NAMES = {
         s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
     """,
     "icefloe.storage.access.factories": """
-        Storage azure_storage gcs_storage http_storage in_memory_storage
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """

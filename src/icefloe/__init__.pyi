@@ -33,8 +33,6 @@ from icefloe.diagnostics import print_debug_info as print_debug_info
 from icefloe.diagnostics import set_logs_filter as set_logs_filter
 from icefloe.diagnostics import spec_version as spec_version
 from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
-from icefloe.engine.chunk_batches import ChunkBatch as ChunkBatch
-from icefloe.engine.chunk_batches import ChunkBytes as ChunkBytes
 from icefloe.engine.history.blame import Blame as Blame
 from icefloe.engine.history.graph import AncestryGraph as AncestryGraph
 from icefloe.engine.info import Diff as Diff
@@ -44,6 +42,8 @@ from icefloe.engine.operations import Operation as Operation
 from icefloe.engine.retention.collection import GCSummary as GCSummary
 from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
 from icefloe.engine.retention.leases import Lease as Lease
+from icefloe.engine.tree.chunk_batches import ChunkBatch as ChunkBatch
+from icefloe.engine.tree.chunk_batches import ChunkBytes as ChunkBytes
 from icefloe.errors import AlreadyExistsError as AlreadyExistsError
 from icefloe.errors import BrokenFilesError as BrokenFilesError
 from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
@@ -113,7 +113,7 @@ from icefloe.storage.access.credentials import s3_credentials as s3_credentials
 from icefloe.storage.access.credentials import s3_from_env_credentials as s3_from_env_credentials
 from icefloe.storage.access.credentials import s3_refreshable_credentials as s3_refreshable_credentials
 from icefloe.storage.access.credentials import s3_static_credentials as s3_static_credentials
-from icefloe.storage.access.factories import Storage as Storage
+from icefloe.storage.access.factories import StorageFactory as Storage
 from icefloe.storage.access.factories import azure_storage as azure_storage
 from icefloe.storage.access.factories import gcs_storage as gcs_storage
 from icefloe.storage.access.factories import http_storage as http_storage

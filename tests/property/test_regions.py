@@ -33,7 +33,7 @@ def stored_chunks(store: Any) -> Any:
 
 
 def our_chunks(session: Session) -> Any:
-    return {tuple(row) for row in session.chunk_coords("/a").tolist()}
+    return {tuple(row) for row in session.tree.chunk_coords("/a").tolist()}
 
 
 @given(st.data())

@@ -6,7 +6,6 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.patches import patch
 from icefloe.changes.solvers import AppendSolver, MergeSolver
-from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.rebase import MeetingView, back_off, rebase_changes
-from icefloe.engine.commit.write import CommitMessage, as_one, write_commit
+from icefloe.engine.commit.node_numbers import NodeOrigin
+from icefloe.engine.commit.rebase import MergeInputs, back_off, rebase_changes
+from icefloe.engine.commit.write import CommitMessage, Replaced, as_one, write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.merge_simplification import Meeting
 from icefloe.engine.history.net_difference import net_difference
@@ -33,13 +32,13 @@ from icefloe.errors import (
 from icefloe.formats.port import LiveTip
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
-from icefloe.session import looking_at
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
@@ -53,10 +52,11 @@ _TAKEN = (
 class BranchWork:
     """The operations on branches of an open repository."""
 
-    def __init__(self, context: Context, default_metadata: dict[str, Any]) -> None:
-        """Take the repository's parts and what every commit says."""
+    def __init__(self, context: Context, default_metadata: dict[str, Any], show: ShowTree) -> None:
+        """Take the repository's parts, what every commit says, and what shows trees to solvers."""
         self._context = context
         self._default_metadata = default_metadata
+        self._show = show
 
     # --- operations
 
@@ -141,8 +141,7 @@ class BranchWork:
             ChangeSet(newest.nodes),
             said,
             context.settings,
-            parent=context.files.read_snapshot(since),
-            replaced=changes,
+            replaced=Replaced(context.files.read_snapshot(since), changes),
         )
         context.refs.advance(tip, snapshot.id)
         self._note("squash", tip.branch, newest.id, snapshot.id)
@@ -241,12 +240,19 @@ class BranchWork:
         meeting.drop_what_is_there(grown)
         theirs = net_difference(context.history, base, head)
         theirs = meeting.without_moved(theirs, grown)
-        view = MeetingView(context, base, head, looking_at)
+        inputs = MergeInputs(context, base, head, self._show)
         chunks = SnapshotChunks(context.files, base)
-        rebase_changes(view, ours, theirs, chunks, solver, shown=shown, advice=advice)
+        rebase_changes(inputs, ours, theirs, chunks, solver, shown=shown, advice=advice)
         if ours.is_empty and not keep_empty:
             return str(head.id)
-        snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
+        snapshot = write_commit(
+            context.files,
+            head,
+            ours,
+            said,
+            context.settings,
+            new_nodes=NodeOrigin.OTHER_BRANCH,
+        )
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
 
@@ -271,6 +277,4 @@ class BranchWork:
         return tip
 
     def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        given = {} if metadata is None else plain_metadata(metadata)
-        properties = {**self._default_metadata, **given}
-        return CommitMessage(check_message(message), properties, datetime.now(UTC))
+        return CommitMessage.of(message, metadata, defaults=self._default_metadata)

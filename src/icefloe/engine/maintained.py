@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from icefloe.config.plain_form import to_plain
+from icefloe.config.plain_tree import to_plain
 from icefloe.engine.async_twin import async_twin
 from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
 from icefloe.engine.history.walk import Version, check_new_name

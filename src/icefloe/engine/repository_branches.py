@@ -23,12 +23,14 @@ from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.commit.rebase import ShowTree
 
 
 class BranchedRepository(RepositoryHistory):
     """Branches and tags: made, moved, merged and published."""
 
     _default_metadata: dict[str, Any]
+    _show: ShowTree
 
     # --- branches and tags
 
@@ -248,4 +250,4 @@ class BranchedRepository(RepositoryHistory):
     def _branch_work(self, solver: ConflictSolver | None = None) -> BranchWork:
         if solver is not None:
             check_solver(solver)
-        return BranchWork(self._context, self._default_metadata)
+        return BranchWork(self._context, self._default_metadata, self._show)

@@ -179,7 +179,7 @@ def reference_files(
         dict(file_coordinates or {}),
     )
     given = [files] if isinstance(files, str | os.PathLike) else list(files)
-    sources = session.virtual_sources
+    sources = session.tree.virtual_sources
     parsed = _parse_all([checked_url(file, sources) for file in given], sources, options)
     headers = [header_of(each, sources, options.loadable_variables) for each in parsed]
     at = paths.canonical(group)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.engine.chunk_batches import ArrayReader
 from icefloe.engine.retention.id_sets import are_in, as_ids
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.errors import FormatError, ObjectNotFoundError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId

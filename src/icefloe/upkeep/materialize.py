@@ -97,14 +97,14 @@ def materialize_in(
     dry_run: bool = False,
 ) -> Materialized:
     """Copy chosen virtual chunks into a session; committing is left to the caller."""
-    chosen = chosen_arrays(arrays, session.array_paths())
+    chosen = chosen_arrays(arrays, session.tree.array_paths())
     _check_region(session, chosen, region)
     places = None if locations is None else _Places(locations)
     counts: dict[str, int] = {}
     total = 0
     for path in chosen:
         box = _box(path, _metadata(session, path), region)
-        for coords, lengths in _chosen(session.chunk_tables(path), box, places):
+        for coords, lengths in _chosen(session.tree.chunk_tables(path), box, places):
             counts[path] = counts.get(path, 0) + len(coords)
             total += int(lengths.sum())
             if not dry_run:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from icefloe.config.files import to_json
+from icefloe.config.serialization import to_json
 from icefloe.engine.commit.node_numbers import NEXT_NODE
 from icefloe.engine.context import Context, VirtualAccess
 from icefloe.engine.history.expired_parents import Cuts, SeenCuts
@@ -48,8 +48,7 @@ from icefloe.model.snapshot import (
     merged_mark,
 )
 from icefloe.objects.metadata import MetadataFiles
-from icefloe.storage.copy_method import CopyMethod
-from icefloe.storage.copying import copy_object
+from icefloe.storage.copying import CopyMethod, copy_object
 from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.migration_ids import NewIds, narrow

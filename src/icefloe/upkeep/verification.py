@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.config.files import from_json
+from icefloe.config.serialization import from_json
 from icefloe.engine.history.walk import compared_step
 from icefloe.engine.retention.candidates import key_maker, list_objects
 from icefloe.engine.retention.marking import Limits, Marks, first_snapshots

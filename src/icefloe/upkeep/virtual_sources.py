@@ -113,7 +113,7 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
         arrays: Arrays or groups to look at; all by default.
     """
     expected = _expected(session, arrays)
-    resolver = session.virtual_sources
+    resolver = session.tree.virtual_sources
 
     def look(url: str) -> VirtualSourceInfo:
         return _examined(url, expected[url], resolver)
@@ -124,8 +124,8 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
 
 def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
     found: dict[str, _Expected] = {}
-    for path in chosen_arrays(arrays, session.array_paths()):
-        for table in session.chunk_tables(path):
+    for path in chosen_arrays(arrays, session.tree.array_paths()):
+        for table in session.tree.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
             if not len(rows):

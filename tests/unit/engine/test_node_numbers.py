@@ -108,4 +108,4 @@ def test_random_numbers_are_kept_unless_taken() -> None:
 def test_numbers_come_to_an_end(are_known: bool) -> None:
     base = snapshot([some(0)], next=MAX_NODE_NUMBER + 1)
     with pytest.raises(InvalidInputError, match="migrate it"):
-        number_nodes(changes(base, some(0)), base, NodeNumbering.SEQUENTIAL, are_known=are_known)
+        number_nodes(changes(base, some(0)), base, NodeNumbering.SEQUENTIAL, are_known=are_known)  # type: ignore[call-arg]

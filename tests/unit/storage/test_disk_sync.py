@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import StorageError
-from icefloe.storage.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
+from icefloe.storage.local.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.storage.access.factories import Storage
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
+from icefloe.storage.port import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +90,7 @@ def test_object_stores(url: str, location: str) -> None:
     assert storage.location == location
     assert repr(storage) == f"ObjectStorage({location!r})"
     assert isinstance(storage, Storage)
+    assert isinstance(storage, icefloe.Storage)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,4 @@ def test_other_things_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="int"):
         storage_from_url(42)  # type: ignore[arg-type]
     assert not isinstance(42, Storage)
+    assert not isinstance(42, icefloe.Storage)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.config.settings import Settings
+from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
 from icefloe.model.nodes import expect_array
@@ -296,11 +297,11 @@ class Job:
         """How arrays are cut whose manifests may be several, and can be written by tasks."""
         settings = Settings.from_config(self.session.config)
         found = {}
-        for path in self.session.node_paths(paths.ROOT):
+        for path in self.session.tree.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
                 split = possible_split(node, settings)
-                if split is not None and self.session.can_link(path):
+                if split is not None and can_link(self.session.tree, path):
                     found[path] = split.tiling
         return found
 
@@ -401,7 +402,7 @@ def absorb(
         _check_expected(found, expected)
     for path, parts in found.items():
         written = joined(path, [part for _, part in parts])
-        session.set_chunk_refs(path, written.chunks, written.deleted)
+        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
 
 
 def _check_expected(

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.changes.linked import LinkedTile, corners
+from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
 from icefloe.model.ids import ChunkFileId, ManifestId
@@ -198,8 +199,8 @@ def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
     together = joined(task.array, parts)
     tiles = None
     if task.split is not None:
-        part.set_chunk_refs(task.array, together.chunks, together.deleted)
-        tiles = part.written_tiles(task.array, task.split)
+        part.tree.set_chunk_refs(task.array, together.chunks, together.deleted)
+        tiles = write_tiles(part.tree, task.array, task.split)
     if tiles is None:
         yield Output(task.array, to_table(together))
         return
@@ -276,11 +277,11 @@ def absorb_tiles(session: Session, results: Results) -> int:
         loose.setdefault(path, []).append(from_table(table, node.array.rank))
     count = 0
     for path, found in tiles.items():
-        session.link_tiles(path, found)
+        link_tiles(session.tree, path, found)
         count += sum(len(tile.touched) for tile in found)
     for path, parts in loose.items():
         written = joined(path, parts)
-        session.set_chunk_refs(path, written.chunks, written.deleted)
+        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
         count += written.num_chunks
     return count
 

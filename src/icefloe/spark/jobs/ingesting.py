@@ -172,7 +172,7 @@ def _until_it_lands(
     for attempt in range(_MAX_RUNS):
         job = Job(spark, repository, "ingest", options)
         if urls is None:
-            urls = find_files(sources, job.session.virtual_sources)
+            urls = find_files(sources, job.session.tree.virtual_sources)
             if not urls:
                 raise InvalidInputError(f"no files were found for {sources!r}")
         try:
