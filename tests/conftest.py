@@ -150,6 +150,9 @@ settings.register_profile(
 PROFILE = os.environ.get("ICEFLOE_TEST_PROFILE", "default")
 settings.load_profile(PROFILE)
 
+UNIT_EXAMPLES = 15
+"""Unit tests with examples run often, so each tries few; the laws are in `tests/property`."""
+
 DEEP_EXAMPLES = {
     "conformance": 100,
     "faults": 500,
@@ -163,13 +166,15 @@ DEEP_EXAMPLES = {
 
 
 def _use_budget_of(path: Path) -> None:
-    """Let a deep run try as many examples as the folder of a test has time for."""
+    """Let a test try as many examples as its folder has time for."""
     folder = path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
-    if PROFILE == "deep" and folder in DEEP_EXAMPLES:
-        name = f"deep {folder}"
-        deep = settings.get_profile("deep")
-        settings.register_profile(name, deep, max_examples=DEEP_EXAMPLES[folder])
-        settings.load_profile(name)
+    budgets = {"deep": DEEP_EXAMPLES, "default": {"unit": UNIT_EXAMPLES}}.get(PROFILE, {})
+    if folder not in budgets:
+        settings.load_profile(PROFILE)
+        return
+    name = f"{PROFILE} {folder}"
+    settings.register_profile(name, settings.get_profile(PROFILE), max_examples=budgets[folder])
+    settings.load_profile(name)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -34,7 +34,9 @@ def array(shape: Sequence[int] = (10,), chunk: int = 1, **attributes: Any) -> by
     return json.dumps(document).encode()
 
 
-def set_chunks(session: TreeSession, path: str, places: Sequence[int], data: bytes = b"\x01") -> None:
+def set_chunks(
+    session: TreeSession, path: str, places: Sequence[int], data: bytes = b"\x01"
+) -> None:
     """Write chunks of an array of one dimension."""
     for place in places:
         session.tree.set_chunk(path, (place,), data)

@@ -239,7 +239,9 @@ def test_other_values_are_a_change(inline: Repository, old: str, new: str) -> No
         text = named_array(10, **LONG, value="?").replace(b'"?"', value.encode())
         writer = opened(inline, IN_FILES)
         snapshot = commit(
-            writer, "main", lambda session, d=text: session.tree.set_document("/g/a", d)
+            writer,
+            "main",
+            lambda session, d=text: session.tree.set_document("/g/a", d),  # type: ignore[misc]
         )
     (before,) = [info.id for info in inline.ancestry(branch="main")][1:2]
     for one, other in ((before, snapshot), (snapshot, before)):
@@ -378,9 +380,9 @@ def test_a_migrated_repository_merges_as_before(repository: Repository, generati
 def test_forks_are_merged_key_by_key(repository: Repository) -> None:
     session = repository.writable_session("main")
     forks = [session.fork() for _ in range(3)]
-    document(units="m")(forks[0])
-    document(history="y" * 300)(forks[1])
-    put(4)(forks[2])
+    document(units="m")(forks[0])  # type: ignore[arg-type]
+    document(history="y" * 300)(forks[1])  # type: ignore[arg-type]
+    put(4)(forks[2])  # type: ignore[arg-type]
     session.merge(*forks)
     session.commit("merged")
     assert content(repository)["attributes"] == {"history": "y" * 300, "units": "m"}

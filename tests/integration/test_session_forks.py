@@ -300,8 +300,8 @@ def test_contradictions_of_forks_are_told(
     told: str,
 ) -> None:
     forks = session.fork(), session.fork()
-    first(forks[0])
-    second(forks[1])
+    first(forks[0])  # type: ignore[arg-type]
+    second(forks[1])  # type: ignore[arg-type]
     with pytest.warns(OverlapWarning, match=told) as warned:
         session.merge(*forks)
     assert [each.filename for each in warned] == [__file__]

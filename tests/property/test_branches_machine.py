@@ -100,7 +100,7 @@ def merged_array(
     their_touched = {p for p in places if other(p) != was(p)}
     if touched & their_touched or (touched and theirs.length != base.length):
         raise Clash
-    has_document = ours.tree.document() not in (base.tree.document(), theirs.tree.document())
+    has_document = ours.document() not in (base.document(), theirs.document())
     is_cut = has_document and ours.length < base.length and ours.length < theirs.length
     if is_cut and any(p >= ours.length and p in theirs.chunks for p in their_touched):
         raise Clash  # what they wrote would be hidden

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.engine import java
+from icefloe.spark.engine import local as java
 
 if TYPE_CHECKING:
     from pathlib import Path
