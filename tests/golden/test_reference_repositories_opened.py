@@ -21,6 +21,7 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import AlreadyExistsError, RefNotFoundError, VirtualChunkError
+from tests.builders import read_array
 
 if TYPE_CHECKING:
     from icefloe.session import Session
@@ -58,7 +59,7 @@ def at(repo: Repository, message: str) -> Session:
 
 
 def values(session: Session, path: str) -> np.ndarray:
-    return np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
+    return read_array(session, path)
 
 
 def test_references(repo: Repository) -> None:

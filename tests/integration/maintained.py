@@ -10,6 +10,7 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.testing.clock import ClockedStorage
+from tests.builders import read_array
 from tests.formats import folder_in, how
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def fill(repo: Repository, value: int, branch: str = "main", chunks: slice = sli
 
 
 def values(repo: Repository, **version: Any) -> list[int]:
-    session = repo.readonly_session(**version)
-    return zarr.open_array(session.store, path="a", mode="r")[:].tolist()
+    return read_array(repo, **version).tolist()
 
 
 def messages(repo: Repository, **version: Any) -> list[str]:

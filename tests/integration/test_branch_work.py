@@ -18,6 +18,7 @@ from icefloe import Repository, in_memory_storage
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
 from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
 from icefloe.session import Session
+from tests.builders import commit_edit
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
 from tests.formats import how
 
@@ -41,9 +42,7 @@ def repository() -> Repository:
 def commit(
     repository: Repository, branch: str, edit: Callable[[Session], Any], message: str = "edit"
 ) -> str:
-    session = repository.writable_session(branch)
-    edit(session)
-    return session.commit(message)
+    return commit_edit(repository, edit, branch, message)
 
 
 def put(path: str, *places: int, value: bytes) -> Callable[[Session], None]:

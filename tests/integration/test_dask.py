@@ -16,6 +16,7 @@ import icefloe
 from icefloe.dask import session_merge_reduction, store_dask
 from icefloe.distributed import extract_session, merge_sessions
 from icefloe.xarray import to_icefloe
+from tests.builders import new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ SCHEDULERS = ["synchronous", "threads", "processes"]
 
 @pytest.fixture
 def repository(tmp_path: Path) -> icefloe.Repository:
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repository")))
+    return new_repository(tmp_path / "repository")
 
 
 def read(repository: icefloe.Repository, name: str) -> Any:

@@ -20,6 +20,7 @@ from icefloe import (
     in_memory_storage,
 )
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import commit_edit
 from tests.documents import array, chunks_of, group, set_chunks
 from tests.formats import FORMATS, folder_in
 
@@ -59,9 +60,7 @@ def named_array(length: int, **attributes: Any) -> bytes:
 
 
 def commit(repository: Repository, branch: str, edit: Edit) -> str:
-    session = repository.writable_session(branch)
-    edit(session)
-    return session.commit(f"edit of {branch}")
+    return commit_edit(repository, edit, branch, f"edit of {branch}")
 
 
 def is_in_a_file(repository: Repository, path: str, branch: str = "main") -> bool:

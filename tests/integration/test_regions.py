@@ -24,6 +24,7 @@ from icefloe.errors import (
     NodeNotFoundError,
     ReadOnlyError,
 )
+from tests.builders import new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,9 +35,7 @@ RANDOM = np.random.default_rng(7)
 
 @pytest.fixture(params=["memory", "local"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> icefloe.Repository:
-    if request.param == "memory":
-        return icefloe.Repository.create(icefloe.in_memory_storage())
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+    return new_repository(tmp_path if request.param == "local" else None)
 
 
 @pytest.fixture

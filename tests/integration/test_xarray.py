@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-import icefloe
 from icefloe.xarray import to_icechunk, to_icefloe
+from tests.builders import new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import icefloe
 
 # Zarr warns of data types whose names are not final; xarray stores strings with one of them.
 pytestmark = [
@@ -24,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture
 def repository(tmp_path: Path) -> icefloe.Repository:
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repository")))
+    return new_repository(tmp_path / "repository")
 
 
 def climate(first_day: int = 0, days: int = 10) -> xr.Dataset:

@@ -14,6 +14,7 @@ from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import cpu, default_buffer_prototype
 
 import icefloe
+from tests.builders import committed_store, new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,15 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificati
 
 @pytest.fixture(params=["memory", "local"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> icefloe.Repository:
-    if request.param == "memory":
-        return icefloe.Repository.create(icefloe.in_memory_storage())
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
-
-
-def committed(session: icefloe.Session, repository: icefloe.Repository) -> icefloe.IcefloeStore:
-    """A read-only store on what the session has written."""
-    session.commit("written")
-    return repository.readonly_session("main").store
+    return new_repository(tmp_path if request.param == "local" else None)
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -82,7 +75,7 @@ def test_data_types(repository: icefloe.Repository, name: str) -> None:
     )
     array[...] = data
     assert_same(array[...], data)
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert again.dtype == data.dtype
     assert_same(again[...], data)
     assert_same(again[:, 1:2], data[:, 1:2])
@@ -93,7 +86,7 @@ def test_strings_of_any_length(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=data.shape, chunks=(2, 5), dtype=str)
     array[...] = data
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert again[...].tolist() == data.tolist()
 
 
@@ -124,7 +117,7 @@ def test_chunk_key_encodings(
     )
     array[...] = data
     assert array.nchunks_initialized == array.nchunks
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     again = zarr.open_array(store, path=path, mode="r")
     assert_same(again[...], data)
     assert again.nchunks_initialized == again.nchunks
@@ -150,7 +143,7 @@ def test_default_and_v2_keys_side_by_side(repository: icefloe.Repository) -> Non
                 chunk_key_encoding={"name": name, "separator": separator},
             )
             array[:] = number
-    again = zarr.open_group(committed(session, repository), mode="r")
+    again = zarr.open_group(committed_store(session, repository), mode="r")
     assert {name: array[:].tolist() for name, array in again.arrays()} == {
         "default_slash": [0] * 4,
         "default_dot": [0] * 4,
@@ -168,7 +161,7 @@ def test_sharding(repository: icefloe.Repository) -> None:
     array[...] = data
     array[7:9, 33:50] = data[7:9, 33:50] = -1
     assert array.nchunks_initialized == 48
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     # Shards are what the store has.
     assert len([key for key in store.list() if "/c/" in key]) == 6
     again = zarr.open_array(store, path="a", mode="r")
@@ -190,7 +183,7 @@ def test_nested_sharding_with_an_index_at_the_start(repository: icefloe.Reposito
         compressors=None,
     )
     array[...] = data
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert_same(again[...], data)
     assert_same(again[5:9, 30:], data[5:9, 30:])
 
@@ -204,7 +197,7 @@ def test_partial_reads_of_a_shard_read_parts_of_its_file(tmp_path: Path) -> None
         dtype="i8", compressors=None,
     )  # fmt: skip
     array[...] = data
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     read = []
 
     class Watching(type(store)):  # type: ignore[misc]
@@ -230,7 +223,7 @@ def test_zero_size_arrays(repository: icefloe.Repository, shape: tuple[int, ...]
     array = zarr.create_array(session.store, name="a", shape=shape, dtype="f8")
     assert array[...].shape == shape
     array[...] = np.empty(shape)
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert again.shape == shape
     assert again[...].shape == shape
     assert again.nchunks_initialized == 0
@@ -240,7 +233,7 @@ def test_zero_size_arrays(repository: icefloe.Repository, shape: tuple[int, ...]
     )
     array.resize(tuple(3 for _ in shape))
     array[...] = 4
-    again = zarr.open_array(committed(session, repository), path="b", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="b", mode="r")
     assert_same(again[...], np.full(tuple(3 for _ in shape), 4.0))
 
 
@@ -249,7 +242,7 @@ def test_scalar_arrays(repository: icefloe.Repository) -> None:
     root = zarr.create_group(session.store)
     root.create_array("written", shape=(), dtype="i8", fill_value=1)[...] = 42
     root.create_array("untouched", shape=(), dtype="i8", fill_value=7)
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     again = zarr.open_group(store, mode="r")
     assert again["written"][()] == 42
     assert again["untouched"][()] == 7
@@ -273,7 +266,7 @@ def test_resizing(repository: icefloe.Repository) -> None:
     # Rows 4 and 5 are in a chunk that stays, as in every store.
     expected[:6, :10] = 5
     assert_same(array[...], expected)
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     again = zarr.open_array(store, path="a", mode="r")
     assert_same(again[...], expected)
     assert len([key for key in store.list() if "/c/" in key]) == 8
@@ -303,7 +296,7 @@ def test_overwriting_and_deleting_nodes(repository: icefloe.Repository) -> None:
     del root["x"]
     assert sorted(root) == ["g"]
     root.create_group("x")
-    again = zarr.open_group(committed(session, repository), mode="r")
+    again = zarr.open_group(committed_store(session, repository), mode="r")
     assert isinstance(again["g"], zarr.Array)
     assert isinstance(again["x"], zarr.Group)
     first = list(repository.ancestry(branch="main"))[1].id
@@ -321,7 +314,7 @@ def test_groups_members_and_attributes(
     deep.create_array("x", shape=(2,), dtype="i4", dimension_names=["t"], attributes={"units": "K"})
     deep.attrs["more"] = {"nested": [1, 2]}
     root.attrs.update({"title": "new"})
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     again = zarr.open_group(store, mode="r")
     assert dict(again.attrs) == {"title": "new", "list": [1, None, 2.5]}
     paths = [path for path, _ in again.members(max_depth=None)]
@@ -347,7 +340,7 @@ def test_copying_between_stores(repository: icefloe.Repository) -> None:
     source = zarr.create_array({}, shape=(10, 10), chunks=(3, 4), dtype="f4")
     source[...] = np.arange(100).reshape(10, 10)
     zarr.from_array(session.store, data=source, name="a")
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert_same(again[...], source[...])
     back = zarr.from_array({}, data=again)
     assert_same(back[...], source[...])
@@ -375,7 +368,7 @@ def test_writing_fill_values_deletes_chunks(repository: icefloe.Repository) -> N
     array = zarr.open_array(session.store, path="a")
     array[:2] = 9
     assert array.nchunks_initialized == 1
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert again.nchunks_initialized == 1
     assert again[:].tolist() == [9, 9, 1, 1]
 
@@ -394,7 +387,7 @@ def test_codecs_and_filters(repository: icefloe.Repository) -> None:
         filters=[zarr.codecs.TransposeCodec(order=(1, 0))],
     )
     array[...] = data
-    again = zarr.open_array(committed(session, repository), path="a", mode="r")
+    again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
     assert_same(again[...], data)
 
 
@@ -416,7 +409,7 @@ def test_many_threads_share_a_store(repository: icefloe.Repository) -> None:
 
     with ThreadPoolExecutor(size) as pool:
         assert list(pool.map(work, range(size))) == [row * 200 for row in range(size)]
-    store = committed(session, repository)
+    store = committed_store(session, repository)
     again = zarr.open_array(store, path="a", mode="r")
     assert_same(again[:, 0], np.arange(size, dtype="i4"))
     assert [zarr.open_array(store, path=f"own/{n}", mode="r")[0] for n in range(size)] == list(
@@ -446,7 +439,7 @@ def test_many_threads_with_an_event_loop_each(repository: icefloe.Repository) ->
         results = list(pool.map(lambda row: asyncio.run(work(row)), range(threads)))
     for row, values in enumerate(results):
         assert [v.to_bytes() for v in values] == [bytes([row, i]) * 400 for i in range(chunks)]
-    assert len(list(committed(session, repository).list_prefix("a"))) == 1 + threads * chunks
+    assert len(list(committed_store(session, repository).list_prefix("a"))) == 1 + threads * chunks
 
 
 async def test_synchronous_calls_inside_a_running_loop(repository: icefloe.Repository) -> None:

@@ -21,6 +21,7 @@ from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import ReadOnlyStoreError
 from icefloe.zarr_store import acceleration
 from icefloe.zarr_store.pipeline import StorePipeline
+from tests.builders import new_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def repository() -> icefloe.Repository:
-    return icefloe.Repository.create(icefloe.in_memory_storage())
+    return new_repository()
 
 
 @pytest.fixture

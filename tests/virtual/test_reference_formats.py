@@ -20,6 +20,7 @@ import icefloe
 from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, read_file, reference_files
+from tests.builders import read_dataset
 from tests.virtual.files import (
     grib_message,
     grib_points,
@@ -42,7 +43,7 @@ pytestmark = [
 
 
 def opened(session: Session, group: str | None = None, **options: Any) -> xr.Dataset:
-    return xr.open_zarr(session.store, group=group, consolidated=False, **options).load()
+    return read_dataset(session, group, **options).load()
 
 
 def virtual_count(session: Session, path: str) -> int:

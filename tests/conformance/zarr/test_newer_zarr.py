@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-import icefloe
+from tests.builders import committed_store, new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,15 +23,7 @@ RANDOM = np.random.default_rng(7)
 
 @pytest.fixture(params=["memory", "local"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        return icefloe.Repository.create(icefloe.in_memory_storage())
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
-
-
-def committed(session: Any, repository: Any) -> Any:
-    """A read-only store on what the session has written."""
-    session.commit("written")
-    return repository.readonly_session("main").store
+    return new_repository(tmp_path if request.param == "local" else None)
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -52,7 +44,7 @@ def test_rectilinear_grids(repository: Any) -> None:
         )
         array[...] = data
         assert array.nchunks_initialized == 8
-        store = committed(session, repository)
+        store = committed_store(session, repository)
         again = zarr.open_array(store, path="a", mode="r")
         assert_same(again[...], data)
         assert len([key for key in store.list() if "/c/" in key]) == 8
@@ -64,7 +56,7 @@ def test_rectilinear_grids(repository: Any) -> None:
         array.resize((12, 10))
         assert_same(array[:5], data[:5])
         array[...] = 1
-        again = zarr.open_array(committed(session, repository), path="a", mode="r")
+        again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
         assert_same(again[...], np.ones((12, 10), dtype="i4"))
 
 
@@ -80,6 +72,6 @@ def test_the_synchronous_pipeline(repository: Any, shards: Any) -> None:
         )
         array[...] = data
         array[3:17, 11:] = data[3:17, 11:] = 0
-        again = zarr.open_array(committed(session, repository), path="a", mode="r")
+        again = zarr.open_array(committed_store(session, repository), path="a", mode="r")
         assert_same(again[...], data)
         assert_same(again[12:31, 7:9], data[12:31, 7:9])

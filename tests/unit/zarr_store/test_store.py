@@ -24,6 +24,7 @@ from icefloe.errors import (
     StoreKeyNotFoundError,
 )
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import new_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def array_document(
 
 @pytest.fixture
 def repository() -> icefloe.Repository:
-    return icefloe.Repository.create(icefloe.in_memory_storage())
+    return new_repository()
 
 
 @pytest.fixture
