@@ -168,5 +168,5 @@ def no_fixed_beginning(patch: pytest.MonkeyPatch) -> None:
 
 @guard("tags are references")
 def no_tags(patch: pytest.MonkeyPatch) -> None:
-    read = collection.read_references
+    read = collection.read_references  # type: ignore[attr-defined]
     patch.setattr(collection, "read_references", lambda found: read(found)._replace(tags={}))

@@ -59,7 +59,7 @@ def split_in(*sizes: int | None) -> ManifestConfig:
         if size is not None
     }
     splitting = {ManifestSplitCondition.AnyArray(): rules} if rules else {}
-    return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(splitting))
+    return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(splitting))  # type: ignore[arg-type]
 
 
 def layout(repo: Repository) -> list[list[tuple[str, Any, int]]]:
@@ -240,7 +240,7 @@ def test_what_is_not_possible() -> None:
 def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     make_tree(repo)
-    rewrite = commits.rewrite_manifests
+    rewrite = commits.rewrite_manifests  # type: ignore[attr-defined]
 
     def slowly(files: Any, base: Snapshot, settings: Any) -> Snapshot:
         session = repo.writable_session("main")
