@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session, TreeSession
+    from icefloe.session import TreeSession
 
 _SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
@@ -102,7 +102,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def read_variables(
-    session: Session, group: str = "/", reading: Reading = AS_CF
+    session: TreeSession, group: str = "/", reading: Reading = AS_CF
 ) -> dict[str, Variable]:
     """The arrays directly in a group, by name."""
     folder = paths.canonical(group)
@@ -119,7 +119,7 @@ def read_variables(
     return found
 
 
-def _no_group(session: Session, folder: str, node: Node | None) -> str:
+def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
     there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
@@ -148,7 +148,7 @@ def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Va
     )
 
 
-def open_array(session: Session, path: str) -> zarr.Array[Any]:
+def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
     """An array of a session, through zarr."""
     mode: Any = "r" if session.read_only else "r+"
     return zarr.open_array(session.store, path=path.lstrip("/"), mode=mode)
@@ -161,7 +161,7 @@ def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
 
 
 def layout_table(
-    session: Session,
+    session: TreeSession,
     group: str = "/",
     *,
     variables: Sequence[str] | None = None,

@@ -28,7 +28,7 @@ from icefloe.spark.engine.failures import doing
 from icefloe.spark.engine.grid import Grid, Piece, Region, shape_of, split
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs.filling import outputs_of
+from icefloe.spark.jobs.fill import outputs_of
 from icefloe.tables.chunk_summaries import Summaries
 
 if TYPE_CHECKING:

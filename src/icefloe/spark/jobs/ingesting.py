@@ -24,7 +24,14 @@ from icefloe.ingest.options import IngestOptions
 from icefloe.ingest.plan import Difference, array_path, report
 from icefloe.ingest.sources import find_files
 from icefloe.model.record import Record
-from icefloe.spark.engine.job import LINK_ABOVE_CHUNKS, Job, JobOptions, JobPlan, JobReport, opened
+from icefloe.spark.engine.job import (
+    LINK_ABOVE_CHUNKS,
+    Job,
+    JobOptions,
+    JobPlan,
+    JobReport,
+    open_repository,
+)
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
@@ -189,7 +196,9 @@ def ingest(
         again=again,
         statistics=statistics,
     )
-    return _ingest(spark, opened(repository), sources, ingest_options, JobOptions(**options))
+    return _ingest(
+        spark, open_repository(repository), sources, ingest_options, JobOptions(**options)
+    )
 
 
 def _ingest(

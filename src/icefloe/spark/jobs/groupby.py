@@ -1,4 +1,4 @@
-"""Groups of a reduction: which group each reduced element is in; by calendar or by labels."""
+"""Groups of a reduction: by parts of dates (`time.month`), or by labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.jobs import arrays
-from icefloe.spark.jobs.coordinates import coordinate, decoded_coordinate
+from icefloe.spark.jobs.inputs import decoded_coordinate, find_coordinate, named_dims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,29 +34,29 @@ CALENDAR = (
     "quarter",
     "date",
 )
-"""What times can be grouped by, as in `time.month`."""
+"""Parts of dates to group by, as in `time.month`."""
 
 
 class Groups(Record, frozen=True, eq=False):
     """Groups of the elements along some dimensions."""
 
     name: str
-    """Of the new dimension."""
+    """Name of the new dimension."""
     dims: tuple[str, ...]
-    """Dimensions that the codes have, in the order of the array."""
+    """Dimensions of the codes, in the order of the array."""
     codes: Any
-    """Which group each element is in; -1: none."""
+    """Number of the group of each element; -1: in no group."""
     labels: Any
-    """The label of each group, sorted: the coordinate of the new dimension."""
+    """Labels of the groups, sorted: the coordinate of the new dimension."""
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.labels)
 
 
 def find_groups(by: Any, array: InputArray, session: Session) -> Groups:
-    """Groups as users give them: `time.month`, the path of an array of labels, or labels.
+    """Read groups as users pass them: `time.month`, the path of an array of labels, or labels.
 
     Labels are an array along one or more dimensions of `array`: an xarray DataArray, or a tuple
     (dimensions, values).
@@ -83,10 +83,10 @@ def find_groups(by: Any, array: InputArray, session: Session) -> Groups:
 def _calendar(array: InputArray, session: Session, dimension: str, part: str) -> Groups:
     if part not in CALENDAR:
         raise InvalidInputError(f"times are grouped by {', '.join(CALENDAR)}; found {part!r}")
-    found = coordinate(session, array.path, dimension)
-    if found is None:
+    stored = find_coordinate(session, array.path, dimension)
+    if stored is None:
         raise NodeNotFoundError(f"{array.path} has no coordinate {dimension!r} near it", dimension)
-    times: Any = decoded_coordinate(found, dimension)
+    times: Any = decoded_coordinate(stored, dimension)
     if times.dtype.kind not in "MO":
         raise InvalidInputError(f"{dimension!r} has no times: expected CF units, 'days since …'")
     values = np.asarray(getattr(times.dt, part).values)
@@ -98,10 +98,9 @@ def _labels_from(
 ) -> tuple[str, tuple[str, ...], npt.NDArray[Any]]:
     near = f"{(paths.parent(array.path) or '').rstrip('/')}/{path.strip('/')}"
     place = near if session.get_node(near) is not None else paths.canonical(path)
-    found = arrays.open_array(session, place)
-    dims = tuple(name or f"dim_{axis}" for axis, name in enumerate(arrays.dims_of(found)))
-    values = coding_of(found.dtype, dict(found.attrs)).decode(np.asarray(found[...]))
-    return paths.name(place), dims, values
+    stored = arrays.open_array(session, place)
+    values = coding_of(stored.dtype, dict(stored.attrs)).decode(np.asarray(stored[...]))
+    return paths.name(place), named_dims(stored), values
 
 
 def _of_labels(
@@ -125,7 +124,7 @@ def _of_labels(
     if len(labels) == 0:
         raise InvalidInputError("no element is in any group")
     if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
-        labels = labels.astype("i8")  # whole numbers that had missing ones among them
+        labels = labels.astype("i8")  # integers with missing values among them
     return Groups(name, ordered, codes, labels)
 
 
@@ -141,7 +140,7 @@ def _missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def codes_of_block(
     groups: Groups, reduced: Sequence[str], region: dict[str, slice]
 ) -> npt.NDArray[np.intp]:
-    """The groups of the elements of a block, spread over all reduced dimensions."""
+    """Return the groups of the elements of a block, broadcast to all reduced dimensions."""
     part = groups.codes[tuple(region[name] for name in groups.dims)]
     sizes = [region[name].stop - region[name].start for name in reduced]
     spread = part[tuple(slice(None) if name in groups.dims else None for name in reduced)]

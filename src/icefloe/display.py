@@ -1,4 +1,4 @@
-"""The ancestry of all branches and tags as a graph that people can read in a terminal."""
+"""The ancestry graph of a repository, as text for terminals and as SVG for notebooks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,26 @@ class GraphRow(Record, frozen=True):
     branches: tuple[str, ...]
     tags: tuple[str, ...]
     merged_ids: tuple[str, ...] = ()
-    """The tips of other branches that it merged: of one, or of all whose merges it replaced."""
+    """The tips of other branches that it merged, or whose merges it squashed."""
 
     @property
     def merged_id(self) -> str | None:
-        """The tip of another branch that it merged, the last one of several."""
+        """The tip of the other branch that it merged; the last one if there are several."""
         return self.merged_ids[0] if self.merged_ids else None
 
 
 class AncestryGraph:
-    """All snapshots that branches and tags reach, newest first."""
+    """All snapshots that branches and tags reach, newest first.
+
+    `print` it in a terminal; notebooks show it as a picture.
+
+    Examples:
+        >>> import icefloe
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> graph = repo.ancestry_graph()
+        >>> graph.rows[0].branches
+        ('main',)
+    """
 
     def __init__(self, rows: list[GraphRow]) -> None:
         """Take the snapshots, children before parents."""
@@ -44,7 +54,7 @@ class AncestryGraph:
 
     @classmethod
     def of(cls, history: History, *, merges: bool = True) -> AncestryGraph:
-        """Read the graph of a repository; for `merges` each snapshot is read."""
+        """Read the graph of a repository; with `merges`, every snapshot is read."""
         branches: dict[SnapshotId, list[str]] = {}
         tags: dict[SnapshotId, list[str]] = {}
         for branch in sorted(history.refs.branches()):
@@ -72,13 +82,13 @@ class AncestryGraph:
         return cls(
             [
                 GraphRow(
-                    str(s.id),
-                    None if (parent := parents[s.id]) is None else str(parent),
-                    s.written_at.isoformat(sep=" ", timespec="seconds"),
-                    s.message,
-                    tuple(branches.get(s.id, ())),
-                    tuple(tags.get(s.id, ())),
-                    merged.get(s.id, ()),
+                    id=str(s.id),
+                    parent_id=None if (parent := parents[s.id]) is None else str(parent),
+                    written_at=s.written_at.isoformat(sep=" ", timespec="seconds"),
+                    message=s.message,
+                    branches=tuple(branches.get(s.id, ())),
+                    tags=tuple(tags.get(s.id, ())),
+                    merged_ids=merged.get(s.id, ()),
                 )
                 for s in ordered
             ]
@@ -93,7 +103,7 @@ class AncestryGraph:
             merged = f" [merges {', '.join(row.merged_ids)}]" if row.merged_ids else ""
             lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}{merged}")
             if step.ends is not None:
-                # Two lines of history meet: the one further right ends here.
+                # Two lanes meet: the one further right ends here.
                 joined = ("/" if i == step.ends else "|" for i in range(step.width))
                 lines.append(" ".join(joined).rstrip())
         return "\n".join(lines)
@@ -101,9 +111,9 @@ class AncestryGraph:
     __repr__ = __str__
 
     def to_svg(self) -> str:
-        """The graph as a picture: one row per snapshot, a line from each to its parent.
+        """Draw the graph as SVG: one row per snapshot, and a line from each to its parent.
 
-        A dashed line leads from a merge to what it merged.
+        A dashed line leads from a merge to the tip that it merged.
         """
         places: dict[str, tuple[int, int]] = {}
         width = 1
@@ -126,11 +136,11 @@ class AncestryGraph:
         )
 
     def _repr_svg_(self) -> str:
-        """Shown by notebooks."""
+        """Draw the graph for notebooks."""
         return self.to_svg()
 
     def _steps(self) -> Iterator[_Step]:
-        """Each snapshot with the line of history that it lies on, of those that run beside it."""
+        """Each snapshot with its lane, among the lanes that run beside it."""
         lanes: list[str] = []
         for row in self.rows:
             if row.id not in lanes:
@@ -156,10 +166,10 @@ def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, t
         try:
             return tuple(map(str, history.files.read_snapshot(snapshot_id).merged_ids()))
         except SnapshotNotFoundError:
-            return ()  # old layouts remember a first snapshot that has no file
+            return ()  # old layouts mention a first snapshot that has no file
 
-    found = history.files.in_parallel(merged_by, snapshots)
-    return dict(zip(snapshots, found, strict=True))
+    merged_ids = history.files.in_parallel(merged_by, snapshots)
+    return dict(zip(snapshots, merged_ids, strict=True))
 
 
 class _Step(NamedTuple):
@@ -169,7 +179,7 @@ class _Step(NamedTuple):
     place: int
     width: int
     ends: int | None
-    """The line of history that ends below it, joining another."""
+    """The lane that ends below it, joining another."""
 
 
 _SVG_FONT = 'font-family="monospace" font-size="12"'
@@ -220,7 +230,7 @@ def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow, merged_id: str
         return ""
     (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(merged)
     stroke = f'stroke="{_colour(merged[0])}" stroke-width="1.5" stroke-dasharray="3 2"'
-    # Beside the line that it leaves, so that both are seen.
+    # Beside the lane that it leaves, so that both are visible.
     bend = (x + to_x) // 2 if x != to_x else x + _LANE // 2
     path = f"M {x} {y} L {bend} {y + _ROW // 2} L {bend} {to_y - _ROW // 2} L {to_x} {to_y}"
     return f'<path d="{path}" {stroke} fill="none"/>'

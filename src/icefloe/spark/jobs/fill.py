@@ -1,4 +1,4 @@
-"""Fills arrays by functions of the region, on a cluster, in one commit."""
+"""Fills arrays with the values of functions, on a cluster, in one commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icefloe.spark.engine.grid import (
     shifted,
     split,
 )
-from icefloe.spark.engine.job import Job, JobOptions, JobReport
+from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.engine.written_statistics import outputs_about
@@ -31,6 +31,7 @@ from icefloe.tables.chunk_summaries import Summaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Unpack
 
     import numpy.typing as npt
     from pyspark.sql import SparkSession
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import Box
     from icefloe.repository import Repository
     from icefloe.session import ForkSession
+    from icefloe.spark.engine.job import JobKeywords
     from icefloe.spark.jobs.arrays import NewArray
 
 PENDING_BYTES = 32 * 1024 * 1024
-"""What a session keeps of small chunks before it writes them together."""
+"""Small chunks that a session buffers before it writes them together."""
 BLOCK_BYTES = 64 * 1024 * 1024
-"""How many bytes of array a task holds at a time, if not told otherwise."""
+"""Default size of the blocks of an array that a task holds at a time."""
 
 
 def write(
@@ -59,45 +61,66 @@ def write(
     overwrite: bool = False,
     block_bytes: int = BLOCK_BYTES,
     statistics: bool | Sequence[str] = False,
-    **options: Any,
+    options: JobOptions | None = None,
+    **keywords: Unpack[JobKeywords],
 ) -> JobReport:
-    """Fill arrays by functions of the region, on the cluster, and commit once.
+    """Fill arrays with the values of functions, on the cluster, in one commit.
 
     Each function gets a tuple of slices, in elements of the array, and returns the values there.
-    Regions are made of whole chunks (or shards), so that no two tasks write one chunk.
+    Regions consist of whole chunks (or shards), so that no two tasks write the same chunk.
 
     Args:
         spark: Any Spark session.
         repository: A repository, or its URL.
         functions: A function for each array, by path.
-        create: How to make those arrays that do not exist.
+        create: How to create those arrays that do not exist.
         coords: Small arrays that the driver writes in the same commit; see the documentation.
-        region: Which part to fill, of existing arrays: slices, or slices by dimension.
-        append_dim: Instead: the dimension along which the arrays grow.
-        append_size: By how many elements they grow.
+        region: The part of existing arrays to fill: slices in order, or by dimension.
+        append_dim: The dimension along which to append, instead of a region.
+        append_size: The number of elements to append.
         overwrite: Whether arrays of `create` and `coords` may replace existing ones.
-        block_bytes: How many bytes of array a function is asked for at a time.
-        statistics: Whether to keep smallest, largest and missing values of the chunks that are
-            written, for conditions of later reads; True, or paths of arrays.
-        options: What all jobs can be told; see `JobOptions`.
+        block_bytes: The size of the blocks that functions are called for.
+        statistics: Whether to keep the minimum, maximum and number of missing values of each
+            written chunk, which conditions (`where`) of later reads use: True, or paths of arrays.
+        options: Options that all jobs share.
+        keywords: The same options as keyword arguments; see `JobOptions`.
+
+    Returns:
+        What was done, and the commit.
+
+    Raises:
+        TaskFailedError: A function failed; nothing was committed.
+
+    >>> import icefloe
+    >>> import numpy as np
+    >>> from icefloe.spark import NewArray, local_session, write
+    >>> spark = local_session()
+    >>> repo = icefloe.Repository.create("squares")
+    >>> new = NewArray(shape=(100,), dtype="i8", chunks=(25,), dims=("x",))
+    >>> report = write(
+    ...     spark, repo, {"x2": lambda region: np.r_[region[0]] ** 2}, create={"x2": new}
+    ... )
+    >>> report.chunks
+    4
+    >>> repo.readonly_session("main").read_region("x2", slice(7, 10))
+    array([49, 64, 81])
     """
-    job = Job(spark, repository, "write", JobOptions(**options))
-    new = {paths.canonical(path): given for path, given in (create or {}).items()}
-    work = {paths.canonical(path): function for path, function in functions.items()}
+    job = Job(spark, repository, "write", job_options(options, keywords))
     if region is not None and append_dim is not None:
         raise InvalidInputError("give a region or append_dim, not both")
     if (append_dim is None) != (append_size is None):
         raise InvalidInputError("append_dim and append_size belong together")
-    for path, given in new.items():
-        arrays.create(job.session, path, given, overwrite=overwrite)
+    for path, new in (create or {}).items():
+        arrays.create(job.session, path, new, overwrite=overwrite)
     if coords:
         arrays.write_coordinates(job.session, "/", coords, overwrite=overwrite)
+    work = {paths.canonical(path): function for path, function in functions.items()}
     targets = [
         _target(job, path, region=region, append_dim=append_dim, append_size=append_size)
         for path in work
     ]
-    wanted = job.with_statistics(statistics, targets)
-    return fill(job, targets, Filling(work, block_bytes, statistics=wanted))
+    summarized = job.with_statistics(statistics, targets)
+    return fill(job, targets, Filling(work, block_bytes, statistics=summarized))
 
 
 def _target(
@@ -111,17 +134,19 @@ def _target(
 
 
 class Filling(Record, frozen=True, eq=False):
-    """What to fill arrays with: for each of them a function of the region."""
+    """The values that arrays are filled with: a function of the region for each array."""
 
     functions: dict[str, Callable[[Region], Any]]
     block_bytes: int = BLOCK_BYTES
     step_bytes: int | None = None
-    """How many bytes of chunks are encoded at a time and wait to be written; None: as they come."""
+    """Bytes of chunks that are encoded at a time; None: a whole block."""
     statistics: tuple[str, ...] = ()
-    """Arrays of whose chunks statistics are kept."""
+    """Arrays that get chunk statistics."""
 
 
-class _Shared(Record, frozen=True, eq=False):
+class _FillWork(Record, frozen=True, eq=False):
+    """What all tasks of a job that fills arrays share."""
+
     session: SessionSpec
     grids: dict[str, Grid]
     regions: dict[str, Region]
@@ -131,7 +156,7 @@ class _Shared(Record, frozen=True, eq=False):
 def fill(
     job: Job, targets: list[Target], filling: Filling, task_bytes: int | None = None
 ) -> JobReport:
-    """Plan, run and commit a job that fills parts of arrays which the session has already."""
+    """Plan, run and commit a job that fills parts of arrays that the session already has."""
     total = sum(target.num_bytes for target in targets)
     tasks = group_tasks(targets, job.task_bytes(total) if task_bytes is None else task_bytes)
     plan = job.plan(targets, len(tasks), statistics=filling.statistics)
@@ -145,12 +170,12 @@ def fill(
 def run_filling(
     job: Job, targets: Sequence[Target], filling: Filling, tasks: Sequence[tuple[Piece, ...]]
 ) -> None:
-    """Run tasks that fill parts of arrays, and take over what they wrote."""
-    shared = _Shared(
-        SessionSpec.of(job.session),
-        {target.grid.path: target.grid for target in targets},
-        {target.grid.path: target.region for target in targets},
-        filling,
+    """Run tasks that fill parts of arrays, and add their references to the session."""
+    shared = _FillWork(
+        session=SessionSpec.of(job.session),
+        grids={target.grid.path: target.grid for target in targets},
+        regions={target.grid.path: target.region for target in targets},
+        filling=filling,
     )
     job.run(_fill_pieces, tasks, shared, tasks)
 
@@ -158,7 +183,7 @@ def run_filling(
 # --- on executors
 
 
-def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]:
+def _fill_pieces(pieces: tuple[Piece, ...], shared: _FillWork) -> Iterator[Output]:
     part = shared.session.open_part()
     summaries = Summaries(part, shared.filling.statistics)
     filled = 0
@@ -171,21 +196,31 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
             region = grid.region(box, within)
             with doing(array=piece.array, region=region):
                 values = _values(function, region, dtype)
-                _put(part, grid, box, region, values, shared.filling.step_bytes, summaries)
+                _put(
+                    part,
+                    values,
+                    grid=grid,
+                    box=box,
+                    region=region,
+                    step_bytes=shared.filling.step_bytes,
+                    summaries=summaries,
+                )
                 filled += values.nbytes
-                del values
+                del values  # two blocks at a time would be twice the memory
     yield from outputs_of(part, filled, summaries)
 
 
 def _put(
     part: ForkSession,
+    values: npt.NDArray[Any],
+    *,
     grid: Grid,
     box: Box,
     region: Region,
-    values: npt.NDArray[Any],
     step_bytes: int | None,
     summaries: Summaries,
 ) -> None:
+    """Write a block: at once, or in steps whose encoded chunks do not wait in memory."""
     if step_bytes is None:
         part.write_region(grid.path, region, values)
         summaries.add(grid.path, region, values)
@@ -215,10 +250,16 @@ def _values(
 def outputs_of(
     part: ForkSession, bytes_read: int = 0, summaries: Summaries | None = None
 ) -> Iterator[Output]:
-    """What a task wrote through its part of the session, and found about it, as outputs."""
+    """Yield the references and statistics of the chunks that a task wrote."""
     for path, (chunks, deleted) in part.tree.written_chunks().items():
         written = WrittenChunks(chunks, deleted)
         if written.num_chunks:
-            yield Output(path, to_table(written), written.num_chunks, bytes_read, written.nbytes)
+            yield Output(
+                name=path,
+                table=to_table(written),
+                chunks=written.num_chunks,
+                bytes_read=bytes_read,
+                bytes_written=written.nbytes,
+            )
             bytes_read = 0
             yield from outputs_about(summaries, path, chunks)

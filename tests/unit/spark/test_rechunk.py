@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.jobs.rechunk_plan import (
+from icefloe.spark.jobs.arrays import resolve_chunks
+from icefloe.spark.jobs.rechunk import (
     MAX_AMPLIFICATION,
     REGION_SHARE,
     axis_amplification,
     clipped,
     plan_rechunk,
-    resolve_chunks,
 )
 
 
@@ -33,7 +33,7 @@ def problems(draw):
 @given(problems())
 def test_regions_fit_and_are_whole_target_chunks(problem):
     shape, source, target, memory = problem
-    plan = plan_rechunk(shape, source, target, 4, memory)
+    plan = plan_rechunk(shape, source, target, item_bytes=4, memory_bytes=memory)
     assert plan.region_bytes * REGION_SHARE <= memory
     for stage in plan.stages:
         assert prod(stage.region_shape) * 4 <= plan.region_bytes
@@ -46,26 +46,28 @@ def test_regions_fit_and_are_whole_target_chunks(problem):
 
 
 def test_maps_to_time_series_take_one_pass_where_memory_allows():
-    plan = plan_rechunk((256, 512, 512), (4, 512, 512), (256, 64, 64), 4, 512 * 2**20)
+    plan = plan_rechunk(
+        (256, 512, 512), (4, 512, 512), (256, 64, 64), item_bytes=4, memory_bytes=512 * 2**20
+    )
     assert len(plan.stages) == 1
     assert plan.stages[0].amplification <= 2
 
 
 def test_a_hopeless_direct_copy_takes_two_passes():
     shape, memory = (10_000, 1000, 1000), 64 * 2**20
-    plan = plan_rechunk(shape, (1, 1000, 1000), (10_000, 10, 10), 4, memory)
+    plan = plan_rechunk(shape, (1, 1000, 1000), (10_000, 10, 10), item_bytes=4, memory_bytes=memory)
     assert len(plan.stages) == 2
     assert sum(stage.amplification for stage in plan.stages) <= 2 * MAX_AMPLIFICATION
 
 
 def test_equal_chunks_are_read_once():
-    plan = plan_rechunk((100, 100), (10, 10), (10, 10), 8, 10_000)
+    plan = plan_rechunk((100, 100), (10, 10), (10, 10), item_bytes=8, memory_bytes=10_000)
     assert plan.stages[0].amplification == 1
 
 
 def test_a_chunk_that_does_not_fit_is_refused():
     with pytest.raises(InvalidInputError, match="one new chunk has 80000 bytes"):
-        plan_rechunk((100, 100), (10, 10), (100, 100), 8, 100_000)
+        plan_rechunk((100, 100), (10, 10), (100, 100), item_bytes=8, memory_bytes=100_000)
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 50))

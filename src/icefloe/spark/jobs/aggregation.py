@@ -1,7 +1,8 @@
-"""The mathematics of reductions: partial states of blocks, how they merge, and what they mean.
+"""Aggregate functions as partial states of blocks that can be merged. No I/O, no Spark.
 
-No I/O and no Spark here. A state is a dictionary of arrays of shape (groups, *kept); states of
-parts of the reduced elements merge in any order, but for `first` and `last`, which go by position.
+A state is a dictionary of arrays of shape (groups, *kept), where `kept` are the dimensions that are
+not reduced. States of parts of the reduced elements merge in any order; `first` and `last` keep the
+place of their element for that.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ State: TypeAlias = dict[str, "npt.NDArray[Any]"]
 
 HOWS = ("sum", "mean", "min", "max", "count", "std", "var", "first", "last", "quantile")
 SKETCH_POINTS = 200
-"""Values that a sketch keeps for each cell; quantiles are exact up to so many values."""
+"""Points of a quantile sketch per cell; quantiles of no more values than this are exact."""
 
 
-class Reduction(Record, frozen=True):
-    """What to compute.
+class Aggregation(Record, frozen=True):
+    """An aggregate function and its parameters.
 
     Attributes:
         how: One of `HOWS`.
-        skipna: Whether missing values (NaN) are left out; None: for floats, as in xarray.
-        quantiles: For `quantile`: which ones, between 0 and 1.
-        ddof: For `std` and `var`: subtracted from the number of values.
+        skipna: Whether missing values (NaN) are skipped; None: for floats, as in xarray.
+        quantiles: The quantiles to compute, between 0 and 1, for `quantile`.
+        ddof: Delta degrees of freedom, for `std` and `var`.
     """
 
     how: str
@@ -41,7 +42,7 @@ class Reduction(Record, frozen=True):
     ddof: int = 0
 
     def check(self) -> None:
-        """Raise InvalidInputError if it makes no sense."""
+        """Raise InvalidInputError for parameters that make no sense."""
         if self.how not in HOWS:
             raise InvalidInputError(f"a reduction is one of {', '.join(HOWS)}; found {self.how!r}")
         if (self.how == "quantile") != bool(self.quantiles):
@@ -50,12 +51,12 @@ class Reduction(Record, frozen=True):
             raise InvalidInputError(f"quantiles are between 0 and 1: {self.quantiles}")
 
     def skips(self, dtype: np.dtype[Any]) -> bool:
-        """Whether missing values of a data type are left out."""
+        """Whether missing values of a data type are skipped."""
         has_nan = dtype.kind in "fc"
         return has_nan if self.skipna is None else self.skipna and has_nan
 
     def result_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """The data type that xarray gives."""
+        """Return the data type of the result, which is that of xarray."""
         if self.how == "count":
             return np.dtype("i8")
         if self.how in ("min", "max", "first", "last"):
@@ -70,41 +71,41 @@ class Reduction(Record, frozen=True):
 
 
 def partial(
-    reduction: Reduction,
+    aggregation: Aggregation,
     values: npt.NDArray[Any],
     axes: Sequence[int],
     groups: npt.NDArray[np.intp] | None,
     num_groups: int,
     start: int = 0,
 ) -> State:
-    """The state of one block.
+    """Compute the state of one block.
 
     Args:
-        reduction: What to compute.
+        aggregation: What to compute.
         values: The block.
-        axes: The dimensions that vanish.
-        groups: Which group each element of the reduced dimensions is in, with the shape of those
-            dimensions; negative: none. None: all are in one.
-        num_groups: How many groups there are.
-        start: Where the block lies in the order of reduced elements, for `first` and `last`.
+        axes: The axes to reduce.
+        groups: The number of the group of each element along the reduced axes; negative: in no
+            group. None: all are in one group.
+        num_groups: The number of groups.
+        start: The place of the block among the reduced elements, for `first` and `last`.
     """
     moved = np.moveaxis(values, tuple(axes), range(len(axes)))
     kept = moved.shape[len(axes) :]
     flat = moved.reshape(-1, *kept)
     if groups is None:
-        return _stacked([_state(reduction, flat, start, np.arange(len(flat)))], reduction)
+        return _stacked([_state(aggregation, flat, start, np.arange(len(flat)))], aggregation)
     labels = groups.reshape(-1)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(num_groups + 1))
     states = []
     for number in range(num_groups):
         rows = order[bounds[number] : bounds[number + 1]]
-        states.append(_state(reduction, flat[rows], start, rows))
-    return _stacked(states, reduction)
+        states.append(_state(aggregation, flat[rows], start, rows))
+    return _stacked(states, aggregation)
 
 
-def _stacked(states: Sequence[State], reduction: Reduction) -> State:
-    if reduction.how != "quantile":
+def _stacked(states: Sequence[State], aggregation: Aggregation) -> State:
+    if aggregation.how != "quantile":
         return {name: np.stack([state[name] for state in states]) for name in states[0]}
     width = max(state["points"].shape[0] for state in states)
     return {
@@ -119,12 +120,12 @@ def _widened(values: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[A
 
 
 def _state(
-    reduction: Reduction, flat: npt.NDArray[Any], start: int, rows: npt.NDArray[np.intp]
+    aggregation: Aggregation, flat: npt.NDArray[Any], start: int, rows: npt.NDArray[np.intp]
 ) -> State:
-    """The state of elements (n, *kept) of one group."""
-    skips = reduction.skips(flat.dtype)
+    """Compute the state of elements (n, *kept) of one group."""
+    skips = aggregation.skips(flat.dtype)
     valid = ~np.isnan(flat) if skips else None
-    how = reduction.how
+    how = aggregation.how
     if how == "count":
         real = ~np.isnan(flat) if flat.dtype.kind in "fc" else np.ones(flat.shape, bool)
         return {"count": real.sum(axis=0, dtype="i8")}
@@ -143,7 +144,7 @@ def _state(
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums are accumulated in."""
+    """Return the data type in which sums are accumulated."""
     if dtype.kind in "bi":
         return np.dtype("i8")
     if dtype.kind == "u":
@@ -177,8 +178,8 @@ def _extreme(
     if len(flat) == 0:
         return np.zeros(flat.shape[1:], flat.dtype)
     if valid is None:
-        found: npt.NDArray[Any] = flat.min(axis=0) if how == "min" else flat.max(axis=0)
-        return found
+        plain: npt.NDArray[Any] = flat.min(axis=0) if how == "min" else flat.max(axis=0)
+        return plain
     pick = np.fmin if how == "min" else np.fmax
     result: npt.NDArray[Any] = pick.reduce(flat, axis=0)
     return result
@@ -194,7 +195,7 @@ def _ends(
     start: int,
     rows: npt.NDArray[np.intp],
 ) -> State:
-    """The first or last element and where it was; further than anything if there is none."""
+    """Return the first or last element and its place; `_NOWHERE` if there is none."""
     kept = flat.shape[1:]
     if len(flat) == 0:
         return {"place": np.full(kept, _NOWHERE), "value": np.zeros(kept, flat.dtype)}
@@ -204,7 +205,7 @@ def _ends(
     index = index if how == "first" else len(flat) - 1 - index
     value = np.take_along_axis(flat, index[np.newaxis], axis=0)[0]
     place = np.asarray(rows, dtype=np.int64)[index] + start
-    # Smaller is better in both: the last one has the most negative place.
+    # The smallest place wins in both cases: those of `last` are negative.
     place = place if how == "first" else -place
     return {"place": np.where(usable.any(axis=0), place, _NOWHERE), "value": value}
 
@@ -212,9 +213,9 @@ def _ends(
 # --- merging
 
 
-def merge(reduction: Reduction, first: State, second: State) -> State:
-    """The state of two parts together."""
-    how = reduction.how
+def merge(aggregation: Aggregation, first: State, second: State) -> State:
+    """Merge the states of two parts."""
+    how = aggregation.how
     if how == "quantile":
         return _merged_sketches(first, second)
     if how in ("first", "last"):
@@ -226,7 +227,7 @@ def merge(reduction: Reduction, first: State, second: State) -> State:
     if how in ("sum", "mean"):
         return {"count": count, "sum": first["sum"] + second["sum"]}
     if how in ("min", "max"):
-        return {"count": count, "value": _merged_extremes(reduction, first, second)}
+        return {"count": count, "value": _merged_extremes(aggregation, first, second)}
     share = np.divide(second["count"], count, out=np.zeros(count.shape), where=count > 0)
     apart = second["mean"] - first["mean"]
     return {
@@ -236,12 +237,12 @@ def merge(reduction: Reduction, first: State, second: State) -> State:
     }
 
 
-def _merged_extremes(reduction: Reduction, first: State, second: State) -> npt.NDArray[Any]:
+def _merged_extremes(aggregation: Aggregation, first: State, second: State) -> npt.NDArray[Any]:
     one, two = first["value"], second["value"]
-    if reduction.skips(one.dtype):
-        both = np.fmin(one, two) if reduction.how == "min" else np.fmax(one, two)
+    if aggregation.skips(one.dtype):
+        both = np.fmin(one, two) if aggregation.how == "min" else np.fmax(one, two)
     else:
-        both = np.minimum(one, two) if reduction.how == "min" else np.maximum(one, two)
+        both = np.minimum(one, two) if aggregation.how == "min" else np.maximum(one, two)
     either = np.where(first["count"] > 0, one, two)
     result: npt.NDArray[Any] = np.where((first["count"] > 0) & (second["count"] > 0), both, either)
     return result
@@ -267,8 +268,9 @@ def _merged_sketches(first: State, second: State) -> State:
 
 
 def _compressed(points: npt.NDArray[Any], weights: npt.NDArray[Any]) -> State:
-    """Sort points (n, …) and thin them out: each kept one stands for an equal share of weight."""
-    # A weighted NaN says that the result is NaN and must survive; an unweighted one is no value.
+    """Sort points (n, …) and thin them out to points of equal weight."""
+    # A NaN with weight makes the result NaN and must survive, so it is sorted first; points
+    # without weight are no values, and are sorted last.
     rank = np.where(np.isnan(points), -np.inf, points)
     order = np.argsort(np.where(weights > 0, rank, np.inf), axis=0, kind="stable")
     points = np.take_along_axis(points, order, axis=0)
@@ -281,7 +283,7 @@ def _compressed(points: npt.NDArray[Any], weights: npt.NDArray[Any]) -> State:
     total = ends[-1]
     chosen = []
     for number in range(SKETCH_POINTS):
-        # The ends themselves are kept, so that the extremes stay exact.
+        # The first and last point are kept, so that minimum and maximum stay exact.
         share = number / (SKETCH_POINTS - 1)
         index = (ends <= share * total).sum(axis=0).clip(0, used - 1)
         last = (weights > 0).sum(axis=0) - 1
@@ -292,54 +294,54 @@ def _compressed(points: npt.NDArray[Any], weights: npt.NDArray[Any]) -> State:
 
 
 def _sketch_quantiles(state: State, quantiles: Sequence[float]) -> npt.NDArray[Any]:
-    """Quantiles (quantile, groups, *kept), by linear interpolation between the points."""
+    """Interpolate quantiles (quantile, groups, *kept) linearly between the points."""
     points, weights = np.moveaxis(state["points"], 1, 0), np.moveaxis(state["weights"], 1, 0)
     number = (weights > 0).sum(axis=0)
     spoilt = (np.isnan(points) & (weights > 0)).any(axis=0) | (number == 0)
     if len(points) == 0:
         return np.full((len(quantiles), *number.shape), np.nan)
-    found = []
+    results = []
     for quantile in quantiles:
         place = quantile * (number - 1).clip(0)
         low = np.floor(place).astype(np.intp)
         high = np.minimum(low + 1, (number - 1).clip(0))
         below = np.take_along_axis(points, low[np.newaxis], axis=0)[0]
         above = np.take_along_axis(points, high[np.newaxis], axis=0)[0]
-        found.append(np.where(spoilt, np.nan, below + (above - below) * (place - low)))
-    return np.stack(found)
+        results.append(np.where(spoilt, np.nan, below + (above - below) * (place - low)))
+    return np.stack(results)
 
 
 # --- results
 
 
-def finish(reduction: Reduction, state: State, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The result (groups, *kept); with several quantiles, (quantile, groups, *kept)."""
-    how = reduction.how
-    wanted = reduction.result_dtype(dtype)
+def finish(aggregation: Aggregation, state: State, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Turn a state into values (groups, *kept); quantiles into (quantile, groups, *kept)."""
+    how = aggregation.how
+    result_dtype = aggregation.result_dtype(dtype)
     if how == "count":
         return state["count"]
     if how == "quantile":
-        return _sketch_quantiles(state, reduction.quantiles)
+        return _sketch_quantiles(state, aggregation.quantiles)
     if how in ("first", "last"):
-        return _where_any(state["place"] < _NOWHERE, state["value"], wanted)
+        return _where_any(state["place"] < _NOWHERE, state["value"], result_dtype)
     count = state["count"]
     if how == "sum":
-        return state["sum"].astype(wanted)
+        return state["sum"].astype(result_dtype)
     if how in ("min", "max"):
-        return _where_any(count > 0, state["value"], wanted)
+        return _where_any(count > 0, state["value"], result_dtype)
     with np.errstate(divide="ignore", invalid="ignore"):
         if how == "mean":
-            return (state["sum"] / count).astype(wanted)
+            return (state["sum"] / count).astype(result_dtype)
         spread = np.where(
-            count > reduction.ddof, state["squares"] / (count - reduction.ddof), np.nan
+            count > aggregation.ddof, state["squares"] / (count - aggregation.ddof), np.nan
         )
-        return (np.sqrt(spread) if how == "std" else spread).astype(wanted)
+        return (np.sqrt(spread) if how == "std" else spread).astype(result_dtype)
 
 
 def _where_any(
     present: npt.NDArray[np.bool_], values: npt.NDArray[Any], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Values where there were any; NaN elsewhere, if the data type has one."""
+    """Set values to NaN where no element was present, if the data type has NaN."""
     if dtype.kind not in "fc":
         return values.astype(dtype)
     return np.where(present, values, np.nan).astype(dtype)

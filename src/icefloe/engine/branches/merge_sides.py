@@ -1,4 +1,7 @@
-"""Takes out of two sides of a merge what both did alike and what only moved: no conflicts there."""
+"""Removes from the two sides of a merge what both did alike, and chunks that only moved.
+
+Neither is a conflict. Moved chunks have the same bytes in another file, as after a compaction.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from icefloe.changes.compare import same_refs
 from icefloe.changes.documents import same_document
 from icefloe.changes.solvers import AppendSolver
-from icefloe.engine.history.chunk_contents import changed_chunks, chosen, same_chunks
+from icefloe.engine.history.net_difference import changed_chunks, index_of, same_chunks
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -30,23 +33,23 @@ if TYPE_CHECKING:
     from icefloe.model.transaction_log import TransactionLog
 
 
-class Grown(Record, frozen=True):
-    """How both sides made an array longer: chunks from `start` on along a dimension are new."""
+class CommonAppend(Record, frozen=True):
+    """An array to which both sides appended: chunks from `start` on along `axis` are new."""
 
     axis: int
     start: int
 
     def is_new(self, coords: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Which of some chunks (n, rank) were appended."""
-        found: npt.NDArray[np.bool_] = coords[:, self.axis] >= self.start
-        return found
+        is_new: npt.NDArray[np.bool_] = coords[:, self.axis] >= self.start
+        return is_new
 
 
-class Meeting:
-    """Our changes over a base, where they meet a head that others made of it."""
+class MergeSides:
+    """The two sides of a merge: our changes to a base, and the head that others made of it."""
 
     def __init__(self, context: Context, base: Snapshot, head: Snapshot, ours: ChangeSet) -> None:
-        """Take both sides; our changes are changed in place."""
+        """Take both sides; our changes are altered in place."""
         self._context = context
         self._base = base
         self._head = head
@@ -54,11 +57,11 @@ class Meeting:
         self._base_chunks = SnapshotChunks(context.files, base)
         self._head_chunks = SnapshotChunks(context.files, head)
 
-    def grown(self, solver: ConflictSolver) -> dict[NodeId, Grown]:
-        """The arrays to whose end both sides put something, if the solver is to join that."""
-        found: dict[NodeId, Grown] = {}
+    def common_appends(self, solver: ConflictSolver) -> dict[NodeId, CommonAppend]:
+        """The arrays to which both sides appended; empty unless the solver joins appends."""
+        appends: dict[NodeId, CommonAppend] = {}
         if not isinstance(solver, AppendSolver):
-            return found
+            return appends
         for node_id in self._ours.documents:
             nodes = (
                 t.array_by_id(node_id) for t in (self._base.nodes, self._ours, self._head.nodes)
@@ -73,15 +76,15 @@ class Meeting:
             axis = names.index(solver.dimension)
             length = before.shape[axis]
             if mine.shape[axis] > length and other.shape[axis] > length:
-                found[node_id] = Grown(axis, -(-length // before.chunk_shape[axis]))
-        return found
+                appends[node_id] = CommonAppend(axis, -(-length // before.chunk_shape[axis]))
+        return appends
 
-    def has_taken(self, grown: dict[NodeId, Grown]) -> bool:
-        """Whether they took over some of what we appended, by a pick of a part of our commits.
+    def share_appended_chunks(self, appends: dict[NodeId, CommonAppend]) -> bool:
+        """Whether the head has some chunks that we appended, after a pick of some of our commits.
 
-        Chunk files tell: nobody writes to one twice.
+        Chunk files show it: no two writers write to one file.
         """
-        for node_id, growth in grown.items():
+        for node_id, append in appends.items():
             edits, node = self._ours.chunks.get(node_id), self._head.nodes.array_by_id(node_id)
             mine = None if edits is None else edits.own()[0]
             theirs = None if node is None or mine is None else self._head_chunks.table(node)
@@ -89,17 +92,17 @@ class Meeting:
                 continue
             coords = mine.index.coords()
             rows = theirs.index.find_many(coords)
-            both = np.flatnonzero((rows >= 0) & growth.is_new(coords))
+            both = np.flatnonzero((rows >= 0) & append.is_new(coords))
             refs = mine.refs.take(both)
             alike = same_refs(refs, theirs.refs.take(rows[both]))
             if (alike & (refs.kinds == ChunkKind.NATIVE)).any():
                 return True
         return False
 
-    def drop_what_is_there(self, grown: dict[NodeId, Grown]) -> None:
-        """Forget changes of ours that they have already, as after an earlier pick of a part.
+    def drop_common_changes(self, appends: dict[NodeId, CommonAppend]) -> None:
+        """Drop changes of ours that the head has already, as after an earlier pick.
 
-        What both appended is none of it, however equal it is: ours goes behind theirs.
+        Not what both appended, however equal it is: ours goes behind theirs.
         """
         ours, head = self._ours, self._head.nodes
         touched = {*ours.new, *ours.documents, *ours.places, *ours.deleted, *ours.chunks}
@@ -108,15 +111,15 @@ class Meeting:
             if known is None:
                 ours.deleted.pop(node_id, None)
             else:
-                self._drop_node(node_id, known, is_grown=node_id in grown)
+                self._drop_node(node_id, known, is_appended=node_id in appends)
         for node_id, edits in ours.chunks.items():
             array = head.array_by_id(node_id)
             if array is not None:
                 theirs = self._head_chunks.table(array) if array.manifests else None
-                _drop_same_chunks(edits, theirs, grown.get(node_id))
+                _drop_same_chunks(edits, theirs, appends.get(node_id))
         self._tidy()
 
-    def _drop_node(self, node_id: NodeId, known: Node, *, is_grown: bool) -> None:
+    def _drop_node(self, node_id: NodeId, known: Node, *, is_appended: bool) -> None:
         ours = self._ours
         document = self._context.files.documents_of(self._head)
         created = ours.new.get(node_id)
@@ -126,17 +129,19 @@ class Meeting:
             and same_document(document(known), created.document)
         ):
             del ours.new[node_id]
-        written = None if is_grown else ours.documents.get(node_id)
+        written = None if is_appended else ours.documents.get(node_id)
         if written is not None and same_document(document(known), written):
             del ours.documents[node_id]
         if ours.places.get(node_id) == known.path:
             del ours.places[node_id]
 
-    def without_moved(self, theirs: TransactionLog, grown: dict[NodeId, Grown]) -> TransactionLog:
-        """What they changed, without chunks whose bytes are what they were, in what is disputed.
+    def without_relocated_chunks(
+        self, theirs: TransactionLog, appends: dict[NodeId, CommonAppend]
+    ) -> TransactionLog:
+        """Their changes without disputed chunks that have the same bytes as in the base.
 
-        Chunks of ours that have the bytes of the base, or of theirs, are forgotten, too. Only
-        chunks of which no checksum is known are read.
+        Also drops edits of ours that have the bytes of the base, or of theirs. Reads only chunks
+        without a known checksum.
         """
         updated = dict(theirs.updated_chunks)
         for node_id, index in theirs.updated_chunks.items():
@@ -146,51 +151,53 @@ class Meeting:
                 continue
             before = None if old is None else self._base_chunks.some(old, disputed)
             after = self._head_chunks.some(new, disputed)
-            left = _without_unchanged(index, disputed, changed_chunks(before, after, self._context))
-            if left is None:
+            changed = changed_chunks(before, after, self._context)
+            remaining = _without_unchanged(index, disputed, changed)
+            if remaining is None:
                 del updated[node_id]
             else:
-                updated[node_id] = left
+                updated[node_id] = remaining
             if node_id in self._ours.chunks:
-                self._forget(node_id, disputed, before, after, grown.get(node_id))
+                self._drop_equal_edits(node_id, disputed, before, after, appends.get(node_id))
         for node_id in theirs.deleted_arrays & self._ours.chunks.keys():
-            self._forget_all_moved(node_id)
+            self._drop_relocated(node_id)
         self._tidy()
         return msgspec.structs.replace(theirs, updated_chunks=updated)
 
     def _disputed(self, node_id: NodeId, index: ChunkIndex) -> ChunkIndex | None:
-        """Chunks of theirs that we changed as well, or deleted with the whole array."""
+        """Chunks of theirs that we changed, too, or deleted with the whole array."""
         if node_id in self._ours.deleted:
             return index
         edits = self._ours.chunks.get(node_id)
         touched = None if edits is None else edits.touched(None)
-        return None if touched is None else chosen(touched.intersection(index))
+        return None if touched is None else index_of(touched.intersection(index))
 
-    def _forget(
+    def _drop_equal_edits(
         self,
         node_id: NodeId,
         index: ChunkIndex,
         before: ArrayChunks | None,
         after: ArrayChunks | None,
-        growth: Grown | None,
+        append: CommonAppend | None,
     ) -> None:
-        """Forget our edits of some chunks if they say what the base or the others say."""
+        """Drop our edits of some chunks if they equal the base or the head."""
         edits = self._ours.chunks[node_id]
         coords = index.coords()
         mine = edits.own()[0]
-        for other, is_kept in ((before, None), (after, growth)):
-            alike = _alike(mine, other, coords, self._context)
-            if is_kept is not None:
-                alike &= ~is_kept.is_new(coords)
-            if gone := chosen(coords[alike]):
-                edits.discard(gone)
+        for other, spared in ((before, None), (after, append)):
+            is_equal = _are_equal(mine, other, coords, self._context)
+            if spared is not None:
+                is_equal &= ~spared.is_new(coords)
+            if equal := index_of(coords[is_equal]):
+                edits.discard(equal)
 
-    def _forget_all_moved(self, node_id: NodeId) -> None:
-        """Forget chunks that only moved in an array that they deleted."""
+    def _drop_relocated(self, node_id: NodeId) -> None:
+        """Drop our edits that only moved chunks, in an array that they deleted."""
         edits, node = self._ours.chunks[node_id], self._base.nodes.array_by_id(node_id)
         touched = edits.touched(None)
         if node is not None and touched is not None:
-            self._forget(node_id, touched, self._base_chunks.some(node, touched), None, None)
+            before = self._base_chunks.some(node, touched)
+            self._drop_equal_edits(node_id, touched, before, None, None)
 
     def _tidy(self) -> None:
         ours = self._ours
@@ -201,21 +208,21 @@ class Meeting:
 def _without_unchanged(
     index: ChunkIndex, disputed: ChunkIndex, changed: ChunkIndex | None
 ) -> ChunkIndex | None:
-    """Chunks without those disputed ones that have not changed; None if none is left."""
+    """Chunks without the disputed ones that did not change; None if none is left."""
     coords = index.coords()
-    is_kept = disputed.find_many(coords) < 0
+    remains = disputed.find_many(coords) < 0
     if changed is not None:
-        is_kept |= changed.find_many(coords) >= 0
-    return chosen(coords[is_kept])
+        remains |= changed.find_many(coords) >= 0
+    return index_of(coords[remains])
 
 
-def _alike(
+def _are_equal(
     mine: ArrayChunks | None,
     other: ArrayChunks | None,
     coords: npt.NDArray[np.uint64],
     context: Context,
 ) -> npt.NDArray[np.bool_]:
-    """At which coordinates two tables have the same bytes, or both nothing."""
+    """At which coordinates two tables have the same bytes, or both have no chunk."""
     rows = [
         np.full(len(coords), -1) if table is None else table.index.find_many(coords)
         for table in (mine, other)
@@ -228,8 +235,10 @@ def _alike(
     return same
 
 
-def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None, growth: Grown | None) -> None:
-    """Forget edits that set a chunk to what it is already, or delete what is not there."""
+def _drop_same_chunks(
+    edits: ChunkEdits, theirs: ArrayChunks | None, append: CommonAppend | None
+) -> None:
+    """Drop edits that set a chunk to what the head has, or delete one that it does not have."""
     mine, gone = edits.own()
     same = []
     if mine is not None and theirs is not None:
@@ -243,7 +252,7 @@ def _drop_same_chunks(edits: ChunkEdits, theirs: ArrayChunks | None, growth: Gro
         same.append(coords if theirs is None else coords[theirs.index.find_many(coords) < 0])
     if not same:
         return
-    found = np.concatenate(same)
-    index = chosen(found if growth is None else found[~growth.is_new(found)])
+    coords = np.concatenate(same)
+    index = index_of(coords if append is None else coords[~append.is_new(coords)])
     if index is not None:
         edits.discard(index)

@@ -1,8 +1,8 @@
-"""The log of operations: what was done to a repository, when and by whom, as small objects.
+"""The log of operations: what was done to a repository, when and by whom.
 
-Commits are not written here a second time: every state of a branch is kept for ever, and the log
-shows them from there. What else happened is one object each, written after the fact; that it could
-not be written is no reason to fail.
+Commits are not written here again: every state of a branch is retained, and the log reads them from
+there. Every other operation is one small object, written afterwards. If it cannot be written, the
+operation succeeds all the same.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LAST_MILLISECOND = 10**14
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """Something that was done to a repository."""
+    """Something that was done to a repository: an entry of `Repository.operations`."""
 
     kind: str
     """Such as `commit`, `create_branch`, `expire_snapshots`, `garbage_collect`, `compact`."""
     at: datetime
-    """When it was finished."""
+    """When it finished."""
     job: str
-    """Who did it: the host and process, or the name that was given; empty if unknown."""
+    """Who did it: the host and process, or the `job` argument; empty if unknown."""
     details: dict[str, Any]
 
 
 def commits_newest_first(history: History) -> Iterator[Operation]:
-    """The commits of all branches that exist, each once, by the time that they tell."""
+    """The commits of all branches, each once, by the time that they record."""
     tips = [(name, history.refs.tip(name)) for name in sorted(history.refs.branches())]
     seen: set[SnapshotId] = set()
     return heapq.merge(
@@ -68,10 +68,10 @@ def _commits_of(
         seen.add(snapshot.id)
         metadata = snapshot.public_metadata()
         yield Operation(
-            "commit" if snapshot.parent_id is not None else "create",
-            snapshot.written_at,
-            str(metadata.get("job", "")),
-            {
+            kind="commit" if snapshot.parent_id is not None else "create",
+            at=snapshot.written_at,
+            job=str(metadata.get("job", "")),
+            details={
                 "branch": branch,
                 "snapshot_id": str(snapshot.id),
                 "message": snapshot.message,
@@ -80,9 +80,10 @@ def _commits_of(
         )
 
 
-def merged(*parts: Iterator[Operation]) -> Iterator[Operation]:
-    """Operations of several sources, each newest first, as one."""
-    return heapq.merge(*parts, key=_time, reverse=True)
+def operations(storage: Storage, history: History) -> Iterator[Operation]:
+    """All operations, commits among them, newest first."""
+    logged = OperationLog(storage).newest_first()
+    return heapq.merge(logged, commits_newest_first(history), key=_time, reverse=True)
 
 
 def _time(operation: Operation) -> datetime:
@@ -99,15 +100,15 @@ _decoder = msgspec.json.Decoder(_OperationFile)
 
 
 class OperationLog:
-    """The operations that were written down in a storage."""
+    """The operations that are logged in a storage."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take where the repository is."""
+        """Read nothing yet."""
         self._storage = storage
 
     def add(self, kind: str, details: dict[str, Any], job: str | None = None) -> None:
-        """Write down that something was done; only says so in the log if that fails."""
-        # Newer ones sort first; that our clock may be wrong only changes the order of the listing.
+        """Log an operation; a failure to do so is only a warning."""
+        # Newer ones sort first; a wrong local clock only changes the order of the listing.
         moment = _LAST_MILLISECOND - int(datetime.now(UTC).timestamp() * 1000)
         key = f"{OPERATIONS_FOLDER}/{moment:014d}-{secrets.token_hex(6)}.json"
         body = msgspec.json.encode(_OperationFile(kind, job or default_holder(), details))
@@ -115,10 +116,10 @@ class OperationLog:
             self._storage.put(key, body)
             self._storage.sync()
         except IcefloeError as error:
-            logger.warning("operation %s was done but not written down: %s", kind, error)
+            logger.warning("operation %s was done but could not be logged: %s", kind, error)
 
     def newest_first(self) -> Iterator[Operation]:
-        """All operations; times are those of the storage's clock."""
+        """All logged operations, with times by the storage's clock."""
         for info in self._storage.list(f"{OPERATIONS_FOLDER}/"):
             try:
                 body = _decoder.decode(self._storage.get(info.key))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.jobs.reductions import HOWS, SKETCH_POINTS, Reduction, finish, merge, partial
+from icefloe.spark.jobs.aggregation import HOWS, SKETCH_POINTS, Aggregation, finish, merge, partial
 
 floats = npst.arrays(
     st.sampled_from(["f4", "f8"]),
@@ -27,26 +27,26 @@ integers = npst.arrays(
 )
 
 
-def in_parts(reduction, values, labels, num_groups, cuts):
+def in_parts(aggregation, values, labels, num_groups, cuts):
     state = None
     bounds = sorted({0, len(values), *(cut % len(values) for cut in cuts)})
     for low, high in itertools.pairwise(bounds):
         part = None if labels is None else labels[low:high]
-        fresh = partial(reduction, values[low:high], (0,), part, num_groups, low)
-        state = fresh if state is None else merge(reduction, state, fresh)
-    return finish(reduction, state, values.dtype)
+        fresh = partial(aggregation, values[low:high], (0,), part, num_groups, low)
+        state = fresh if state is None else merge(aggregation, state, fresh)
+    return finish(aggregation, state, values.dtype)
 
 
-def with_xarray(reduction, values, labels):
+def with_xarray(aggregation, values, labels):
     array = xr.DataArray(values, dims=("t", "x"), coords={"t": np.arange(len(values))})
-    how = reduction.how
-    given = {} if how == "count" else {"skipna": reduction.skipna}
+    how = aggregation.how
+    given = {} if how == "count" else {"skipna": aggregation.skipna}
     if how in ("std", "var"):
-        given["ddof"] = reduction.ddof
+        given["ddof"] = aggregation.ddof
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if how == "quantile":
-            given["q"] = list(reduction.quantiles)
+            given["q"] = list(aggregation.quantiles)
         grouped = array.groupby(xr.DataArray(labels, dims="t", name="g"))
         return getattr(grouped, how)(**given)
 
@@ -62,27 +62,27 @@ def with_xarray(reduction, values, labels):
 def test_parts_give_what_xarray_gives(how, values, cuts, labels, skipna):
     if how in ("first", "last") and skipna is False:
         skipna = None  # xarray means the same, and says so only in newer versions
-    reduction = Reduction(how, skipna, (0.0, 0.3, 1.0) if how == "quantile" else ())
+    aggregation = Aggregation(how, skipna, (0.0, 0.3, 1.0) if how == "quantile" else ())
     labels = np.array(labels[: len(values)])
     present, codes = np.unique(labels, return_inverse=True)
-    found = in_parts(reduction, values, codes, len(present), cuts)
-    expected = with_xarray(reduction, values, labels)
+    found = in_parts(aggregation, values, codes, len(present), cuts)
+    expected = with_xarray(aggregation, values, labels)
     if how == "quantile":
         expected = expected.transpose("quantile", "g", "x")
     elif "g" in expected.dims:
         expected = expected.transpose("g", "x")
     np.testing.assert_allclose(found, expected.values, rtol=1e-5, atol=1e-6)
-    assert found.dtype == reduction.result_dtype(values.dtype)
+    assert found.dtype == aggregation.result_dtype(values.dtype)
     if how not in ("quantile",):
         assert found.dtype == expected.dtype
 
 
 def test_a_sketch_of_many_values_is_close():
     values = np.random.default_rng(4).normal(size=(20_000, 3))
-    reduction = Reduction("quantile", None, (0.0, 0.05, 0.5, 0.9, 1.0))
-    found = in_parts(reduction, values, None, 1, range(0, 20_000, 1000))[:, 0]
+    aggregation = Aggregation("quantile", None, (0.0, 0.05, 0.5, 0.9, 1.0))
+    found = in_parts(aggregation, values, None, 1, range(0, 20_000, 1000))[:, 0]
     ranks = [(values <= row).mean(axis=0) for row in found]
-    for quantile, rank in zip(reduction.quantiles, ranks, strict=True):
+    for quantile, rank in zip(aggregation.quantiles, ranks, strict=True):
         np.testing.assert_allclose(rank, quantile, atol=3 / SKETCH_POINTS)
     np.testing.assert_array_equal(found[0], values.min(axis=0))
     np.testing.assert_array_equal(found[-1], values.max(axis=0))
@@ -91,7 +91,7 @@ def test_a_sketch_of_many_values_is_close():
 def test_several_dimensions_vanish_together():
     values = np.random.default_rng(5).normal(size=(4, 5, 6))
     labels = np.arange(20).reshape(4, 5) % 3
-    mean = Reduction("mean")
+    mean = Aggregation("mean")
     found = finish(mean, partial(mean, values.transpose(0, 2, 1), (0, 2), labels, 3), values.dtype)
     for number in range(3):
         np.testing.assert_allclose(found[number], values[labels == number].mean(axis=0))
@@ -99,7 +99,11 @@ def test_several_dimensions_vanish_together():
 
 @pytest.mark.parametrize(
     "wrong",
-    [Reduction("median"), Reduction("mean", None, (0.5,)), Reduction("quantile", None, (2.0,))],
+    [
+        Aggregation("median"),
+        Aggregation("mean", None, (0.5,)),
+        Aggregation("quantile", None, (2.0,)),
+    ],
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(InvalidInputError):
