@@ -37,6 +37,7 @@ from icefloe.errors import (
     InvalidInputError,
     RepositoryNotFoundError,
 )
+from icefloe.formats.port import MAIN
 from icefloe.formats.registry import (
     DEFAULT_GENERATION,
     detect,
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
     from icefloe.zarr_store.store import IcefloeStore
 
     AnyStorage = Storage | str | PathLike[str]
-
-MAIN = "main"
 
 
 def _place(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
@@ -207,7 +206,7 @@ class Repository(BranchedRepository):
 
     def save_config(self) -> None:
         """Keep the present configuration with the repository."""
-        files = self._context.format.make_config_files(self._context.storage)
+        files = self._context.format.make_config(self._context.storage)
         kept, document = files.read(), to_json(self._context.config)
         if kept is None or kept[1] != document:
             files.write(None if kept is None else kept[0], document)

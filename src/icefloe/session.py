@@ -213,7 +213,7 @@ class Session(CommittedTree):
         """
         with self._lock:
             node = self._view.array(path)
-            numbered_later = self._context.format.generation.node_numbering is not None
+            numbered_later = self._context.format.node_numbering is not None
             return not (numbered_later and node.id in self._changes.new)
 
     def link_tiles(self, path: str, tiles: Sequence[LinkedTile]) -> None:

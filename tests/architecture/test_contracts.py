@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "icefloe"
 NAMES_THAT_HIDE_A_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-@pytest.mark.parametrize("contract", ["layers", "light-core", "acyclic"])
+@pytest.mark.parametrize("contract", ["layers", "light-core", "acyclic", "generations"])
 def test_import_contract_is_kept(contract: str) -> None:
     done = subprocess.run(
         [

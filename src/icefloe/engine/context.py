@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icefloe.config.repository import RepositoryConfig
-    from icefloe.formats.registry import Discovery, Format
+    from icefloe.formats.port import Generation
+    from icefloe.formats.registry import Discovery
     from icefloe.storage.port import Storage
 
 _BYTES_PER_NODE = 600
@@ -51,7 +52,7 @@ class Context:
     def __init__(
         self,
         storage: Storage,
-        fmt: Format,
+        fmt: Generation,
         config: RepositoryConfig,
         access: VirtualAccess,
         found: Discovery | None = None,
@@ -59,7 +60,7 @@ class Context:
         """Put the layers together; `found` is what was read of the repository already."""
         self.config = config.copy()  # what callers do to theirs later is not ours
         self.settings = Settings.from_config(config)
-        self.format = fmt = fmt.at_level(self.settings.compression_level)
+        self.format = fmt = fmt.at(level=self.settings.compression_level)
         wanted = self.settings.storage
         self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
         self.access = access

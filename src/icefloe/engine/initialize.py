@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icefloe.engine.context import Context
-    from icefloe.formats.port import Layout
-    from icefloe.formats.registry import Format
+    from icefloe.formats.port import Generation, Layout
     from icefloe.storage.port import Storage
 
 ABANDONED_AFTER = timedelta(seconds=30)
@@ -77,7 +76,7 @@ def write_first_snapshot(context: Context) -> SnapshotId:
     return FIRST_SNAPSHOT_ID
 
 
-def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
+def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -> None:
     """Raise AlreadyExistsError if there is a repository, or anything that is not its beginning."""
     if detect(storage) is not None:
         raise AlreadyExistsError(
@@ -87,7 +86,7 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
     if not check_clean_root:
         return
     started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
-    configs = fmt.make_config_files(storage)
+    configs = fmt.make_config(storage)
     for info in storage.list():
         # What a client leaves that died while it created a repository is no obstacle.
         left = info.key == started or configs.owns(info.key)
@@ -98,9 +97,9 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
             )
 
 
-def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
+def write_first_config(fmt: Generation, storage: Storage, config: RepositoryConfig | None) -> None:
     """Keep the configuration, if any, also in place of one that a client left which died."""
-    files = fmt.make_config_files(storage)
+    files = fmt.make_config(storage)
     left = files.read()
     if config is None and left is None:
         return
@@ -109,9 +108,9 @@ def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig |
         files.write(None if left is None else left[0], data)
 
 
-def read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
+def read_config(fmt: Generation, storage: Storage) -> RepositoryConfig | None:
     """The configuration that is kept with a repository."""
-    files = fmt.make_config_files(storage)
+    files = fmt.make_config(storage)
     kept = files.read()
     if kept is not None:
         return from_json(kept[1], key=files.key(kept[0]))

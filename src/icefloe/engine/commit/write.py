@@ -73,9 +73,7 @@ def write_commit(
     `are_known` says that new nodes come from another branch, where they have ids already.
     """
     parent = parent or base
-    numbered = number_nodes(
-        changes, base, files.format.generation.node_numbering, are_known=are_known
-    )
+    numbered = number_nodes(changes, base, files.format.node_numbering, are_known=are_known)
     changes = numbered.changes
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
@@ -132,7 +130,7 @@ def _in_place_of(
     if base.metadata.get(MOVED_CHUNKS):
         if not log.updated_chunks:
             marks[MOVED_CHUNKS] = True
-        elif files.format.generation.keeps_logs:
+        elif files.format.keeps_logs:
             # The mark is about all chunks of a commit. Without it, those that moved have changed.
             chunks = compared_step(files, parent, snapshot).updated_chunks
             log = combine([log, TransactionLog(updated_chunks=chunks)])

@@ -24,7 +24,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.formats.port import LiveTip
+from icefloe.formats.port import MAIN, LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAIN = "main"
 _PATTERN_CHARACTERS = set("*?[")
 
 
