@@ -4,8 +4,7 @@ Names are imported when they are first used, so that `import icefloe` is quick.
 """
 
 from icefloe.lazy_names import lazy_names
-
-__version__ = "0.1.0"
+from icefloe.version import __version__
 
 PUBLIC_NAMES = {
     "icefloe.changes.conflicts": """
@@ -24,11 +23,11 @@ PUBLIC_NAMES = {
         initialize_logs print_debug_info set_logs_filter spec_version
         supported_spec_versions
     """,
-    "icefloe.engine.chunk_batches": "ChunkBatch ChunkBytes",
+    "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
-    "icefloe.engine.history.graph": "AncestryGraph",
+    "icefloe.display": "AncestryGraph",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
-    "icefloe.engine.operations": "Operation",
+    "icefloe.engine.operation_log": "Operation",
     "icefloe.engine.retention.collection": "GCSummary",
     "icefloe.engine.retention.expiry": "ExpirationPolicy",
     "icefloe.engine.retention.leases": "Lease",
@@ -58,7 +57,7 @@ PUBLIC_NAMES = {
         s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
     """,
     "icefloe.storage.access.factories": """
-        Storage azure_storage gcs_storage http_storage in_memory_storage
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """

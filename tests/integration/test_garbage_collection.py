@@ -214,7 +214,7 @@ def test_a_stale_listing_hides_no_commit(repo: Repository) -> None:
     slow = Repository.open(lagging)
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[:] = 2
-    session._packs.write_all()
+    session.tree.settle_pending()
     wait(repo, DAY)
     lagging.freeze_listings()
     session.commit("not listed yet")
@@ -242,7 +242,7 @@ def test_references_are_read_after_the_listing_and_again_before_deletion(repo: R
                 repo._context.refs.create_branch(
                     "saved",
                     repo._context.history.resolve(
-                        icefloe.engine.history.walk.Version(snapshot_id=doomed)
+                        icefloe.engine.history.walk.Revision(snapshot_id=doomed)
                     ),
                 )
             names = (name for name in ("refs", "chunks") if key.startswith(folder(name)))

@@ -10,8 +10,7 @@ import pytest
 import zarr
 
 from icefloe import ConflictDetector, Repository
-from icefloe.engine.retention import background as keeper
-from icefloe.engine.retention import leases
+from icefloe.engine.retention import background, leases
 from icefloe.engine.retention.leases import LeaseFiles
 from icefloe.errors import InvalidInputError, SessionStateError
 from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
@@ -44,7 +43,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, repo: Repository) -> Callable[[ti
 
 def write(session: Session, value: int, chunks: slice = slice(None)) -> None:
     zarr.open_array(session.store, path="a")[chunks] = value
-    session._packs.write_all()
+    session.tree.settle_pending()
 
 
 def test_a_session_that_takes_longer_than_the_cutoff_loses_nothing(
@@ -53,10 +52,10 @@ def test_a_session_that_takes_longer_than_the_cutoff_loses_nothing(
     session = repo.writable_session("main")
     write(session, 1, slice(0, 2))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()  # what the thread does after five minutes
+    session.publication.lease._keep()  # what the thread does after five minutes
     for _ in range(40):
         pass_time(HOUR / 2)
-        session._lease._keep()
+        session.publication.lease._keep()
         repo.garbage_collect(HOUR)
     write(session, 2, slice(2, 4))
     session.commit("after twenty hours")
@@ -74,7 +73,7 @@ def test_forks_are_under_the_lease_of_their_session(
     for number, fork in enumerate(forks):
         write(fork, number + 1, slice(2 * number, 2 * number + 2))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(HOUR * 3 / 4)
     repo.garbage_collect(HOUR / 10)
     session.merge(*forks)
@@ -88,7 +87,7 @@ def test_a_session_whose_lease_lapsed_says_so_instead_of_committing_holes(
     session = repo.writable_session("main")
     write(session, 1)
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(DAY)  # the machine sleeps
     assert repo.garbage_collect(HOUR).chunks_deleted == 4
     tip = repo.lookup_branch("main")
@@ -106,7 +105,7 @@ def test_a_lapsed_lease_that_nobody_broke_does_no_harm(
     session = repo.writable_session("main")
     write(session, 1)
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(DAY)
     session.commit("late")
     assert values(repo, branch="main") == [1] * 4
@@ -133,11 +132,11 @@ def test_a_leased_session_can_rebase_over_what_has_expired(
     session = repo.writable_session("main")
     write(session, 9, slice(3, 4))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     for value in range(1, 5):
         fill(repo, value, chunks=slice(0, 3))
         pass_time(HOUR / 6)
-        session._lease._keep()
+        session.publication.lease._keep()
     repo.expire_snapshots(keep_last=1)
     repo.garbage_collect(HOUR / 60)
     session.commit("on top", rebase_with=ConflictDetector())
@@ -244,15 +243,15 @@ def test_the_thread_renews_as_long_as_the_lease_lives(monkeypatch: pytest.Monkey
             called.set()
             return self.calls < 3
 
-    monkeypatch.setattr(keeper, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(background, "_RETRY_SECONDS", 0.001)
     kept = Kept()
-    keeper.keep_calling(kept.keep, 0.001)
+    background.keep_calling(kept.keep, 0.001)
     assert called.wait(20)
     gone = Kept()
-    keeper.keep_calling(gone.keep, 3600)
-    waiting = len(keeper._keeper._due)
+    background.keep_calling(gone.keep, 3600)
+    waiting = len(background._timer._due)
     del gone
     gc.collect()
-    assert any(method() is None for *_, method in keeper._keeper._due[:waiting])
-    keeper._keeper._purge()
-    assert all(method() is not None for *_, method in keeper._keeper._due)
+    assert any(method() is None for *_, method in background._timer._due[:waiting])
+    background._timer._purge()
+    assert all(method() is not None for *_, method in background._timer._due)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
     from icefloe.tables.write_plan import Target, WritePlan
 
     Numbers = npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ class Rows(Record, frozen=True, eq=False):
 class Assembler:
     """Writes the blocks of a plan through a session, and counts what it refuses."""
 
-    def __init__(self, session: Session, plan: WritePlan) -> None:
+    def __init__(self, session: TreeSession, plan: WritePlan) -> None:
         """Take a writable session, or a part of one."""
         self._session = session
         self._plan = plan

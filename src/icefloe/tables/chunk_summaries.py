@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
     Coords = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ _EXACT_CODECS = frozenset(
 class Summaries:
     """What was found about chunks of some arrays, until their references are known."""
 
-    def __init__(self, session: Session, paths: Iterable[str] = ()) -> None:
+    def __init__(self, session: TreeSession, paths: Iterable[str] = ()) -> None:
         """Take the session that writes, or a part of one, and the arrays that are wanted."""
         self._session = session
         self._arrays = {path: _Array(session, path) for path in paths}
@@ -118,7 +118,7 @@ class Summaries:
 class _Array:
     """An array that is looked at."""
 
-    def __init__(self, session: Session, path: str) -> None:
+    def __init__(self, session: TreeSession, path: str) -> None:
         self.variable = variable_of(session, path)
         one = self.variable
         none = (None,) * len(one.shape)
@@ -126,9 +126,9 @@ class _Array:
         self.is_exact = is_exact(session, path)
 
 
-def is_exact(session: Session, path: str) -> bool:
+def is_exact(session: TreeSession, path: str) -> bool:
     """Whether values are read from an array as they were written, to the last bit."""
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     names = set(_codec_names(document.get("codecs")))
     return bool(names) and names <= _EXACT_CODECS
 

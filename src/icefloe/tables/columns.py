@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import zarr
 
-from icefloe.arrays.layout import plan_of
+from icefloe.arrays.layout import layout_of
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
 _SHOWN = 8
 # What these attributes name belongs to another variable and is no data of its own.
@@ -102,7 +102,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def read_variables(
-    session: Session, group: str = "/", reading: Reading = AS_CF
+    session: TreeSession, group: str = "/", reading: Reading = AS_CF
 ) -> dict[str, Variable]:
     """The arrays directly in a group, by name."""
     folder = paths.canonical(group)
@@ -111,7 +111,7 @@ def read_variables(
         raise NodeNotFoundError(_no_group(session, folder, node), folder)
     prefix = paths.child_prefix(folder)
     found: dict[str, Variable] = {}
-    for path in session.node_paths(folder):
+    for path in session.tree.node_paths(folder):
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
@@ -119,19 +119,19 @@ def read_variables(
     return found
 
 
-def _no_group(session: Session, folder: str, node: Node | None) -> str:
+def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
-    there = ["/", *(path for path in session.node_paths("/") if not path.startswith("/."))]
+    there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
     groups = [p for p in there if (one := session.get_node(p)) is not None and not one.is_array]
     known = ", ".join(groups[:_SHOWN]) + (", …" if len(groups) > _SHOWN else "")
     has = f"this version has the groups {known}" if groups else "this version is empty"
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
     """An array as a column."""
-    plan = plan_of(session, path)[1]
+    plan = layout_of(session.tree, path)
     metadata = plan.metadata
     named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(given or f"dim_{axis}" for axis, given in enumerate(named))
@@ -148,20 +148,20 @@ def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variab
     )
 
 
-def open_array(session: Session, path: str) -> zarr.Array[Any]:
+def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
     """An array of a session, through zarr."""
     mode: Any = "r" if session.read_only else "r+"
     return zarr.open_array(session.store, path=path.lstrip("/"), mode=mode)
 
 
-def attributes_of(session: Session, path: str) -> dict[str, Any]:
+def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
 
 
 def layout_table(
-    session: Session,
+    session: TreeSession,
     group: str = "/",
     *,
     variables: Sequence[str] | None = None,

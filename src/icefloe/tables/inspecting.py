@@ -175,14 +175,14 @@ def _transactions(repository: Repository, version: Version) -> Iterator[Any]:
 
 def _nodes(repository: Repository, version: Version) -> Iterator[Any]:
     session = version.session(repository)
-    yield [_node_row(session, path) for path in ("/", *session.node_paths("/"))]
+    yield [_node_row(session, path) for path in ("/", *session.tree.node_paths("/"))]
 
 
 def _node_row(session: Session, path: str) -> dict[str, Any]:
     node = session.get_node(path)
     if node is None:
         return {"path": path}
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     row: dict[str, Any] = {
         "path": path,
         "node_id": str(node.id),
@@ -205,7 +205,7 @@ def _node_row(session: Session, path: str) -> dict[str, Any]:
 def _manifests(repository: Repository, version: Version) -> Iterator[Any]:
     session = version.session(repository)
     used: dict[str, list[str]] = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         for ref in () if node is None else node.manifests:
             used.setdefault(str(ref.manifest_id), []).append(path)
@@ -221,7 +221,7 @@ def _manifests(repository: Repository, version: Version) -> Iterator[Any]:
 
 
 def _array_paths(session: Session) -> Iterator[str]:
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         if node is not None and node.is_array:
             yield path
@@ -340,7 +340,7 @@ def _number(value: float) -> float | None:
 
 def _ingested_files(repository: Repository, version: Version) -> Iterator[Any]:
     """What was ingested from where, one row for each time."""
-    from icefloe.ingest.ingested import ingested_files
+    from icefloe.ingest.log import ingested_files
 
     columns = ingested_files(version.session(repository))
     columns["region"] = [json.dumps(region) for region in columns["region"]]

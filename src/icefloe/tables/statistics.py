@@ -171,7 +171,8 @@ def _place(session: Session, node: ArrayNode) -> str | None:
     named = [path for path, array in _groups(session) if array == node.path]
     if not named:
         return None
-    others = {str(each.id) for path in session.node_paths("/") if (each := session.get_node(path))}
+    nodes = map(session.get_node, session.tree.node_paths("/"))
+    others = {str(each.id) for each in nodes if each is not None}
     return next((path for path in named if path.rpartition("/")[2] not in others), None)
 
 
@@ -179,9 +180,9 @@ def _groups(session: Session) -> Iterator[tuple[str, Any]]:
     """All groups of statistics, and which array they say that they are of."""
     if session.get_node(GROUP) is None:
         return
-    for path in session.node_paths(GROUP):
+    for path in session.tree.node_paths(GROUP):
         if path.count("/") == GROUP.count("/") + 1:
-            attributes = json.loads(session.document(path) or b"{}").get("attributes") or {}
+            attributes = json.loads(session.tree.document(path) or b"{}").get("attributes") or {}
             yield path, attributes.get("array")
 
 
@@ -192,7 +193,7 @@ def _open(session: Session, node: ArrayNode, variable: Variable) -> zarr.Array[A
     root = zarr.open_group(session.store, mode="r+")
     group = root.require_group(path.lstrip("/"))
     if any(group.attrs.get(key) != value for key, value in meaning.items()):
-        session.delete_node(path)
+        session.tree.delete_node(path)
         group = root.require_group(path.lstrip("/"))
     group.attrs.update({**meaning, "array": variable.path})
     grid = _grid(variable.shape, variable.units)
@@ -230,7 +231,7 @@ def read_entries(
     grid = _grid(variable.shape, variable.units)
     entries = _fitted(session.read_region(f"{path}/{_ARRAY}"), grid)
     numbers = np.ascontiguousarray(entries[..., :NUMBERS]).view(np.float64)
-    table = session.chunk_table(variable.path)
+    table = session.tree.chunk_table(variable.path)
     if table is None:
         return numbers, np.zeros(grid, dtype=bool)
     coords = np.argwhere(np.ones(grid, dtype=bool)).astype(np.int64)

@@ -24,7 +24,7 @@ from icefloe.tables.statistics import read_entries
 def keep_statistics(session: icefloe.Session, name: str = "v") -> None:
     path = f"/{name}"
     summaries = Summaries(session, [path])
-    summaries.add_chunks(path, session.chunk_coords(path))
+    summaries.add_chunks(path, session.tree.chunk_coords(path))
     statistics = WrittenStatistics(session)
     statistics.take_own(summaries)
     statistics.write()

@@ -7,7 +7,7 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.ingested import IngestedFile, record_ingested
+from icefloe.ingest.log import IngestedFile, record_ingested
 from icefloe.tables.inspecting import INSPECTIONS, inspect, inspection
 from icefloe.tables.places import Version
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.linked import corners
-from icefloe.engine.chunk_batches import ArrayReader
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable

@@ -54,7 +54,7 @@ class WrittenStatistics:
             variable = variable_of(self._session, path)
             entries = _joined(parts)
             if not entries.words.shape[1]:
-                chunks = self._session.chunk_table(path)
+                chunks = self._session.tree.chunk_table(path)
                 entries = bound(entries.coords, entries.numbers, chunks, variable)
             self.add(variable, entries)
         return results.without(_PREFIX)
@@ -73,9 +73,9 @@ class WrittenStatistics:
     def take_own(self, summaries: Summaries) -> None:
         """Take what was found about chunks that the session itself has written."""
         if summaries.paths:
-            self._session.settle_pending()  # before, small chunks have no reference
+            self._session.tree.settle_pending()  # before, small chunks have no reference
         for path in summaries.paths:
-            entries = summaries.entries(path, self._session.chunk_table(path))
+            entries = summaries.entries(path, self._session.tree.chunk_table(path))
             self.add(variable_of(self._session, path), entries)
 
     def write(self) -> None:

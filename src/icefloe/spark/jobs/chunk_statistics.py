@@ -94,7 +94,7 @@ def _chosen(found: Mapping[str, Variable], names: Sequence[str] | None) -> list[
 
 def _stale(session: Session, variable: Variable) -> Any:
     """Chunks of an array without statistics that are true of them."""
-    coords = session.chunk_coords(variable.path).astype(np.int64)
+    coords = session.tree.chunk_coords(variable.path).astype(np.int64)
     entries = read_entries(session, variable)
     return coords if entries is None else coords[~entries[1][tuple(coords.T)]]
 

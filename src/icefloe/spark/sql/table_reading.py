@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
-from icefloe.repository import Repository
-from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.engine.job import open_repository
+from icefloe.spark.engine.worker import SessionSpec, ignore_codec_warnings
 from icefloe.spark.sql.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.tables.decoding import Reading
 from icefloe.tables.places import Version
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.tables.planning import Boxes
     from icefloe.tables.request import Layout
@@ -105,7 +106,7 @@ def table(
         raise InvalidInputError(
             f"layout is 'cells' or 'chunks', found {layout!r}; lines are read by the data source"
         )
-    repository = open_source(source)
+    repository = open_repository(source)
     moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
     version = Version(branch, tag, snapshot_id, moment)
     session = version.session(repository)
@@ -167,11 +168,6 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
     frame = table(spark, source, **arguments)
     frame.createOrReplaceTempView(name)
     return frame
-
-
-def open_source(source: Source) -> Repository:
-    """The repository that is meant."""
-    return source if isinstance(source, Repository) else Repository.open(source)
 
 
 def _tuple(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
@@ -240,6 +236,7 @@ def _task_body(
     ends = np.cumsum([len(task) for task in tasks])
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ignore_codec_warnings()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 first = int(ends[number - 1]) if number else 0

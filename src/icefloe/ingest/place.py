@@ -1,0 +1,123 @@
+"""From the references of a file to those of the planned arrays: columns in, columns out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icefloe.ingest.parsed import ParsedArray, ParsedFile
+    from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.model.virtual_columns import VirtualColumns
+
+Check = str
+"""`auto`, `etag`, `last_modified` or `none`: how a change of a file is noticed when it is read."""
+
+
+class PlacedChunks(NamedTuple):
+    """Chunks of one variable of a file, at their places in the planned array."""
+
+    references: VirtualColumns
+    inline: dict[tuple[int, ...], bytes]
+    """Chunks whose bytes the file of references itself has."""
+
+
+def references(
+    parsed: ParsedFile, plan: IngestPlan, *, check: Check = "auto"
+) -> dict[str, PlacedChunks]:
+    """The references of a file for each virtual variable that is taken from it.
+
+    Args:
+        parsed: The file.
+        plan: A plan in which it has its place.
+        check: What is recorded to notice that a file has changed: its etag, the time of its last
+            change, or what fits its store best (`auto`).
+    """
+    found = {}
+    for name, variable in plan.variables.items():
+        if variable.is_virtual and parsed.url in variable.files:
+            start = plan.start(parsed.url, variable.dims)
+            found[name] = place_references(parsed, name, variable, start, check=check)
+    return found
+
+
+def place_references(
+    parsed: ParsedFile,
+    name: str,
+    variable: VariablePlan,
+    start: Sequence[int],
+    *,
+    check: Check = "auto",
+) -> PlacedChunks:
+    """The references of one variable of a file whose part begins at `start`."""
+    array = parsed.arrays[name]
+    refs = _cut(array, variable.chunk_shape[:1], name, parsed.url)
+    shift = np.array(start, dtype=np.int64) // np.array(variable.chunk_shape or (1,), np.int64)
+    shift = shift[: refs.coords.shape[1]]
+    etags, modified = _checks(refs, parsed, check)
+    placed = msgspec.structs.replace(
+        refs, positions=refs.coords + shift, etags=etags, modified=modified
+    )
+    inline = {
+        tuple((np.array(place, dtype=np.int64) + shift).tolist()): data
+        for place, data in array.inline.items()
+    }
+    return PlacedChunks(placed, inline)
+
+
+def _cut(array: ParsedArray, wanted: Sequence[int], name: str, url: str) -> VirtualColumns:
+    """The references, with chunks cut along the first dimension if the plan has shorter ones."""
+    refs = array.references
+    if not wanted or not array.chunk_shape or array.chunk_shape[0] == wanted[0]:
+        return refs
+    chunk_bytes = array.raw_chunk_bytes
+    if array.inline or chunk_bytes is None:
+        raise InvalidInputError(f"{url}: {name} has chunks that cannot be cut; copy it instead")
+    own, size = array.chunk_shape[0], array.shape[0]
+    # Chunks are stored whole, at the edge of an array too, and so are the pieces of the last one:
+    # the plan has seen to it that they end where the chunk ends, or before.
+    piece_bytes = np.uint64(chunk_bytes // own * wanted[0])
+    pieces = -(-np.minimum(own, size - refs.coords[:, 0] * own) // wanted[0])
+    number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    coords = np.repeat(refs.coords, pieces, axis=0)
+    coords[:, 0] = coords[:, 0] * (own // wanted[0]) + number
+    return msgspec.structs.replace(
+        refs,
+        positions=coords,
+        codes=np.repeat(refs.codes, pieces),
+        offsets=np.repeat(refs.offsets, pieces) + number.astype(np.uint64) * piece_bytes,
+        lengths=np.full(len(number), piece_bytes),
+    )
+
+
+def _checks(
+    refs: VirtualColumns, parsed: ParsedFile, check: Check
+) -> tuple[list[str | None] | None, npt.NDArray[np.int64] | None]:
+    """The etags or times that are recorded of objects, to notice later that one has changed."""
+    if check not in ("auto", "etag", "last_modified", "none"):
+        raise InvalidInputError(
+            f"check is 'auto', 'etag', 'last_modified' or 'none', found {check!r}"
+        )
+    etags, modified = list(refs.all_etags()), refs.all_modified().copy()
+    if parsed.status is not None:
+        for row, url in enumerate(refs.locations):
+            if url == parsed.url:
+                etags[row] = parsed.status.etag
+                modified[row] = parsed.status.last_modified or 0
+    if check == "none":
+        return None, None
+    if check == "etag" or (check == "auto" and _has_strong_etags(parsed.url)):
+        return etags, None
+    return None, modified
+
+
+def _has_strong_etags(url: str) -> bool:
+    """Whether the etag of an object stays the same as long as its bytes do."""
+    return url.partition(":")[0] in ("s3", "gs", "gcs", "az", "azure", "abfs", "tigris")
