@@ -90,7 +90,7 @@ def files_of(repo: Repository, kind: ObjectKind) -> list[str]:
 def kinds_of(repo: Repository) -> Iterator[tuple[ObjectKind, list[str]]]:
     for kind in PROBLEMS:
         keys = files_of(repo, kind)
-        if kind is ObjectKind.TRANSACTION_LOG and not repo._context.format.generation.keeps_logs:
+        if kind is ObjectKind.TRANSACTION_LOG and not repo._context.format.keeps_logs:
             assert keys == []
             continue
         assert len(keys) >= 2, kind

@@ -236,7 +236,7 @@ def test_transaction_logs() -> None:
 
 def test_legacy_configuration_is_found() -> None:
     repository = Opened("header39")
-    config = repository.format.make_config_files(repository.storage)
+    config = repository.format.make_config(repository.storage)
     assert config.read() is None
     yaml = config.read_legacy()
     assert yaml is not None

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.formats.port import NeedsMore
-from icefloe.formats.registry import format_for
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     pack_integers,
     pack_strings,
     unpack_integers,
     unpack_strings,
 )
+from icefloe.formats.port import NeedsMore
+from icefloe.formats.registry import format_for
 from icefloe.model import manifest as manifest_module
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import (

@@ -155,7 +155,7 @@ class _Verifier:
     # --- references
 
     def _check_configuration(self) -> None:
-        files = self._context.format.make_config_files(self._context.storage)
+        files = self._context.format.make_config(self._context.storage)
         try:
             newest = files.read()
             if newest is not None:

@@ -23,8 +23,8 @@ from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.errors import AlreadyExistsError, ConflictError, FormatError, InvalidInputError
 from icefloe.formats.dataset import coordinates, fill_values
 from icefloe.formats.dataset.arrow_schemas import manifest_schema, structure_schema
-from icefloe.formats.dataset.file_ids import id_of_file
 from icefloe.formats.dataset.file_names import decode_ids, encode_ids
+from icefloe.formats.dataset.layout import id_of_file
 from icefloe.formats.dataset.state import State, state_schema
 from icefloe.formats.dataset.structure_table import document_of
 from icefloe.formats.port import ObjectKind

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats import nodes as node_rules
 from icefloe.formats.container import HEADER_SIZE, compress, decompress
+from icefloe.formats.nodes import check_paths
 from icefloe.formats.registry import format_for
-from icefloe.formats.repository import rows, snapshot_columns
-from icefloe.formats.repository.snapshot_columns import check_paths
+from icefloe.formats.repository import rows
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
@@ -80,7 +81,7 @@ def test_history_is_limited(version: int) -> None:
     snapshot = first_snapshot(history=stubs, parent_id=stubs[0].id, total_parents=1500)
     data = CODECS[version].encode_snapshot(snapshot).data
     found = CODECS[version].decode_snapshot(data, snapshot.id, "key")
-    limit = rows.MAX_HISTORY if version == 1 else snapshot_columns.MAX_HISTORY
+    limit = rows.MAX_HISTORY if version == 1 else node_rules.MAX_HISTORY
     assert found.history == stubs[:limit]  # H-15
     assert found.parent_id == stubs[0].id
     assert found.total_parents == 1500

@@ -114,7 +114,7 @@ def write_commit(
         new_nodes: Where the new nodes come from.
     """
     parent = base if replaced is None else replaced.parent
-    numbered = number_nodes(changes, base, files.format.generation.node_numbering, new_nodes)
+    numbered = number_nodes(changes, base, files.format.node_numbering, new_nodes)
     changes = numbered.changes
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
@@ -171,7 +171,7 @@ def _in_place_of(
     if base.metadata.get(MOVED_CHUNKS):
         if not log.updated_chunks:
             marks[MOVED_CHUNKS] = True
-        elif files.format.generation.keeps_logs:
+        elif files.format.keeps_logs:
             # The mark is about all chunks of a commit. Without it, those that moved have changed.
             chunks = compared_step(files, parent, snapshot).updated_chunks
             log = combine([log, TransactionLog(updated_chunks=chunks)])
