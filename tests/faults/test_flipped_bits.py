@@ -74,8 +74,8 @@ def made(request: pytest.FixtureRequest) -> tuple[Format, Storage]:
 
 def read_snapshot(fmt: Format, data: bytes, snapshot_id: SnapshotId, key: str) -> Any:
     snapshot = fmt.codec.decode_snapshot(data, snapshot_id, key)
-    fields = ("id", "parent_id", "written_at", "started_at", "message", "metadata")
-    fields += ("total_parents", "history", "manifests", "attribute_files")
+    fields = [*("id", "parent_id", "written_at", "started_at", "message", "metadata")]
+    fields += ["total_parents", "history", "manifests", "attribute_files"]
     nodes = [(node.id, node) for node in snapshot.nodes]
     return [getattr(snapshot, field) for field in fields], nodes
 

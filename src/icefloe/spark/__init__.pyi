@@ -7,7 +7,7 @@ from icefloe.spark.jobs.arrays import NewArray as NewArray
 from icefloe.spark.jobs.chunk_statistics import compute_statistics as compute_statistics
 from icefloe.spark.jobs.copy import copy as copy
 from icefloe.spark.jobs.fill import write as write
-from icefloe.spark.jobs.ingest_report import IngestReport as IngestReport
+from icefloe.spark.jobs.ingesting import IngestReport as IngestReport
 from icefloe.spark.jobs.ingesting import ingest as ingest
 from icefloe.spark.jobs.map_blocks import map_blocks as map_blocks
 from icefloe.spark.jobs.rechunk import rechunk as rechunk

@@ -340,7 +340,7 @@ def _number(value: float) -> float | None:
 
 def _ingested_files(repository: Repository, version: Version) -> Iterator[Any]:
     """What was ingested from where, one row for each time."""
-    from icefloe.ingest.ingested import ingested_files
+    from icefloe.ingest.log import ingested_files
 
     columns = ingested_files(version.session(repository))
     columns["region"] = [json.dumps(region) for region in columns["region"]]

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ CODECS = {version: format_for(spec_version=version).codec for version in (1, 2)}
 versions = pytest.mark.parametrize("version", [1, 2])
 
 
-def first_snapshot(**changes) -> Snapshot:
+def first_snapshot(**changes: Any) -> Snapshot:
     snapshot = Snapshot(
         id=FIRST_SNAPSHOT_ID,
         parent_id=None,

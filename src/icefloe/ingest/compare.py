@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.ingest.axes import EXISTING, in_units_of, is_time
-from icefloe.ingest.differences import Difference
+from icefloe.ingest.axes import in_units_of, is_time
+from icefloe.ingest.plan import EXISTING, Difference
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icefloe.ingest.axes import Axis
     from icefloe.ingest.headers import FileHeader, VariableHeader
+    from icefloe.ingest.plan import Axis
 
 MEANINGFUL = frozenset(
     {

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.ingest.axes import EXISTING, Axis, Segment, in_units_of, is_time, make_axis
-from icefloe.ingest.comparison import compare_attributes
-from icefloe.ingest.differences import Difference
-from icefloe.ingest.plan import IngestPlan
-from icefloe.ingest.variable_planning import VariablePlanner
+from icefloe.ingest.axes import Segment, in_units_of, is_time, make_axis
+from icefloe.ingest.compare import compare_attributes
+from icefloe.ingest.plan import EXISTING, Axis, Difference, IngestPlan
+from icefloe.ingest.variable_planner import VariablePlanner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Finds the files that users name: paths, URLs, globs, folders and prefixes, or a DataFrame."""
+"""Finds the files that users name: paths, URLs, globs, folders and prefixes, or a DataFrame.
+
+They must be in virtual chunk containers of the repository.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from icefloe.errors import InvalidInputError
-from icefloe.ingest.referencing import checked_url
+from icefloe.errors import InvalidInputError, VirtualChunkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from icefloe.objects.foreign import VirtualChunkResolver
 
+AnyFile = str | os.PathLike[str]
 PATH_COLUMN = "path"
 _GLOB = re.compile(r"[*?\[]")
 _STORE_SUFFIXES = (".zarr", ".parq", ".parquet")
@@ -120,3 +123,40 @@ def _without_insides(urls: list[str]) -> list[str]:
         ends = [n for n, part in enumerate(parts) if part.endswith(_STORE_SUFFIXES)]
         found["/".join(parts[: ends[0] + 1]) if ends else url] = None
     return list(found)
+
+
+def checked_url(file: AnyFile, sources: VirtualChunkResolver) -> str:
+    """The URL of a file that lies in a container; raises InvalidInputError with advice if not."""
+    text = os.fspath(file)
+    url = text if "://" in text else Path(text).absolute().as_uri()
+    try:
+        return sources.absolute(url)
+    except VirtualChunkError:
+        raise InvalidInputError(_advice(url)) from None
+
+
+def _advice(url: str) -> str:
+    """How to let a repository read a place."""
+    scheme, _, rest = url.partition("://")
+    folder = url.rpartition("/")[0] + "/" if "/" in rest.lstrip("/") else f"{url}/"
+    stores = {
+        "file": f"icefloe.local_filesystem_store({folder.removeprefix('file://')!r})",
+        "s3": "icefloe.s3_store(region=…)",
+        "gs": "icefloe.gcs_store()",
+        "az": "icefloe.azure_store(…)",
+        "http": "icefloe.http_store()",
+        "https": "icefloe.http_store()",
+    }
+    store = stores.get(scheme, "…")
+    return (
+        f"{url} is in no virtual chunk container of the repository. Say that chunks may be read "
+        f"from there:\n"
+        f"    config = icefloe.RepositoryConfig.default()\n"
+        f"    config.set_virtual_chunk_container(\n"
+        f"        icefloe.VirtualChunkContainer({folder!r}, {store})\n"
+        f"    )\n"
+        f"    repo = icefloe.Repository.open(\n"
+        f"        …, config, authorize_virtual_chunk_access={{{folder!r}: None or credentials}}\n"
+        f"    )\n"
+        f"    repo.save_config()  # so that others need to authorise it only"
+    )

@@ -32,7 +32,7 @@ first group is it."""
 _TIME_UNITS = "microseconds since 1970-01-01"
 
 
-def with_new_dimensions(
+def expand_dims(
     parsed: ParsedFile,
     sources: VirtualChunkResolver,
     concat_dims: Iterable[str] = (),
@@ -133,7 +133,7 @@ def _expanded_array(array: ParsedArray, dim: str, name: str) -> ParsedArray:
     front = np.zeros((len(refs), 1), dtype=np.int64)
     return ParsedArray(
         expanded_document(array.document, dim, name),
-        msgspec.structs.replace(refs, coords=np.hstack([front, refs.coords])),
+        msgspec.structs.replace(refs, positions=np.hstack([front, refs.coords])),
         {(0, *place): data for place, data in array.inline.items()},
         None if array.values is None else array.values[np.newaxis],
         None if array.reader is None else _one_longer(array.reader),

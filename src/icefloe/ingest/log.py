@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import FormatError
-from icefloe.ingest.apply import child
+from icefloe.ingest.plan import array_path
 from icefloe.ingest.quiet import quietly
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus, same_etag
@@ -86,7 +86,7 @@ def record_ingested(session: Session, group: str, rows: Sequence[IngestedFile]) 
     import zarr
 
     path = _path(group)
-    folder = child(group, FOLDER)
+    folder = array_path(group, FOLDER)
     if session.get_node(folder) is None:
         document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
         session.tree.set_document(folder, json.dumps(document).encode())
@@ -124,7 +124,7 @@ def ingested_files(session: Session) -> dict[str, list[Any]]:
 
 
 def _path(group: str) -> str:
-    return f"{child(group, FOLDER)}/{_NAME}"
+    return f"{array_path(group, FOLDER)}/{_NAME}"
 
 
 def _document() -> dict[str, Any]:
