@@ -227,10 +227,10 @@ def merged_into_a_session_that_came_later(repo: Repository, clock: Clock) -> Non
     later = repo.writable_session("main")
     for session in (driver, later, later.fork()):
         with pytest.raises(SessionStateError, match="4 chunk files"):
-            session.merge(fork)  # type: ignore[arg-type]
+            session.merge(fork)
         assert not session.has_uncommitted_changes
     written(again, 3)
-    driver.merge(again)  # type: ignore[arg-type]
+    driver.merge(again)
     driver.commit("written again")
     assert values(repo, branch="main") == [3] * 4
 
