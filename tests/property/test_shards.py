@@ -17,9 +17,9 @@ from hypothesis import given
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 import icefloe
-from icefloe.arrays import shards
 from icefloe.arrays.layout import layout_of
 from icefloe.config import ChunkPackingConfig
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import DamagedChunkError, FormatError
 from icefloe.storage.forwarding import ForwardingStorage
 from tests.property.region_arrays import assert_same, selections
@@ -54,7 +54,7 @@ def new_repository(kind: str) -> icefloe.Repository:
 
 
 def read_whole_up_to(nbytes: int) -> Any:
-    return patch.object(shards, "gap_bytes", lambda *_, **__: nbytes)
+    return patch.object(WorkingTree, "gap_bytes", nbytes)
 
 
 @st.composite

@@ -184,7 +184,7 @@ def encode_new(values: Values) -> tuple[Values, dict[str, Any]]:
 
     >>> numbers, attributes = encode_new(np.array(["2024-01-01", "2024-01-03"], "M8[ns]"))
     >>> numbers.tolist(), attributes["units"]
-    ([0, 2], 'days since 2024-01-01')
+    ([0, 2], 'days since 2024-01-01 00:00:00')
     """
     if values.dtype.kind == "m":
         return _new_durations(values)

@@ -29,7 +29,7 @@ from icefloe.storage.access.factories import gcs_storage, http_storage, s3_stora
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
-from icefloe.storage.port import Version
+from icefloe.storage.port import ObjectVersion
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
@@ -379,7 +379,7 @@ def test_the_number_of_tries_is_a_setting(s3_endpoint: S3Endpoint) -> None:
 
 def test_a_strange_version_is_refused(s3_endpoint: S3Endpoint) -> None:
     with pytest.raises(InvalidInputError):
-        s3_endpoint.storage().replace("key", b"1", Version("not one of ours"))
+        s3_endpoint.storage().replace("key", b"1", ObjectVersion("not one of ours"))
 
 
 def test_settings_are_added_to_settings(s3_endpoint: S3Endpoint) -> None:

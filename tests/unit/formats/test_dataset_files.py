@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from icefloe.storage.port import BytesLike, Storage, Version
+    from icefloe.storage.port import BytesLike, ObjectVersion, Storage
 
 FORMAT = format_for("dataset")
 CODEC = FORMAT.codec
@@ -329,7 +329,7 @@ class Doubled(ForwardingStorage):
 
     between: Callable[[], object] | None = None
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         replaced = super().replace(key, data, expected)
         if self.between is None:
             return replaced

@@ -1,4 +1,4 @@
-"""Turns the changes of a session into a new snapshot that nobody sees until it is published.
+"""Writes the changes of a tree as a new snapshot, which is invisible until it is published.
 
 Invariants, cited by tests:
 
@@ -165,7 +165,7 @@ def _in_place_of(
 ) -> tuple[Snapshot, TransactionLog]:
     """A snapshot that takes the place of `base`, and its log, with what that one remembers.
 
-    Without it, later merges would take for new what was merged before.
+    Without it, later merges would merge the same commits again.
     """
     marks = merged_mark(base.merged_ids(), base.merged_line())
     if base.metadata.get(MOVED_CHUNKS):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icefloe.formats.dataset.state import RefType
     from icefloe.formats.port import Codec
     from icefloe.model.snapshot import FileSum, Snapshot
-    from icefloe.storage.port import Storage, Version
+    from icefloe.storage.port import ObjectVersion, Storage
 
 _MAX_TRIES = 1000
 _LONGEST_PAUSE = 0.1
@@ -371,7 +371,7 @@ class StateRefs:
                 return
         raise ConflictError(f"{STATE_KEY} was swapped by others {_MAX_TRIES} times in a row")
 
-    def _read_version(self) -> tuple[State | None, Version | None]:
+    def _read_version(self) -> tuple[State | None, ObjectVersion | None]:
         try:
             data, version = self._storage.get_with_version(STATE_KEY)
         except ObjectNotFoundError:
