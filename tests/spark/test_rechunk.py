@@ -88,14 +88,14 @@ def test_a_chunk_that_does_not_fit_is_refused_before_anything_runs(spark, repo):
 
 def test_a_task_keeps_to_its_memory(tmp_path):
     """The function that executors run, here, so that its memory can be measured."""
-    from icefloe.spark.engine.grid import Piece, blocks, whole
+    from icefloe.arrays.grid import Piece, blocks, whole
     from icefloe.spark.engine.job import grid_of
     from icefloe.spark.engine.worker import SessionSpec
-    from icefloe.spark.jobs import arrays
     from icefloe.spark.jobs.filling import Filling, _fill_pieces, _Shared
     from icefloe.spark.jobs.rechunk_plan import plan_rechunk
     from icefloe.spark.jobs.rechunking import STEP_SHARE
     from icefloe.spark.jobs.sources import RepositoryArray
+    from icefloe.zarr_store import session_arrays as arrays
 
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from icefloe.arrays.error_context import doing
 from icefloe.errors import TaskFailedError
-from icefloe.spark.engine.failures import doing
 from icefloe.spark.engine.runner import max_failures, parallelism, run_tasks
 from icefloe.spark.engine.tasks import Output
 

@@ -21,10 +21,10 @@ from icefloe.spark import (
     write,
     write_table,
 )
-from icefloe.tables.columns import variable_of
-from icefloe.tables.request import TableRequest
-from icefloe.tables.scanning import Scan
+from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import GROUP, read_entries
+from icefloe.tables.table_plan import ScanRequest
+from icefloe.tables.table_scan import Scan
 
 DIMS = ("y", "x")
 NEW = NewArray((10, 7), "f4", (3, 4), dims=DIMS, fill_value=np.nan)
@@ -84,8 +84,8 @@ def check(spark, repo, *paths, group="/"):
 
 
 def chunks_read(repo, where, **request):
-    scan = Scan(repo.readonly_session("main"), TableRequest(where=where, task_bytes=1, **request))
-    return sum(len(boxes) for boxes in scan.tasks())
+    scan = Scan(repo.readonly_session("main"), ScanRequest(where=where, task_bytes=1, **request))
+    return sum(len(boxes) for boxes in scan.splits())
 
 
 def test_filled_arrays(spark, repo):
@@ -285,13 +285,12 @@ def test_branches_with_statistics_of_one_array_merge(spark, repo):
 
 
 def compute_by_hand(repo):
-    from icefloe.spark.engine.written_statistics import WrittenStatistics
-    from icefloe.tables.chunk_summaries import Summaries
+    from icefloe.tables.summarize import Summaries, WrittenStatistics
 
     session = repo.writable_session("main")
     statistics, summaries = WrittenStatistics(session), Summaries(session, ["/a"])
     summaries.add_chunks("/a", session.chunk_coords("/a"))
-    statistics.take_own(summaries)
+    statistics.add_own(summaries)
     statistics.write()
     session.commit("by hand")
 

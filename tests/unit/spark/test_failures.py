@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from icefloe.arrays.error_context import doing
 from icefloe.errors import (
     InvalidInputError,
     NodeNotFoundError,
@@ -17,7 +18,6 @@ from icefloe.spark.engine import failures
 from icefloe.spark.engine.failures import (
     RetryableTaskError,
     describe,
-    doing,
     from_text,
     is_permanent,
 )

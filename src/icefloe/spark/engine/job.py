@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
 from icefloe.config.settings import Settings
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
@@ -28,12 +29,12 @@ from icefloe.packing.splits import possible_split
 from icefloe.repository import Repository
 from icefloe.spark.engine import linking
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined
-from icefloe.spark.engine.grid import Grid, suitable_task_bytes
 from icefloe.spark.engine.runner import Results, parallelism, run_tasks
+from icefloe.spark.engine.statistics_outputs import take_statistics
 from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.engine.written_statistics import WrittenStatistics
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.summarize import WrittenStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import SparkSession
 
+    from icefloe.arrays.grid import Piece, Target
     from icefloe.model.chunk_index import Box
     from icefloe.packing.tiles import Tiling
     from icefloe.session import Session
-    from icefloe.spark.engine.grid import Piece, Target
     from icefloe.spark.engine.tasks import Work
-    from icefloe.tables.wanted_statistics import Wanted
+    from icefloe.tables.statistics import Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class Job:
 
     # --- planning
 
-    def grid(self, path: str) -> Grid:
+    def grid(self, path: str) -> ChunkGrid:
         """The grid of an array as the session sees it."""
         return grid_of(self.session, path)
 
@@ -272,7 +273,7 @@ class Job:
         """Like `run`, but executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
         spilled = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
-        results = self.statistics.take_from(spilled)
+        results = take_statistics(spilled, self.statistics)
         others = results.of(lambda path: path not in tilings)
         absorb(self.session, others, None)
         if expected is not None and results.totals.chunks != _num_chunks(expected):
@@ -317,7 +318,7 @@ class Job:
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
     ) -> None:
         """Let the session refer to the chunks that tasks wrote."""
-        absorb(self.session, self.statistics.take_from(results), expected)
+        absorb(self.session, take_statistics(results, self.statistics), expected)
         self.count(results)
 
     def count(self, results: Results) -> None:
@@ -366,7 +367,7 @@ class Job:
         raise AssertionError("the last try raises")
 
 
-def grid_of(session: Session, path: str) -> Grid:
+def grid_of(session: Session, path: str) -> ChunkGrid:
     """The grid of an array; raises InvalidInputError for one without a regular grid."""
     node = session.get_node(paths.canonical(path))
     if node is None or node.array is None:
@@ -379,7 +380,7 @@ def grid_of(session: Session, path: str) -> Grid:
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
     split = possible_split(node, Settings.from_config(session.config))
     tile_shape = (None,) * array.rank if split is None else split.tiling.shape
-    return Grid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tile_shape)
+    return ChunkGrid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tile_shape)
 
 
 # --- taking over what tasks wrote

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import zarr
 
-from icefloe.errors import InvalidInputError
-from icefloe.model import paths
-from icefloe.model.record import Record
-from icefloe.repository import Repository
-from icefloe.session import Session
-from icefloe.spark.engine.grid import (
+from icefloe.arrays.grid import (
     Region,
     Target,
     resolve_region,
     shape_of,
     whole,
 )
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+from icefloe.model.record import Record
+from icefloe.repository import Repository
+from icefloe.session import Session
 from icefloe.spark.engine.job import Job, JobOptions, JobReport
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.coordinates import decoded_coordinate
 from icefloe.spark.jobs.filling import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.rechunk_plan import resolve_chunks
 from icefloe.spark.jobs.sources import RepositoryArray, ZarrArray
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,11 +8,9 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from icefloe.errors import InvalidInputError
-from icefloe.model.record import Record
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import (
-    Grid,
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import (
+    ChunkGrid,
     Piece,
     Region,
     Target,
@@ -21,11 +19,13 @@ from icefloe.spark.engine.grid import (
     split,
     whole,
 )
+from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
 from icefloe.spark.engine.worker import SessionSpec, unpickled
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.filling import BLOCK_BYTES, outputs_of
-from icefloe.tables.chunk_summaries import Summaries
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.summarize import Summaries
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class _Shared(Record, frozen=True):
     group: str
     dataset: bytes
     """Pickled; its values are read where they are needed."""
-    grids: dict[str, Grid]
+    grids: dict[str, ChunkGrid]
     regions: dict[str, Region]
     statistics: tuple[str, ...]
 
@@ -75,7 +75,7 @@ def copy_dataset(
     if settled is not None:
         return settled
     paths = {target.grid.path for target in targets.values()}
-    job.statistics.look_at([path for path in wanted if path not in paths])
+    job.statistics.add_written([path for path in wanted if path not in paths])
     shared = _Shared(
         SessionSpec.of(job.session),
         group,

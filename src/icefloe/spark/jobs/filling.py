@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
-from icefloe.model import paths
-from icefloe.model.record import Record
-from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import (
-    Grid,
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import (
+    ChunkGrid,
     Piece,
     Region,
     Target,
@@ -22,12 +18,16 @@ from icefloe.spark.engine.grid import (
     shifted,
     split,
 )
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+from icefloe.model.record import Record
+from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions, JobReport
+from icefloe.spark.engine.statistics_outputs import written_output
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.engine.written_statistics import outputs_about
-from icefloe.spark.jobs import arrays
-from icefloe.tables.chunk_summaries import Summaries
+from icefloe.tables.summarize import Summaries
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import Box
     from icefloe.repository import Repository
     from icefloe.session import ForkSession
-    from icefloe.spark.jobs.arrays import NewArray
+    from icefloe.zarr_store.session_arrays import NewArray
 
 PENDING_BYTES = 32 * 1024 * 1024
 """What a session keeps of small chunks before it writes them together."""
@@ -123,7 +123,7 @@ class Filling(Record, frozen=True, eq=False):
 
 class _Shared(Record, frozen=True, eq=False):
     session: SessionSpec
-    grids: dict[str, Grid]
+    grids: dict[str, ChunkGrid]
     regions: dict[str, Region]
     filling: Filling
 
@@ -179,7 +179,7 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _Shared) -> Iterator[Output]
 
 def _put(
     part: ForkSession,
-    grid: Grid,
+    grid: ChunkGrid,
     box: Box,
     region: Region,
     values: npt.NDArray[Any],
@@ -221,4 +221,4 @@ def outputs_of(
         if written.num_chunks:
             yield Output(path, to_table(written), written.num_chunks, bytes_read, written.nbytes)
             bytes_read = 0
-            yield from outputs_about(summaries, path, chunks)
+            yield from written_output(summaries, path, chunks)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.arrays.grid import ChunkGrid, Target, whole
 from icefloe.model.chunk_index import Box
-from icefloe.spark.engine.grid import Grid, Target, whole
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.ingest_tasks import CopiedVariable
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from icefloe.ingest.plan import IngestPlan, VariablePlan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def copied_variable(
-    job: Job, plan: IngestPlan, variable: VariablePlan, grid: Grid
+    job: Job, plan: IngestPlan, variable: VariablePlan, grid: ChunkGrid
 ) -> CopiedVariable:
     """Where the values of a variable come from."""
     array = arrays.open_array(job.session, grid.path)
@@ -38,7 +38,7 @@ def copied_variable(
 
 
 def targets_of(
-    grid: Grid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
+    grid: ChunkGrid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
 ) -> list[Target]:
     """Whole chunks that must be written, as disjoint boxes."""
     if variable.is_rewritten:
@@ -58,7 +58,7 @@ def targets_of(
     return found
 
 
-def _first_torn(grid: Grid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
+def _first_torn(grid: ChunkGrid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
     """The first chunk along the one dimension whose old elements move; else all are written."""
     lower = [0] * len(grid.shape)
     changed = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from icefloe.arrays.grid import group_tasks
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.quiet import quietly
 from icefloe.ingest.writing import (
@@ -16,21 +17,21 @@ from icefloe.ingest.writing import (
     write_values,
 )
 from icefloe.model import paths
-from icefloe.spark.engine.grid import group_tasks
 from icefloe.spark.engine.job import LINK_ABOVE_CHUNKS
 from icefloe.spark.engine.runner import parallelism
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays, ingest_tasks
+from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_targets import copied_variable, targets_of
 from icefloe.spark.jobs.ingest_tasks import BLOCK_BYTES, CopyWork, PlacedFile, ReferenceWork
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from icefloe.arrays.grid import Target
     from icefloe.ingest.plan import IngestPlan, VariablePlan
     from icefloe.objects.foreign.source import SourceStatus
-    from icefloe.spark.engine.grid import Target
     from icefloe.spark.engine.job import Job
     from icefloe.spark.jobs.ingest_settings import IngestSettings
     from icefloe.spark.jobs.ingest_tasks import CopiedVariable
@@ -77,7 +78,7 @@ class IngestWriter:
         if not isinstance(given, bool):
             given = tuple(name for name in given if child(group, name) in written)
         wanted = wanted_arrays(self._job.session, given, written, group)
-        self._job.statistics.look_at([path for path in wanted if path not in by_tasks])
+        self._job.statistics.add_written([path for path in wanted if path not in by_tasks])
         return tuple(path for path in wanted if path in by_tasks)
 
     def _write_references(self, statuses: Statuses, before: Collection[str], chunks: int) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.arrays.grid import Region, shape_of
 from icefloe.cf.decoding import Coding, coding_of
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Region, shape_of
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

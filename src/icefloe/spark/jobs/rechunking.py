@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from icefloe.arrays.grid import ChunkGrid, Piece, Region, Target, blocks, whole
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Grid, Piece, Region, Target, blocks, whole
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of
 from icefloe.spark.engine.runner import parallelism
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.coordinates import copy_coordinates
 from icefloe.spark.jobs.filling import Filling, run_filling
 from icefloe.spark.jobs.inputs import InputArray
 from icefloe.spark.jobs.rechunk_plan import RechunkPlan, Stage, plan_rechunk, resolve_chunks
 from icefloe.spark.jobs.sources import RepositoryArray
+from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icefloe.repository import Repository
-    from icefloe.spark.jobs.arrays import NewArray
-    from icefloe.tables.wanted_statistics import Wanted
+    from icefloe.tables.statistics import Wanted
+    from icefloe.zarr_store.session_arrays import NewArray
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Rechunking(Record, frozen=True):
     """One array and its plan."""
 
     path: str
-    grid: Grid
+    grid: ChunkGrid
     plan: RechunkPlan
     source: RepositoryArray
 
@@ -163,7 +163,7 @@ def _told(plan: RechunkPlan) -> str:
     return f"{passes}, each byte read {reads} times, regions of {plan.region_bytes:,} bytes"
 
 
-def _tasks(job: Job, grid: Grid, stage: Stage) -> list[tuple[Piece, ...]]:
+def _tasks(job: Job, grid: ChunkGrid, stage: Stage) -> list[tuple[Piece, ...]]:
     """One piece for each region; small ones share a task."""
     steps = tuple(
         max(1, -(-size // chunk))

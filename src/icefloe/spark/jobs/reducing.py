@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import ChunkGrid, Region, Target, blocks, shape_of, whole
 from icefloe.cf.decoding import decoded_attributes
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import Grid, Region, Target, blocks, shape_of, whole
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.tasks import Output
-from icefloe.spark.jobs import arrays, reductions
-from icefloe.spark.jobs.arrays import NewArray
+from icefloe.spark.jobs import reductions
 from icefloe.spark.jobs.coordinates import copy_coordinates
 from icefloe.spark.jobs.filling import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.grouping import Groups, codes_of_block, find_groups
 from icefloe.spark.jobs.inputs import InputArray
 from icefloe.spark.jobs.rechunk_plan import resolve_chunks
 from icefloe.spark.jobs.reductions import Reduction, State, finish, merge, partial
+from icefloe.zarr_store import session_arrays as arrays
+from icefloe.zarr_store.session_arrays import NewArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +123,7 @@ class Calculation(Record, frozen=True, eq=False):
     """A reduction of an array; a function of regions of the result."""
 
     array: InputArray
-    grid: Grid
+    grid: ChunkGrid
     reduction: Reduction
     reduced: tuple[str, ...]
     groups: Groups | None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+from icefloe.arrays.grid import ChunkGrid, Region, shape_of, shifted, split
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Grid, Region, shape_of, shifted, split
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RepositoryArray(Record, frozen=True):
     session: SessionSpec
     path: str
     offset: tuple[int, ...] = ()
-    steps: Grid | None = None
+    steps: ChunkGrid | None = None
     step_bytes: int = 0
 
     def __call__(self, region: Region) -> npt.NDArray[Any]:
