@@ -78,8 +78,9 @@ pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upg
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
 	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
 
-api: .venv/.ready  ## renew the listing of public names after a deliberate change
+api: .venv/.ready  ## renew the stubs and the listing of public names after a deliberate change
 	@mkdir -p build
+	.venv/bin/python scripts/write_stubs.py
 	.venv/bin/python scripts/list_api.py icefloe > build/public_api.json
 	mv build/public_api.json tests/architecture/public_api.json
 

@@ -38,7 +38,7 @@ Layout = dict[str, list[tuple[str, ManifestRef]]]
 
 def arrays_of(repo: icefloe.Repository) -> list[Node]:
     session = repo.readonly_session("main")
-    nodes = [session.get_node(path) for path in session.node_paths("/")]
+    nodes = [session.get_node(path) for path in session.tree.node_paths("/")]
     return [node for node in nodes if node is not None and node.is_array]
 
 

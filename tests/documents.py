@@ -37,17 +37,17 @@ def array(shape: Sequence[int] = (10,), chunk: int = 1, **attributes: Any) -> by
 def set_chunks(session: Session, path: str, places: Sequence[int], data: bytes = b"\x01") -> None:
     """Write chunks of an array of one dimension."""
     for place in places:
-        session.set_chunk(path, (place,), data)
+        session.tree.set_chunk(path, (place,), data)
 
 
 def make_tree(repository: Repository) -> str:
     """Commit a group `/g` with an array `/g/a` of ten chunks, and an array `/b` of three."""
     session = repository.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/g", group())
-    session.set_document("/g/a", array())
+    session.tree.set_document("/", group())
+    session.tree.set_document("/g", group())
+    session.tree.set_document("/g/a", array())
     set_chunks(session, "/g/a", range(10))
-    session.set_document("/b", array())
+    session.tree.set_document("/b", array())
     set_chunks(session, "/b", range(3))
     return session.commit("tree")
 
@@ -55,16 +55,18 @@ def make_tree(repository: Repository) -> str:
 def commit_attribute(repository: Repository, value: Any, branch: str = "main") -> str:
     """A commit that changes an attribute of the root group."""
     session = repository.writable_session(branch)
-    session.set_document("/", group(value=value))
+    session.tree.set_document("/", group(value=value))
     return session.commit(f"value {value}")
 
 
 def node_paths(session: Session) -> list[str]:
     """All nodes that a session shows."""
-    return [path for path in ("/", *session.node_paths("/")) if session.get_node(path) is not None]
+    return [
+        path for path in ("/", *session.tree.node_paths("/")) if session.get_node(path) is not None
+    ]
 
 
 def chunks_of(session: Session, path: str) -> dict[int, bytes]:
     """The initialised chunks of an array of one dimension."""
-    places = session.chunk_coords(path).tolist()
+    places = session.tree.chunk_coords(path).tolist()
     return {row[0]: session.get_chunk(path, tuple(row)) or b"" for row in places}

@@ -61,7 +61,7 @@ def with_batch(setting: Setting) -> tuple[Setting, Any]:
 
 def write_to(repository: Any, coords: Any, segments: Any) -> None:
     session = repository.writable_session("main")
-    session.set_document("/array", document(len(coords)))
+    session.tree.set_document("/array", document(len(coords)))
     session.write_chunks("/array", coords, segments)
     session.commit("tiny chunks")
 

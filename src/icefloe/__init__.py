@@ -1,376 +1,84 @@
 """Transactional, versioned Zarr arrays on object storage.
 
-Names are loaded when they are first used, so that `import icefloe` stays quick.
+Names are imported when they are first used, so that `import icefloe` is quick.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from icefloe.changes.conflicts import BasicConflictSolver as BasicConflictSolver
-    from icefloe.changes.conflicts import Conflict as Conflict
-    from icefloe.changes.conflicts import ConflictDetector as ConflictDetector
-    from icefloe.changes.conflicts import ConflictSolver as ConflictSolver
-    from icefloe.changes.conflicts import ConflictType as ConflictType
-    from icefloe.changes.conflicts import Documents as Documents
-    from icefloe.changes.conflicts import MergedDocument as MergedDocument
-    from icefloe.changes.conflicts import Sides as Sides
-    from icefloe.changes.conflicts import VersionSelection as VersionSelection
-    from icefloe.changes.solvers import AppendSolver as AppendSolver
-    from icefloe.changes.solvers import MergeSolver as MergeSolver
-    from icefloe.config import CachingConfig as CachingConfig
-    from icefloe.config import ChunkPackingConfig as ChunkPackingConfig
-    from icefloe.config import ChunkReadingConfig as ChunkReadingConfig
-    from icefloe.config import CompressionAlgorithm as CompressionAlgorithm
-    from icefloe.config import CompressionConfig as CompressionConfig
-    from icefloe.config import ManifestConfig as ManifestConfig
-    from icefloe.config import ManifestPreload as ManifestPreload
-    from icefloe.config import ManifestPreloadCondition as ManifestPreloadCondition
-    from icefloe.config import ManifestPreloadConfig as ManifestPreloadConfig
-    from icefloe.config import ManifestRule as ManifestRule
-    from icefloe.config import ManifestSet as ManifestSet
-    from icefloe.config import ManifestSplitCondition as ManifestSplitCondition
-    from icefloe.config import ManifestSplitDimCondition as ManifestSplitDimCondition
-    from icefloe.config import ManifestSplittingConfig as ManifestSplittingConfig
-    from icefloe.config import PreloadArrays as PreloadArrays
-    from icefloe.config import RepositoryConfig as RepositoryConfig
-    from icefloe.config import RepoUpdateRetryConfig as RepoUpdateRetryConfig
-    from icefloe.config import VirtualChunkContainer as VirtualChunkContainer
-    from icefloe.diagnostics import initialize_logs as initialize_logs
-    from icefloe.diagnostics import print_debug_info as print_debug_info
-    from icefloe.diagnostics import set_logs_filter as set_logs_filter
-    from icefloe.diagnostics import spec_version as spec_version
-    from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
-    from icefloe.engine.chunk_batches import ChunkBatch as ChunkBatch
-    from icefloe.engine.chunk_batches import ChunkBytes as ChunkBytes
-    from icefloe.engine.history.blame import Blame as Blame
-    from icefloe.engine.history.graph import AncestryGraph as AncestryGraph
-    from icefloe.engine.info import Diff as Diff
-    from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
-    from icefloe.engine.info import SnapshotInfo as SnapshotInfo
-    from icefloe.engine.operations import Operation as Operation
-    from icefloe.engine.retention.collection import GCSummary as GCSummary
-    from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
-    from icefloe.engine.retention.leases import Lease as Lease
-    from icefloe.errors import AlreadyExistsError as AlreadyExistsError
-    from icefloe.errors import BrokenFilesError as BrokenFilesError
-    from icefloe.errors import CommitStateUnknownError as CommitStateUnknownError
-    from icefloe.errors import ConflictError as ConflictError
-    from icefloe.errors import DamagedChunkError as DamagedChunkError
-    from icefloe.errors import ErrorKind as ErrorKind
-    from icefloe.errors import ForkedProcessError as ForkedProcessError
-    from icefloe.errors import ForkSessionError as ForkSessionError
-    from icefloe.errors import FormatError as FormatError
-    from icefloe.errors import IcefloeError as IcefloeError
-    from icefloe.errors import InconsistentFilesError as InconsistentFilesError
-    from icefloe.errors import InvalidInputError as InvalidInputError
-    from icefloe.errors import InvalidTypeError as InvalidTypeError
-    from icefloe.errors import NodeNotFoundError as NodeNotFoundError
-    from icefloe.errors import NotFoundError as NotFoundError
-    from icefloe.errors import ObjectNotFoundError as ObjectNotFoundError
-    from icefloe.errors import ReadOnlyError as ReadOnlyError
-    from icefloe.errors import ReadOnlyStoreError as ReadOnlyStoreError
-    from icefloe.errors import RebaseFailedError as RebaseFailedError
-    from icefloe.errors import RefNotFoundError as RefNotFoundError
-    from icefloe.errors import RepositoryNotFoundError as RepositoryNotFoundError
-    from icefloe.errors import SessionStateError as SessionStateError
-    from icefloe.errors import SnapshotNotFoundError as SnapshotNotFoundError
-    from icefloe.errors import StorageError as StorageError
-    from icefloe.errors import StoragePermissionError as StoragePermissionError
-    from icefloe.errors import StorageUnreachableError as StorageUnreachableError
-    from icefloe.errors import StoreKeyNotFoundError as StoreKeyNotFoundError
-    from icefloe.errors import TaskFailedError as TaskFailedError
-    from icefloe.errors import UnsafeStorageError as UnsafeStorageError
-    from icefloe.errors import VirtualChunkError as VirtualChunkError
-    from icefloe.model.chunk_refs import ChunkKind as ChunkKind
-    from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
-    from icefloe.repository import Repository as Repository
-    from icefloe.session import ForkSession as ForkSession
-    from icefloe.session import OverlapWarning as OverlapWarning
-    from icefloe.session import Session as Session
-    from icefloe.storage.access.credentials import AnyAzureCredential as AnyAzureCredential
-    from icefloe.storage.access.credentials import (
-        AnyAzureStaticCredential as AnyAzureStaticCredential,
-    )
-    from icefloe.storage.access.credentials import AnyCredential as AnyCredential
-    from icefloe.storage.access.credentials import AnyGcsCredential as AnyGcsCredential
-    from icefloe.storage.access.credentials import AnyGcsStaticCredential as AnyGcsStaticCredential
-    from icefloe.storage.access.credentials import AnyS3Credential as AnyS3Credential
-    from icefloe.storage.access.credentials import AzureBearerCredential as AzureBearerCredential
-    from icefloe.storage.access.credentials import AzureCredentials as AzureCredentials
-    from icefloe.storage.access.credentials import AzureStaticCredentials as AzureStaticCredentials
-    from icefloe.storage.access.credentials import Credentials as Credentials
-    from icefloe.storage.access.credentials import GcsBearerCredential as GcsBearerCredential
-    from icefloe.storage.access.credentials import GcsCredentials as GcsCredentials
-    from icefloe.storage.access.credentials import GcsStaticCredentials as GcsStaticCredentials
-    from icefloe.storage.access.credentials import S3Credentials as S3Credentials
-    from icefloe.storage.access.credentials import S3StaticCredentials as S3StaticCredentials
-    from icefloe.storage.access.credentials import (
-        azure_anonymous_credentials as azure_anonymous_credentials,
-    )
-    from icefloe.storage.access.credentials import azure_credentials as azure_credentials
-    from icefloe.storage.access.credentials import (
-        azure_from_env_credentials as azure_from_env_credentials,
-    )
-    from icefloe.storage.access.credentials import (
-        azure_refreshable_credentials as azure_refreshable_credentials,
-    )
-    from icefloe.storage.access.credentials import (
-        azure_static_credentials as azure_static_credentials,
-    )
-    from icefloe.storage.access.credentials import containers_credentials as containers_credentials
-    from icefloe.storage.access.credentials import (
-        gcs_anonymous_credentials as gcs_anonymous_credentials,
-    )
-    from icefloe.storage.access.credentials import gcs_credentials as gcs_credentials
-    from icefloe.storage.access.credentials import (
-        gcs_from_env_credentials as gcs_from_env_credentials,
-    )
-    from icefloe.storage.access.credentials import (
-        gcs_refreshable_credentials as gcs_refreshable_credentials,
-    )
-    from icefloe.storage.access.credentials import gcs_static_credentials as gcs_static_credentials
-    from icefloe.storage.access.credentials import (
-        s3_anonymous_credentials as s3_anonymous_credentials,
-    )
-    from icefloe.storage.access.credentials import s3_credentials as s3_credentials
-    from icefloe.storage.access.credentials import (
-        s3_from_env_credentials as s3_from_env_credentials,
-    )
-    from icefloe.storage.access.credentials import (
-        s3_refreshable_credentials as s3_refreshable_credentials,
-    )
-    from icefloe.storage.access.credentials import s3_static_credentials as s3_static_credentials
-    from icefloe.storage.access.factories import Storage as Storage
-    from icefloe.storage.access.factories import azure_storage as azure_storage
-    from icefloe.storage.access.factories import gcs_storage as gcs_storage
-    from icefloe.storage.access.factories import http_storage as http_storage
-    from icefloe.storage.access.factories import in_memory_storage as in_memory_storage
-    from icefloe.storage.access.factories import (
-        local_filesystem_storage as local_filesystem_storage,
-    )
-    from icefloe.storage.access.factories import r2_storage as r2_storage
-    from icefloe.storage.access.factories import s3_storage as s3_storage
-    from icefloe.storage.access.factories import tigris_storage as tigris_storage
-    from icefloe.storage.access.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
-    from icefloe.storage.access.stores import ObjectStoreConfig as ObjectStoreConfig
-    from icefloe.storage.access.stores import S3Options as S3Options
-    from icefloe.storage.access.stores import azure_store as azure_store
-    from icefloe.storage.access.stores import gcs_store as gcs_store
-    from icefloe.storage.access.stores import http_store as http_store
-    from icefloe.storage.access.stores import local_filesystem_store as local_filesystem_store
-    from icefloe.storage.access.stores import s3_store as s3_store
-    from icefloe.storage.settings import (
-        StorageConcurrencySettings as StorageConcurrencySettings,
-    )
-    from icefloe.storage.settings import StorageRetriesSettings as StorageRetriesSettings
-    from icefloe.storage.settings import StorageSettings as StorageSettings
-    from icefloe.storage.settings import StorageTimeoutSettings as StorageTimeoutSettings
-    from icefloe.storage.split import split_storage as split_storage
-    from icefloe.upkeep.compaction import CompactionSummary as CompactionSummary
-    from icefloe.upkeep.findings import Problem as Problem
-    from icefloe.upkeep.findings import ProblemKind as ProblemKind
-    from icefloe.upkeep.findings import VerificationReport as VerificationReport
-    from icefloe.upkeep.sizes import ChunkStorageStats as ChunkStorageStats
-    from icefloe.zarr_store.store import IcefloeStore as IcefloeStore
-
-    ChunkType = ChunkKind
-    IcechunkError = IcefloeError
-    IcechunkStore = IcefloeStore
+from icefloe.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "icefloe.changes.conflicts": (
-        "BasicConflictSolver",
-        "Conflict",
-        "ConflictDetector",
-        "ConflictSolver",
-        "ConflictType",
-        "Documents",
-        "MergedDocument",
-        "Sides",
-        "VersionSelection",
-    ),
-    "icefloe.changes.solvers": (
-        "AppendSolver",
-        "MergeSolver",
-    ),
-    "icefloe.config": (
-        "CachingConfig",
-        "ChunkPackingConfig",
-        "ChunkReadingConfig",
-        "CompressionAlgorithm",
-        "CompressionConfig",
-        "ManifestConfig",
-        "ManifestPreload",
-        "ManifestPreloadCondition",
-        "ManifestPreloadConfig",
-        "ManifestRule",
-        "ManifestSet",
-        "ManifestSplitCondition",
-        "ManifestSplitDimCondition",
-        "ManifestSplittingConfig",
-        "PreloadArrays",
-        "RepoUpdateRetryConfig",
-        "RepositoryConfig",
-        "VirtualChunkContainer",
-    ),
-    "icefloe.diagnostics": (
-        "initialize_logs",
-        "print_debug_info",
-        "set_logs_filter",
-        "spec_version",
-        "supported_spec_versions",
-    ),
-    "icefloe.errors": (
-        "AlreadyExistsError",
-        "BrokenFilesError",
-        "CommitStateUnknownError",
-        "ConflictError",
-        "DamagedChunkError",
-        "ErrorKind",
-        "ForkSessionError",
-        "ForkedProcessError",
-        "FormatError",
-        "IcefloeError",
-        "InconsistentFilesError",
-        "InvalidInputError",
-        "InvalidTypeError",
-        "NodeNotFoundError",
-        "NotFoundError",
-        "ObjectNotFoundError",
-        "ReadOnlyError",
-        "ReadOnlyStoreError",
-        "RebaseFailedError",
-        "RefNotFoundError",
-        "RepositoryNotFoundError",
-        "SessionStateError",
-        "SnapshotNotFoundError",
-        "StorageError",
-        "StoragePermissionError",
-        "StorageUnreachableError",
-        "StoreKeyNotFoundError",
-        "UnsafeStorageError",
-        "TaskFailedError",
-        "VirtualChunkError",
-    ),
-    "icefloe.engine.retention.collection": ("GCSummary",),
-    "icefloe.upkeep.compaction": ("CompactionSummary",),
-    "icefloe.engine.retention.expiry": ("ExpirationPolicy",),
-    "icefloe.upkeep.findings": ("Problem", "ProblemKind", "VerificationReport"),
-    "icefloe.upkeep.sizes": ("ChunkStorageStats",),
-    "icefloe.model.chunk_refs": ("ChunkKind",),
-    "icefloe.model.virtual_spec": ("VirtualChunkSpec",),
-    "icefloe.storage.access.credentials": (
-        "AnyAzureCredential",
-        "AnyAzureStaticCredential",
-        "AnyCredential",
-        "AnyGcsCredential",
-        "AnyGcsStaticCredential",
-        "AnyS3Credential",
-        "AzureBearerCredential",
-        "AzureCredentials",
-        "AzureStaticCredentials",
-        "Credentials",
-        "GcsBearerCredential",
-        "GcsCredentials",
-        "GcsStaticCredentials",
-        "S3Credentials",
-        "S3StaticCredentials",
-        "azure_anonymous_credentials",
-        "azure_credentials",
-        "azure_from_env_credentials",
-        "azure_refreshable_credentials",
-        "azure_static_credentials",
-        "containers_credentials",
-        "gcs_anonymous_credentials",
-        "gcs_credentials",
-        "gcs_from_env_credentials",
-        "gcs_refreshable_credentials",
-        "gcs_static_credentials",
-        "s3_anonymous_credentials",
-        "s3_credentials",
-        "s3_from_env_credentials",
-        "s3_refreshable_credentials",
-        "s3_static_credentials",
-    ),
-    "icefloe.storage.access.factories": (
-        "Storage",
-        "azure_storage",
-        "gcs_storage",
-        "http_storage",
-        "in_memory_storage",
-        "local_filesystem_storage",
-        "r2_storage",
-        "s3_storage",
-        "tigris_storage",
-    ),
-    "icefloe.storage.settings": (
-        "StorageConcurrencySettings",
-        "StorageRetriesSettings",
-        "StorageSettings",
-        "StorageTimeoutSettings",
-    ),
-    "icefloe.storage.split": ("split_storage",),
-    "icefloe.storage.access.stores": (
-        "AnyObjectStoreConfig",
-        "ObjectStoreConfig",
-        "S3Options",
-        "azure_store",
-        "gcs_store",
-        "http_store",
-        "local_filesystem_store",
-        "s3_store",
-    ),
-    "icefloe.engine.history.blame": ("Blame",),
-    "icefloe.engine.chunk_batches": (
-        "ChunkBatch",
-        "ChunkBytes",
-    ),
-    "icefloe.engine.history.graph": ("AncestryGraph",),
-    "icefloe.engine.retention.leases": ("Lease",),
-    "icefloe.engine.operations": ("Operation",),
-    "icefloe.engine.info": (
-        "Diff",
-        "ManifestFileInfo",
-        "SnapshotInfo",
-    ),
-    "icefloe.repository": ("Repository",),
-    "icefloe.session": (
-        "ForkSession",
-        "OverlapWarning",
-        "Session",
-    ),
-    "icefloe.zarr_store.store": ("IcefloeStore",),
+PUBLIC_NAMES = {
+    "icefloe.changes.conflicts": """
+        BasicConflictSolver Conflict ConflictDetector ConflictSolver ConflictType Documents
+        MergedDocument Sides VersionSelection
+    """,
+    "icefloe.changes.solvers": "AppendSolver MergeSolver",
+    "icefloe.config": """
+        CachingConfig ChunkPackingConfig ChunkReadingConfig CompressionAlgorithm
+        CompressionConfig ManifestConfig ManifestPreload ManifestPreloadCondition
+        ManifestPreloadConfig ManifestRule ManifestSet ManifestSplitCondition
+        ManifestSplitDimCondition ManifestSplittingConfig PreloadArrays
+        RepoUpdateRetryConfig RepositoryConfig VirtualChunkContainer
+    """,
+    "icefloe.diagnostics": """
+        initialize_logs print_debug_info set_logs_filter spec_version
+        supported_spec_versions
+    """,
+    "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
+    "icefloe.engine.history.blame": "Blame",
+    "icefloe.engine.history.graph": "AncestryGraph",
+    "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
+    "icefloe.engine.operations": "Operation",
+    "icefloe.engine.retention.collection": "GCSummary",
+    "icefloe.engine.retention.expiry": "ExpirationPolicy",
+    "icefloe.engine.retention.leases": "Lease",
+    "icefloe.errors": """
+        AlreadyExistsError BrokenFilesError CommitStateUnknownError ConflictError
+        DamagedChunkError ErrorKind ForkSessionError ForkedProcessError FormatError
+        IcefloeError IcechunkError=IcefloeError InconsistentFilesError InvalidInputError
+        InvalidTypeError NodeNotFoundError NotFoundError ObjectNotFoundError ReadOnlyError
+        ReadOnlyStoreError RebaseFailedError RefNotFoundError RepositoryNotFoundError
+        SessionStateError SnapshotNotFoundError StorageError StoragePermissionError
+        StorageUnreachableError StoreKeyNotFoundError TaskFailedError UnsafeStorageError
+        VirtualChunkError
+    """,
+    "icefloe.model.chunk_refs": "ChunkKind ChunkType=ChunkKind",
+    "icefloe.model.virtual_spec": "VirtualChunkSpec",
+    "icefloe.repository": "Repository",
+    "icefloe.session": "ForkSession OverlapWarning Session",
+    "icefloe.storage.access.credentials": """
+        AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential
+        AnyGcsStaticCredential AnyS3Credential AzureBearerCredential AzureCredentials
+        AzureStaticCredentials Credentials GcsBearerCredential GcsCredentials
+        GcsStaticCredentials S3Credentials S3StaticCredentials azure_anonymous_credentials
+        azure_credentials azure_from_env_credentials azure_refreshable_credentials
+        azure_static_credentials containers_credentials gcs_anonymous_credentials
+        gcs_credentials gcs_from_env_credentials gcs_refreshable_credentials
+        gcs_static_credentials s3_anonymous_credentials s3_credentials
+        s3_from_env_credentials s3_refreshable_credentials s3_static_credentials
+    """,
+    "icefloe.storage.access.factories": """
+        Storage=StorageFactory azure_storage gcs_storage http_storage in_memory_storage
+        local_filesystem_storage r2_storage s3_storage tigris_storage
+    """,
+    "icefloe.storage.access.stores": """
+        AnyObjectStoreConfig ObjectStoreConfig S3Options azure_store gcs_store http_store
+        local_filesystem_store s3_store
+    """,
+    "icefloe.storage.settings": """
+        StorageConcurrencySettings StorageRetriesSettings StorageSettings
+        StorageTimeoutSettings
+    """,
+    "icefloe.storage.split": "split_storage",
+    "icefloe.upkeep.compaction": "CompactionSummary",
+    "icefloe.upkeep.findings": "Problem ProblemKind VerificationReport",
+    "icefloe.upkeep.sizes": "ChunkStorageStats",
+    "icefloe.zarr_store.store": "IcefloeStore IcechunkStore=IcefloeStore",
 }
-_ALIASES = {
-    "ChunkType": "ChunkKind",
-    "IcechunkError": "IcefloeError",
-    "IcechunkStore": "IcefloeStore",
-}
-"""Names of the official package with its brand in them."""
+"""The public names by module; `make api` writes the stub of this package from it.
 
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+`IcechunkStore=IcefloeStore` and the like are the official package's names with its brand in them.
+"""
 
-__all__ = [  # noqa: PLE0604
-    "__version__",
-    *_HOME_OF,
-    *_ALIASES,
-]
-
-
-def __getattr__(name: str) -> Any:
-    original = _ALIASES.get(name, name)
-    module = _HOME_OF.get(original)
-    if module is None:
-        raise AttributeError(f"module 'icefloe' has no attribute {name!r}")
-    value = getattr(import_module(module), original)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy_names(__name__, PUBLIC_NAMES)
+__all__ += ["__version__"]

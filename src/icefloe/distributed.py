@@ -22,7 +22,7 @@ def extract_session(
     zarray: zarr.Array[Any],
     axis: Any = None,  # noqa: ARG001 (reductions over arrays pass it)
     keepdims: Any = None,  # noqa: ARG001
-) -> Session:
+) -> Session | ForkSession:
     """The session that a Zarr array writes to; `axis` and `keepdims` are ignored."""
     store = zarray.store
     if not isinstance(store, IcefloeStore):

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import check_solver
-from icefloe.config.files import to_json
 from icefloe.config.repository import RepositoryConfig
+from icefloe.config.serialization import to_json
 from icefloe.engine.async_twin import async_function_twin, async_twin
-from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
+from icefloe.engine.commit.commit_metadata import plain_metadata
+from icefloe.engine.commit.publication import Publication
 from icefloe.engine.commit.rewritten_manifests import rewrite_manifests
-from icefloe.engine.commit.write import CommitMessage, write_commit
+from icefloe.engine.commit.write import CommitMessage, Replaced, write_commit
 from icefloe.engine.context import Context, VirtualAccess
 from icefloe.engine.initialize import (
     check_absent,
@@ -31,6 +31,7 @@ from icefloe.engine.initialize import (
 from icefloe.engine.preload import start_preload
 from icefloe.engine.repository_branches import BranchedRepository
 from icefloe.engine.retention.branch_moves import moved_from
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import (
     AlreadyExistsError,
     FormatError,
@@ -50,11 +51,12 @@ from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
     from os import PathLike
 
     from icefloe.arrays.value_diff import ValueDiff
     from icefloe.changes.conflicts import ConflictSolver
-    from icefloe.formats.port import BranchTip
+    from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
@@ -76,6 +78,8 @@ def _place(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
 
 class Repository(BranchedRepository):
     """A versioned Zarr hierarchy in a storage."""
+
+    _show = Session
 
     def __init__(self, context: Context) -> None:
         """Use `create`, `open` or `open_or_create` instead."""
@@ -282,15 +286,15 @@ class Repository(BranchedRepository):
         Versions may be named as in git: `main~3`, `main@{2026-01-31}`.
         """
         found = self._resolve(branch, tag, snapshot_id, as_of)
-        return Session(self._context, self._open_snapshot(found))
+        return Session(WorkingTree(self._context, self._open_snapshot(found)))
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
         ensure_conditional_writes(self._context.storage)
         tip = self._live_tip(branch)
-        assert tip.snapshot_id is not None
         snapshot = self._open_snapshot(tip.snapshot_id)
-        return Session(self._context, snapshot, tip, self._default_metadata)
+        tree = WorkingTree(self._context, snapshot, read_only=False)
+        return Session(tree, Publication(tree, tip, self._default_metadata))
 
     def _open_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot for a session; one that is new here has its manifests preloaded."""
@@ -348,10 +352,7 @@ class Repository(BranchedRepository):
             raise InvalidInputError(
                 f"commit_method is 'new_commit' or 'amend', found {commit_method!r}"
             )
-        given = {} if metadata is None else plain_metadata(metadata)
-        said = CommitMessage(
-            check_message(message), {**self._default_metadata, **given}, datetime.now(UTC)
-        )
+        said = CommitMessage.of(message, metadata, defaults=self._default_metadata)
         context = self._context
         ensure_conditional_writes(context.storage)
         rewrite = partial(self._rewrite_manifests, said=said, is_amended=commit_method == "amend")
@@ -359,13 +360,10 @@ class Repository(BranchedRepository):
         self._note("rewrite_manifests", {"branch": branch, "snapshot_id": snapshot_id})
         return snapshot_id
 
-    def _rewrite_manifests(self, tip: BranchTip, said: CommitMessage, *, is_amended: bool) -> str:
+    def _rewrite_manifests(self, tip: LiveTip, said: CommitMessage, *, is_amended: bool) -> str:
         context = self._context
-        assert tip.snapshot_id is not None
         base = context.files.read_snapshot(tip.snapshot_id)
-        parent, replaced = None, None
-        if is_amended:
-            parent, replaced = context.history.replaceable(base)
+        replaced = Replaced(*context.history.replaceable(base)) if is_amended else None
         rewritten = rewrite_manifests(context.files, base, context.settings)
         snapshot = write_commit(
             context.files,
@@ -373,7 +371,6 @@ class Repository(BranchedRepository):
             ChangeSet(rewritten.nodes),
             said,
             context.settings,
-            parent=parent,
             replaced=replaced,
         )
         context.refs.advance(tip, snapshot.id)
@@ -484,7 +481,7 @@ class Repository(BranchedRepository):
         )
         before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
         after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
-        return compare_values(before, after, diff, arrays)
+        return compare_values(before.tree, after.tree, diff, arrays)
 
     # --- async forms
 

@@ -1,75 +1,74 @@
-"""Sessions: a working tree on a branch, with all that users do with it; forks and merges."""
+"""Sessions and forks: what users call to read, write, commit and cooperate.
+
+`Session` is a working tree (`engine/tree`) and a way into a branch (`engine/commit`);
+`ForkSession` is a working tree that is merged back. What they do is done in these two rooms.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
-from icefloe.changes.linked import any_overlap
-from icefloe.changes.needed_groups import fill_groups
+from icefloe.changes.conflicts import check_solver
 from icefloe.engine.async_twin import async_twin
-from icefloe.engine.commit.manifests import write_tiles
-from icefloe.engine.commit.publication import CommittedTree
-from icefloe.engine.commit.unlinking import unlink_common
-from icefloe.engine.commit.write import touched_chunks
-from icefloe.engine.info import Diff
-from icefloe.engine.retention.uncommitted import check_own_files
-from icefloe.errors import ForkSessionError, InvalidInputError, InvalidTypeError
+from icefloe.engine.commit.forks import ForkedChanges, OverlapWarning, merge_forks
+from icefloe.engine.commit.write import uncommitted_diff
+from icefloe.engine.tree.chunk_batches import WINDOW_REFS
+from icefloe.engine.tree.rearranging import reindexed_by, shifted_by
+from icefloe.engine.tree.working_tree import WorkingTree
+from icefloe.engine.user_references import user_references
+from icefloe.errors import (
+    ForkSessionError,
+    InvalidInputError,
+    InvalidTypeError,
+    SessionStateError,
+)
+from icefloe.model import paths
+from icefloe.model.byte_range import WHOLE, ByteRange
+from icefloe.model.chunk_refs import ChunkKind, InlineRef, NativeRef, PendingRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
-from icefloe.model.nodes import NodeTable
-from icefloe.packing.splits import possible_split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.changes.linked import LinkedTile
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.config.repository import RepositoryConfig
+    from icefloe.engine.commit.publication import Publication
     from icefloe.engine.context import Context
-    from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.manifest import ArrayChunks
+    from icefloe.engine.info import Diff
+    from icefloe.engine.tree.chunk_batches import ChunkBatch, ChunkBytes
+    from icefloe.formats.port import LiveTip
     from icefloe.model.nodes import Node
-    from icefloe.model.snapshot import Snapshot
-    from icefloe.packing.splits import Split
+    from icefloe.model.segments import FoundChunks, Segments
+    from icefloe.model.virtual_spec import VirtualChunkSpec
     from icefloe.zarr_store.store import IcefloeStore
 
-
-class OverlapWarning(UserWarning):
-    """Two forks of a session wrote the same chunk, or changed the same of a node."""
+__all__ = ["ForkSession", "OverlapWarning", "Session", "TreeSession"]
 
 
-class Session(CommittedTree):
-    """A view of one snapshot; a writable one collects changes until it is committed.
+class TreeSession:
+    """Arrays, groups and chunks of a working tree, as users read and write them.
 
-    Threads and event loops may share a session.
+    What sessions and forks have in common.
     """
 
-    def __repr__(self) -> str:
-        where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
-        return f"<icefloe.{type(self).__name__} {where} at {self.snapshot_id}>"
-
-    def __getstate__(self) -> dict[str, Any]:
-        if not self.read_only:
-            raise InvalidInputError(
-                "a writable session cannot be pickled; use fork() and merge() to write from "
-                "several processes"
-            )
-        return {"context": self._context, "snapshot_id": self._snapshot.id}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        context: Context = state["context"]
-        self.__init__(context, context.files.read_snapshot(state["snapshot_id"]))  # type: ignore[misc]
+    def __init__(self, tree: WorkingTree) -> None:
+        """Show a tree."""
+        self.tree = tree
+        """The engine's port: nodes, chunks and references, one or many at a time. For code that
+        is built on top of sessions; it may change with any version."""
 
     # --- what it is
 
     @property
     def read_only(self) -> bool:
         """Whether the session only reads."""
-        return self._tip is None
+        return self.tree.read_only
 
     @property
     def mode(self) -> str:
@@ -79,31 +78,63 @@ class Session(CommittedTree):
     @property
     def snapshot_id(self) -> str:
         """The snapshot that the session shows or is based on."""
-        return str(self._snapshot.id)
-
-    @property
-    def branch(self) -> str | None:
-        """The branch that a commit goes to; None when read-only."""
-        return None if self._tip is None else self._tip.branch
+        return str(self.tree.snapshot.id)
 
     @property
     def has_uncommitted_changes(self) -> bool:
         """Whether there is something to commit."""
-        return not self._changes.is_empty
+        return not self.tree.changes.is_empty
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration."""
-        return self._context.config.copy()
+        """A copy of the repository's configuration."""
+        return self.tree.context.config.copy()
 
     @property
     def store(self) -> IcefloeStore:
-        """A Zarr store on this session; all of them share its state."""
+        """A Zarr store on this session; all of its stores share its state."""
         from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
 
-    # --- regions
+    @property
+    def verify_chunks(self) -> bool:
+        """Whether chunks are compared with their checksums when they are read.
+
+        It starts as the configuration says, and can be set.
+        """
+        return self.tree.verify_chunks
+
+    @verify_chunks.setter
+    def verify_chunks(self, value: bool) -> None:
+        self.tree.verify_chunks = value
+
+    def status(self) -> Diff:
+        """What the session changed so far."""
+        return uncommitted_diff(self.tree)
+
+    def allow_pickling(self) -> None:
+        """Removed from the official API; use fork and merge."""
+        raise RuntimeError("allow_pickling() does not exist any more: use fork() and merge()")
+
+    # --- nodes
+
+    def get_node(self, path: str) -> Node | None:
+        """The array or group at a path, with its manifests; None if there is none."""
+        return self.tree.get_node(paths.canonical(path))
+
+    def get_node_id(self, path: str) -> str:
+        """The id of a node, which it keeps for life, also when it is moved."""
+        return self.tree.get_node_id(paths.canonical(path))
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Move an array or group to another path; no data is written."""
+        self.tree.move(paths.canonical(from_path), paths.canonical(to_path))
+
+    get_node_id_async = async_twin(get_node_id)
+    move_async = async_twin(move)
+
+    # --- regions of arrays
 
     def read_region(
         self,
@@ -122,10 +153,18 @@ class Session(CommittedTree):
 
         Returns:
             The values, always as an array: one without axes if integers select all axes.
+
+        >>> import icefloe, zarr
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> session = repo.writable_session("main")
+        >>> a = zarr.create_array(session.store, name="a", shape=(4,), dtype="i4", fill_value=0)
+        >>> session.write_region("a", slice(1, 3), 7)
+        >>> session.read_region("a").tolist()
+        [0, 7, 7, 0]
         """
         from icefloe.arrays.transfer import read_region
 
-        return read_region(self, path, selection, out)
+        return read_region(self.tree, path, selection, out)
 
     def write_region(
         self,
@@ -149,22 +188,377 @@ class Session(CommittedTree):
         """
         from icefloe.arrays.transfer import write_region
 
-        write_region(self, path, selection, values, write_empty_chunks=write_empty_chunks)
+        write_region(self.tree, path, selection, values, write_empty_chunks=write_empty_chunks)
 
     read_region_async = async_twin(read_region)
     write_region_async = async_twin(write_region)
 
-    def status(self) -> Diff:
-        """What the session changed so far."""
-        with self._lock:
-            log = self._changes.log(touched_chunks(self._changes, self._view.chunks))
-            after = NodeTable.of(self._changes.all_nodes())
-            return Diff(log, self._snapshot.nodes, after)
+    # --- chunks
 
-    @staticmethod
-    def _looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
-        """A read-only session on a snapshot, with changes laid over it if given."""
-        return looking_at(context, snapshot, changes)
+    def get_chunk(
+        self,
+        path: str,
+        coords: tuple[int, ...],
+        byte_range: ByteRange = WHOLE,
+        *,
+        verify: bool | None = None,
+    ) -> bytes | None:
+        """Read the stored bytes of a chunk, or a part of them; None if it is not initialised.
+
+        `verify` says whether the whole chunk is compared with its checksum; as `verify_chunks`
+        says if not given.
+        """
+        return self.tree.get_chunk(paths.canonical(path), coords, byte_range, verify=verify)
+
+    def read_chunks(
+        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None = None
+    ) -> Iterator[FoundChunks]:
+        """Read the stored bytes of many chunks; those in no group are not initialised.
+
+        Chunks that are near each other in a file are fetched together, and several requests are
+        on their way at a time. Groups come in any order. Segments are pieces of what was fetched,
+        not copies. Fetching waits for a caller who is slow to take the groups.
+
+        Args:
+            path: Path of an array.
+            coords: Coordinates of the chunks, (n, rank), none twice; those outside of the grid
+                are not initialised.
+            verify: Whether to compare the bytes with their checksums; as `verify_chunks` says if
+                not given.
+        """
+        return self.tree.read_chunks(paths.canonical(path), coords, verify=verify)
+
+    def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
+        """Write the stored bytes of many chunks; segment `i` is the chunk at `coords[i]`.
+
+        Small chunks wait for a pack, full packs and large chunks are written at once, several at
+        a time; the call returns when they are on the storage. If it fails, none of the chunks is
+        set, and it can be tried again.
+        """
+        self.tree.write_chunks(paths.canonical(path), coords, segments)
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """Coordinates of all initialised chunks, one by one."""
+        reader = self.tree.array_reader(paths.canonical(array_path))
+        tables = reader.tables(max(batch_size, WINDOW_REFS))
+        while (table := await asyncio.to_thread(next, tables, None)) is not None:
+            coords = table.index.coords()
+            for start in range(0, len(coords), batch_size):
+                for row in coords[start : start + batch_size].tolist():
+                    yield tuple(row)
+
+    def chunk_batches(self, array_path: str, batch_size: int = 100_000) -> Iterator[ChunkBatch]:
+        """All chunk references of an array as columns, batch by batch.
+
+        Reads some manifests at a time: memory follows `batch_size`, not the array. It shows the
+        session as it was at the call, whatever is written meanwhile. The chunks of a small array
+        come in row-major order; those of an array with several manifests, by manifest.
+        """
+        containers = self.tree.settings.virtual_chunk_containers
+        return self.tree.array_reader(paths.canonical(array_path)).batches(batch_size, containers)
+
+    def chunk_count(self, array_path: str, kind: ChunkKind | None = None) -> int:
+        """Number of initialised chunks of an array, of one kind or of all.
+
+        Counting all reads no manifests, but for those that uncommitted changes reach into.
+        """
+        return self.tree.array_reader(paths.canonical(array_path)).count(kind)
+
+    def chunk_bytes(self, array_path: str) -> ChunkBytes:
+        """Number of bytes of all chunks of an array, by where they are kept."""
+        return self.tree.array_reader(paths.canonical(array_path)).bytes()
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkKind:
+        """Where a chunk is kept."""
+        match self.tree.locate(paths.canonical(array_path), tuple(chunk_coordinates)):
+            case PendingRef() | NativeRef():
+                return ChunkKind.NATIVE
+            case InlineRef():
+                return ChunkKind.INLINE
+            case VirtualRef():
+                return ChunkKind.VIRTUAL
+            case None:
+                return ChunkKind.UNINITIALIZED
+
+    chunk_type_async = async_twin(chunk_type)
+
+    def shift_array(self, array_path: str, chunk_offset: Sequence[int]) -> None:
+        """Move all chunks of an array by whole chunks; what leaves the grid is dropped.
+
+        Chunks that nothing moves into read as the fill value.
+        """
+        path = paths.canonical(array_path)
+        self.tree.rearrange_chunks(path, shifted_by(chunk_offset, path))
+
+    def reindex_array(
+        self,
+        array_path: str,
+        forward: Callable[[tuple[int, ...]], Sequence[int] | None],
+        backward: Callable[[tuple[int, ...]], Sequence[int] | None] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Give each chunk the index that `forward` returns for it; None drops the chunk.
+
+        Chunks that nothing moves into read as the fill value, so `backward`, with which the
+        official package clears them, is accepted and not needed.
+        """
+        self.tree.rearrange_chunks(paths.canonical(array_path), reindexed_by(forward))
+
+    # --- virtual chunks
+
+    def set_virtual_refs(
+        self,
+        array_path: str,
+        chunks: Sequence[VirtualChunkSpec] | object | None = None,
+        *,
+        coords: npt.ArrayLike | None = None,
+        start: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        locations: Any = None,
+        location_codes: npt.ArrayLike | None = None,
+        offsets: Any = None,
+        lengths: Any = None,
+        etags: Any = None,
+        last_modified: Any = None,
+        validate_containers: bool = True,
+    ) -> list[tuple[int, ...]] | None:
+        """Make many chunks of an array ranges of objects outside of the repository.
+
+        Give a list of VirtualChunkSpec, or columns, or an Arrow table (anything with the Arrow
+        PyCapsule interface) whose columns have the names of the arguments below. Where
+        coordinates repeat, the later row wins. If anything is wrong, nothing is set.
+
+        Args:
+            array_path: Path of the array.
+            chunks: A list of VirtualChunkSpec, or an Arrow table.
+            coords: Coordinates of the chunks, (n, rank); in a table, lists.
+            start: Instead of `coords`: first chunk of a box that the rows fill in row-major order;
+                zeros if not given.
+            shape: How many chunks that box has along each dimension. An empty location leaves a
+                chunk of it out.
+            locations: URLs of the objects: a list, a numpy or Arrow array (also
+                dictionary-encoded), or one URL for all chunks.
+            location_codes: For each chunk the number of its location; then `locations`, `etags`
+                and `last_modified` have an entry for each distinct object instead.
+            offsets: Where the chunks begin in the objects, in bytes; one number may stand for all.
+            lengths: Their numbers of bytes; one number may stand for all.
+            etags: Etags of the objects; None or empty where unknown, one may stand for all.
+            last_modified: Times since which the objects must not have changed: datetimes with a
+                timezone, datetime64 or Arrow timestamps in UTC, or seconds since 1970; one may
+                stand for all.
+            validate_containers: Leave out locations in no virtual chunk container of the
+                repository's configuration.
+
+        Returns:
+            The coordinates of chunks that were left out because no container has their location;
+            None if there are none.
+        """
+        path = paths.canonical(array_path)
+        self.tree.check_writable()
+        columns = {
+            "coords": coords,
+            "start": start,
+            "shape": shape,
+            "locations": locations,
+            "location_codes": location_codes,
+            "offsets": offsets,
+            "lengths": lengths,
+            "etags": etags,
+            "last_modified": last_modified,
+        }
+        table, refused = user_references(
+            chunks,
+            columns,
+            self.tree.get_array(path),
+            self.tree.virtual_sources,
+            validate_containers=validate_containers,
+        )
+        if table is not None:
+            self.tree.set_chunk_refs(path, table)
+        return refused or None
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """URLs of all virtual chunks, one for each, array by array."""
+        readers = map(self.tree.array_reader, self.tree.array_paths())
+        return [url for reader in readers for urls in reader.virtual_locations() for url in urls]
+
+    set_virtual_refs_async = async_twin(set_virtual_refs)
+    all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
+
+
+class Session(TreeSession):
+    """A view of one snapshot of a repository; a writable one collects changes to commit.
+
+    `repository.readonly_session(...)` and `repository.writable_session(branch)` make sessions.
+
+    - `store` is the session as a Zarr store: zarr, xarray and dask read and write through it.
+    - `commit(message)` publishes all changes as the next snapshot of the branch, all or nothing.
+      Afterwards the session is read-only, and shows what was committed.
+    - `discard_changes()` forgets them instead. `status()` lists them.
+    - `fork()` and `merge()` let other processes write parts of one commit.
+
+    Nobody else sees changes before they are committed. If another session has committed to the
+    branch meanwhile, `commit` raises ConflictError; `rebase` the session and commit again, or let
+    `commit(..., rebase_with=solver)` do both. Threads and event loops may share a session.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> group = zarr.create_group(session.store, attributes={"title": "example"})
+    >>> session.has_uncommitted_changes
+    True
+    >>> snapshot_id = session.commit("first")
+    >>> session.read_only, snapshot_id == repo.lookup_branch("main")
+    (True, True)
+    >>> zarr.open_group(repo.readonly_session("main").store, mode="r").attrs["title"]
+    'example'
+    """
+
+    def __init__(self, tree: WorkingTree, publication: Publication | None = None) -> None:
+        """Show a tree; with a publication, its changes can be committed."""
+        super().__init__(tree)
+        self.publication = publication
+        """How changes get into the branch; None once the session is read-only."""
+        self._has_unmerged_forks = False
+
+    def __repr__(self) -> str:
+        where = f"branch {self.branch!r}" if self.branch is not None else "read-only"
+        return f"<icefloe.Session {where} at {self.snapshot_id}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.read_only:
+            raise InvalidInputError(
+                "a writable session cannot be pickled; use fork() and merge() to write from "
+                "several processes"
+            )
+        return {"context": self.tree.context, "snapshot_id": self.tree.snapshot.id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        context: Context = state["context"]
+        snapshot = context.files.read_snapshot(state["snapshot_id"])
+        self.__init__(WorkingTree(context, snapshot))  # type: ignore[misc]
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that a commit goes to; None when read-only."""
+        publication = self.publication
+        return None if publication is None else publication.tip.branch
+
+    # --- committing
+
+    def discard_changes(self, path: str | None = None) -> None:
+        """Forget all uncommitted changes, if there are any.
+
+        With a path, only those of the node there and of all below it; moves stay.
+        """
+        with self.tree.lock:
+            if path is not None:
+                self.tree.discard(paths.canonical(path))
+            elif self.publication is not None:
+                self.publication.discard_changes()
+
+    def commit(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Publish the changes as the next snapshot of the branch, all or nothing.
+
+        Afterwards the session is read-only.
+
+        After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
+        be called again: if it has landed, that raises ConflictError whatever the solver.
+
+        Args:
+            message: What the history shows.
+            metadata: Properties of the commit: values that JSON has.
+            rebase_with: Decides conflicts if the branch has moved: the changes are rebased, and
+                the commit is tried again.
+            rebase_tries: How many times.
+            allow_empty: Whether to commit without changes.
+
+        Returns:
+            The id of the new snapshot.
+
+        Raises:
+            ConflictError: The branch has moved, and no solver was given.
+            RebaseFailedError: There are conflicts that the solver does not resolve.
+        """
+        if rebase_with is not None:
+            check_solver(rebase_with)
+        with self.tree.lock:
+            publication = self._committable(allow_empty=allow_empty)
+            said = publication.message(message, metadata)
+            if rebase_with is None:
+                snapshot = publication.commit(said)
+            else:
+                snapshot = publication.commit_or_rebase(said, rebase_with, rebase_tries, Session)
+            self._end()
+            return str(snapshot.id)
+
+    def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
+        """Write the changes as a snapshot that no branch points to; returns its id."""
+        with self.tree.lock:
+            publication = self._committable(allow_empty=False)
+            snapshot = publication.flush(publication.message(message, metadata))
+            self._end()
+            return str(snapshot.id)
+
+    def amend(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Replace the tip of the branch by a snapshot that has its changes and ours."""
+        with self.tree.lock:
+            publication = self._committable(allow_empty=allow_empty)
+            snapshot = publication.amend(publication.message(message, metadata))
+            self._end()
+            return str(snapshot.id)
+
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Lay the changes over the newest snapshot of the branch.
+
+        Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
+        the session is as it was.
+        """
+        check_solver(solver)
+        with self.tree.lock:
+            self._writable().rebase(solver, Session)
+
+    commit_async = async_twin(commit)
+    flush_async = async_twin(flush)
+    amend_async = async_twin(amend)
+    rebase_async = async_twin(rebase)
+
+    def _writable(self) -> Publication:
+        self.tree.check_writable()
+        assert self.publication is not None
+        return self.publication
+
+    def _committable(self, *, allow_empty: bool) -> Publication:
+        publication = self._writable()
+        if self._has_unmerged_forks:
+            warnings.warn(
+                "this session was forked and no fork was merged back: changes of forks that are "
+                "not merged are not committed",
+                UserWarning,
+                stacklevel=3,
+            )
+        if not self.has_uncommitted_changes and not allow_empty:
+            raise SessionStateError("cannot commit, no changes made to the session")
+        return publication
+
+    def _end(self) -> None:
+        self.publication = None
+        self._has_unmerged_forks = False
 
     # --- cooperating writers
 
@@ -172,243 +566,192 @@ class Session(CommittedTree):
         """A copy for another process or thread, whose changes are merged back before the commit.
 
         Fork before you write: a fork does not see uncommitted changes.
+
+        >>> import icefloe, zarr
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> session = repo.writable_session("main")
+        >>> fork = session.fork()
+        >>> group = zarr.create_group(fork.store, path="from/a/task")
+        >>> session.merge(fork)
+        >>> _ = session.commit("what a task wrote")
         """
-        with self._lock:
+        with self.tree.lock:
             if self.read_only:
                 raise InvalidInputError(
                     "a read-only session is not forked; it can be pickled and shared as it is"
                 )
-            if not self._changes.is_empty:
-                raise InvalidInputError(
-                    "cannot fork a session with uncommitted changes. Please commit first, or fork "
-                    "before you write"
-                )
-            self._unmerged_forks = True
-            return ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
-
-    def part(self) -> ForkSession:
-        """A fork for the tasks of one job, which sees the nodes that this session made or changed.
-
-        It does not see uncommitted chunks. What its copies write comes back as columns, by
-        `ForkSession.written` and `set_chunk_refs`, instead of by `merge`.
-        """
-        with self._lock:
-            self._check_writable()
-            part = ForkSession(self._context, self._snapshot, self._tip, self._default_metadata)
-            nodes = self._changes.copy()
-            nodes.linked = {}
-            nodes.chunks = {
-                node_id: _only_cleared(edits)
-                for node_id, edits in nodes.chunks.items()
-                if edits.cleared
-            }
-            part._show(self._snapshot, nodes)  # noqa: SLF001
-            return part
-
-    def can_link(self, path: str) -> bool:
-        """Whether manifests of an array can be written before the commit, for `link_tiles`.
-
-        Not those of a new one where only the commit knows the ids of new nodes, as in the
-        generations `store` and `dataset`: the manifests would name another node.
-        """
-        with self._lock:
-            node = self._view.array(path)
-            numbered_later = self._context.format.generation.node_numbering is not None
-            return not (numbered_later and node.id in self._changes.new)
-
-    def link_tiles(self, path: str, tiles: Sequence[LinkedTile]) -> None:
-        """Take over tiles of an array whose manifests parts of this session have written.
-
-        Until the commit, reads do not show them.
-        """
-        with self._lock:
-            self._check_writable()
-            node = self._view.array(path)
-            if not self.can_link(path):
-                raise InvalidInputError(
-                    f"manifests were written for {path}, a new array whose id is given by the "
-                    "commit; give its references to set_chunk_refs, or commit it first"
-                )
-            known = self._changes.linked.setdefault(node.id, [])
-            together = sorted([*known, *tiles], key=lambda tile: tile.extents.lower)
-            if together and any_overlap([tile.reach for tile in together]):
-                raise InvalidInputError(f"two manifests were written for one tile of {path}")
-            self._changes.linked[node.id] = together
+            publication = self._writable()
+            fork = _new_fork(self.tree, publication.tip, publication.default_metadata)
+            self._has_unmerged_forks = True
+            return fork
 
     def merge(self, *others: ForkSession) -> None:
         """Take over the changes of forks.
 
-        Where two wrote one chunk, the later one wins, and an OverlapWarning says which chunks:
+        Where two wrote one chunk, the later one wins, and an OverlapWarning lists the chunks:
         most often tasks were not cut along chunks, and one overwrote what the other wrote. The
-        metadata of a node that two changed is merged key by key; contradictions are told, too.
+        metadata of a node that two changed is merged key by key; contradictions are listed, too.
         """
-        for other in others:
-            if not isinstance(other, ForkSession):
-                raise InvalidTypeError(
-                    f"only forks can be merged; Received {type(other).__name__!r}. "
-                    "Use fork() to make one"
-                )
-        # Each fork is copied under its own lock before ours is taken: two sessions that merge each
-        # other do not wait for each other.
-        parts = [(other, other._portable_changes()) for other in others if other is not self]  # noqa: SLF001
-        with self._lock:
-            self._check_writable()
-            merged = self._portable_changes()
-            for other, changes in parts:
-                if other.snapshot_id != self.snapshot_id:
-                    raise InvalidInputError(
-                        f"cannot merge a fork of snapshot {other.snapshot_id} into a session on "
-                        f"{self.snapshot_id}"
-                    )
-                if other._tip != self._tip:  # noqa: SLF001
-                    # A collection may lie between the two places, which our commit does not see.
-                    check_own_files(self._context, changes)
-                unlink_common(self._context.files, merged, changes)
-                _warn_of_overlap(merged, changes, self._base_document)
-                merged.absorb(changes)
-                fill_groups(merged)
-            if parts:
-                self._show(self._snapshot, merged)
-            self._unmerged_forks = False
-
-    def _base_document(self, node: Node) -> bytes:
-        return self._context.files.document(node, self._snapshot)
+        forks = _changes_of(others)
+        with self.tree.lock:
+            merge_forks(self.tree, self._writable().tip, forks, stacklevel=2)
+            self._has_unmerged_forks = False
 
     merge_async = async_twin(merge)
 
-    def allow_pickling(self) -> None:
-        """Removed from the official API; use fork and merge."""
-        raise RuntimeError("allow_pickling() does not exist any more: use fork() and merge()")
 
+class ForkSession(TreeSession):
+    """A writable copy of a session, for another thread or process.
 
-class ForkSession(Session):
-    """A part of a session's work: it can be pickled and written to, and is merged back."""
+    It can be pickled, written to, and merged: into the session that it came from, which then
+    commits, or into another fork of it. It cannot be committed by itself.
 
-    _is_leased = False  # the session that it came from has a lease for both
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> forks = [session.fork(), session.fork()]
+    >>> for number, fork in enumerate(forks):  # in other threads or processes
+    ...     group = zarr.create_group(fork.store, path=f"part{number}")
+    >>> session.merge(*forks)
+    >>> sorted(session.status().new_groups)
+    ['/', '/part0', '/part1']
+    """
+
+    def __init__(
+        self, tree: WorkingTree, tip: LiveTip, default_metadata: dict[str, Any] | None = None
+    ) -> None:
+        """Take a tree, and the tip of the branch that it will be committed to."""
+        super().__init__(tree)
+        self.tip = tip
+        self.default_metadata = dict(default_metadata or {})
+
+    @classmethod
+    def part_of(cls, session: Session | ForkSession) -> ForkSession:
+        """A fork for the tasks of one job, which sees the nodes that a session made or changed.
+
+        It does not see uncommitted chunks. What its copies write comes back as columns, by
+        `tree.written_chunks` and `tree.set_chunk_refs`, instead of by `merge`.
+        """
+        tree = session.tree
+        with tree.lock:
+            tree.check_writable()
+            origin = session if isinstance(session, ForkSession) else session.publication
+            assert origin is not None
+            changes = tree.node_changes()
+            part = WorkingTree(tree.context, tree.snapshot, changes, read_only=False)
+            return cls(part, origin.tip, origin.default_metadata)
+
+    def __repr__(self) -> str:
+        return f"<icefloe.ForkSession branch {self.branch!r} at {self.snapshot_id}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            self._packs.write_all()
-            self._context.storage.sync()
+        with self.tree.lock:
+            self.tree.make_durable()
             return {
-                "context": self._context,
-                "snapshot_id": self._snapshot.id,
-                "tip": self._tip,
-                "changes": self._changes.copy(),
-                "metadata": self._default_metadata,
+                "context": self.tree.context,
+                "snapshot_id": self.tree.snapshot.id,
+                "tip": self.tip,
+                "changes": self.tree.changes.copy(),
+                "metadata": self.default_metadata,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         context: Context = state["context"]
         snapshot = context.files.read_snapshot(state["snapshot_id"])
-        Session.__init__(self, context, snapshot, state["tip"], state["metadata"])
         changes: ChangeSet = state["changes"]
         changes.rebase(snapshot.nodes)
-        self._show(snapshot, changes)
+        tree = WorkingTree(context, snapshot, changes, read_only=False)
+        self.__init__(tree, state["tip"], state["metadata"])  # type: ignore[misc]
 
-    def written(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
-        """References of the chunks that were written, and which ones were deleted, by array."""
-        with self._lock:
-            self._packs.write_all()
-            self._context.storage.sync()
-            found = {}
-            for node_id, edits in self._changes.chunks.items():
-                node = self._changes.by_id(node_id)
-                if node is not None and not edits.is_empty:
-                    found[node.path] = edits.own()
-            return found
+    @property
+    def branch(self) -> str:
+        """The branch that the session it came from commits to."""
+        return self.tip.branch
 
-    def put_object(self, data: bytes) -> ChunkFileId:
-        """Put bytes into an object that nothing refers to, for tasks that come after this one."""
-        place = ChunkFileId.random()
-        self._context.storage.put(self._context.format.layout.chunk_file(place), data)
-        return place
-
-    def get_object(self, place: ChunkFileId) -> bytes:
-        """What another part gave to `put_object`."""
-        return self._context.storage.get(self._context.format.layout.chunk_file(place))
-
-    def written_tiles(self, path: str, split: Split | None = None) -> list[LinkedTile] | None:
-        """Write the manifests of the parts of an array that were edited, for `link_tiles`.
-
-        Args:
-            path: The array.
-            split: How it is split; by default, as if it had all chunks of its grid.
-
-        Returns:
-            None if they must be written with the rest of the array (see `write_tiles`), or by the
-            commit (see `can_link`).
-        """
-        with self._lock:
-            if not self.can_link(path):
-                return None
-            node = self._view.array(path)
-            split = split or possible_split(node, self._context.settings)
-            if split is None:
-                return None
-            self._packs.write_all()
-            edits = self._changes.edits(node)
-            tiles = write_tiles(
-                self._context.files, self._snapshot, self._view.chunks, node, edits, split
-            )
-            self._context.storage.sync()
-            return tiles
+    def discard_changes(self, path: str | None = None) -> None:
+        """Forget all changes of this fork, or those of a node and of all below it."""
+        with self.tree.lock:
+            if path is not None:
+                self.tree.discard(paths.canonical(path))
+            else:
+                self.tree.show(self.tree.snapshot)
 
     def fork(self) -> ForkSession:
         """A fork of a fork; only while it has no changes."""
-        child = super().fork()
-        self._unmerged_forks = False
-        return child
+        with self.tree.lock:
+            return _new_fork(self.tree, self.tip, self.default_metadata)
+
+    def merge(self, *others: ForkSession) -> None:
+        """Take over the changes of other forks; see `Session.merge`."""
+        forks = _changes_of(tuple(other for other in others if other is not self))
+        with self.tree.lock:
+            merge_forks(self.tree, self.tip, forks, stacklevel=2)
+
+    merge_async = async_twin(merge)
+
+    # --- objects that tasks leave for tasks
+
+    def put_object(self, data: bytes) -> ChunkFileId:
+        """Put bytes into an object that nothing refers to, for tasks that come after this one."""
+        file_id = ChunkFileId.random()
+        context = self.tree.context
+        context.storage.put(context.format.layout.chunk_file(file_id), data)
+        return file_id
+
+    def get_object(self, file_id: ChunkFileId) -> bytes:
+        """The bytes that another fork gave to `put_object`."""
+        context = self.tree.context
+        return context.storage.get(context.format.layout.chunk_file(file_id))
+
+    # --- what only the session can do
 
     def commit(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked commits."""
-        raise ForkSessionError(
-            "Cannot commit a fork of a Session. Merge it into the session it came from"
-        )
+        raise _not_for_forks("commit")
 
     def flush(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked flushes."""
-        raise ForkSessionError(
-            "Cannot flush a fork of a Session. Merge it into the session it came from"
-        )
+        raise _not_for_forks("flush")
 
     def amend(self, *_: Any, **__: Any) -> str:
         """Refuse: the session that was forked amends."""
-        raise ForkSessionError(
-            "Cannot amend a fork of a Session. Merge it into the session it came from"
+        raise _not_for_forks("amend")
+
+    commit_async = async_twin(commit)
+    flush_async = async_twin(flush)
+    amend_async = async_twin(amend)
+
+
+def _not_for_forks(verb: str) -> ForkSessionError:
+    return ForkSessionError(
+        f"Cannot {verb} a fork of a Session. Merge it into the session it came from"
+    )
+
+
+def _new_fork(tree: WorkingTree, tip: LiveTip, metadata: dict[str, Any]) -> ForkSession:
+    if not tree.changes.is_empty:
+        raise InvalidInputError(
+            "cannot fork a session with uncommitted changes. Please commit first, or fork "
+            "before you write"
         )
+    return ForkSession(WorkingTree(tree.context, tree.snapshot, read_only=False), tip, metadata)
 
 
-def _warn_of_overlap(
-    ours: ChangeSet, later: ChangeSet, document_of: Callable[[Node], bytes]
-) -> None:
-    chunks, metadata = same_chunks(ours, later), merge_metadata(ours, later, document_of)
-    if chunks:
-        warnings.warn(
-            f"forks wrote the same chunks, and the later one wins: {'; '.join(chunks)}. "
-            "Cut the work along chunks so that no two tasks write one",
-            OverlapWarning,
-            stacklevel=3,
+def _changes_of(forks: Sequence[ForkSession]) -> list[ForkedChanges]:
+    """The changes of forks, each copied under its own lock.
+
+    Before the lock of the session that merges them is taken: two that merge each other do not
+    wait for each other.
+    """
+    for fork in forks:
+        if not isinstance(fork, ForkSession):
+            raise InvalidTypeError(
+                f"only forks can be merged; Received {type(fork).__name__!r}. "
+                "Use fork() to make one"
+            )
+    return [
+        ForkedChanges(
+            base_id=fork.tree.snapshot.id, tip=fork.tip, changes=fork.tree.portable_changes()
         )
-    if metadata:
-        warnings.warn(
-            f"forks changed the same nodes, and the later one wins: {'; '.join(metadata)}. Resize, "
-            "move and delete before you fork, or after the forks are merged",
-            OverlapWarning,
-            stacklevel=3,
-        )
-
-
-def _only_cleared(edits: ChunkEdits) -> ChunkEdits:
-    """Of some edits, only that all chunks of the base are gone."""
-    cleared = ChunkEdits(edits.rank)
-    cleared.cleared = True
-    return cleared
-
-
-def looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
-    """A read-only session on a snapshot, with changes laid over it if given."""
-    session = Session(context, snapshot)
-    if changes is not None:
-        session._show(snapshot, changes)  # noqa: SLF001
-    return session
+        for fork in forks
+    ]

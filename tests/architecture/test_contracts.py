@@ -69,3 +69,59 @@ def test_every_package_folder_is_importable() -> None:
         str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()
     )
     assert missing == []
+
+
+SESSION = "icefloe.session"
+MAKE_SESSIONS = {
+    "repository.py",
+    "distributed.py",
+    "spark/engine/worker.py",
+    "spark/jobs/copying.py",
+}
+"""Modules that make sessions, or tell them from other things."""
+SHOW_SESSIONS = {"zarr_store/store.py"}
+"""The type of `IcefloeStore.session`, which users call."""
+BELOW_SESSIONS = {"engine", "arrays", "zarr_store"}
+HOLDERS = {"session", "fork", "part", "tree", "publication"}
+
+
+def imports_of_sessions(path: Path) -> list[tuple[bool, int]]:
+    """Whether each import of `icefloe.session` in a module is for types only, and its line."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    return [
+        (id(node) in for_types, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == SESSION
+    ]
+
+
+def test_who_imports_sessions() -> None:
+    """Rooms above the engine take its port, the tree of a session, not the mutable class."""
+    too_many = []
+    for path in PACKAGE.rglob("*.py"):
+        module = path.relative_to(PACKAGE).as_posix()
+        for is_for_types, line in imports_of_sessions(path):
+            is_below = module.split("/")[0] in BELOW_SESSIONS
+            allowed = SHOW_SESSIONS | MAKE_SESSIONS if is_for_types else MAKE_SESSIONS
+            if module not in allowed and (is_below or not is_for_types):
+                too_many.append(f"{module}:{line}")
+    assert too_many == []
+
+
+def test_nobody_touches_what_is_private_to_sessions() -> None:
+    touched = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and ast.unparse(node.value).rpartition(".")[2].lstrip("_") in HOLDERS
+    ]
+    assert touched == []

@@ -19,6 +19,7 @@ ROOT = HERE.parents[1]
 
 list_api = runpy.run_path(str(ROOT / "scripts" / "list_api.py"))
 list_package, parameters = list_api["list_package"], list_api["parameters"]
+write_stubs = runpy.run_path(str(ROOT / "scripts" / "write_stubs.py"))
 
 Listing = dict[str, list[str] | None]
 
@@ -66,6 +67,24 @@ DIFFERENT_ON_PURPOSE = {
 def test_public_interface_is_the_listed_one() -> None:
     """After a deliberate change, `make api` renews the listing."""
     assert OURS == PROMISED
+
+
+@pytest.mark.parametrize("package", write_stubs["PACKAGES"])
+def test_stub_has_every_public_name(package: str) -> None:
+    """After a change of PUBLIC_NAMES, `make api` renews the stub."""
+    assert write_stubs["stub_path"](package).read_text() == write_stubs["stub_text"](package)
+
+
+@pytest.mark.parametrize("package", write_stubs["PACKAGES"])
+def test_every_public_name_is_there_and_listed(package: str) -> None:
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'icefloe' has no attribute 'Nothing'"):
+        getattr(icefloe, "Nothing")  # noqa: B009 (mypy knows that it is not there)
 
 
 def wanted_positional(parameters: list[str]) -> list[str]:

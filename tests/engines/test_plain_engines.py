@@ -29,17 +29,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.chunk_packing = icefloe.ChunkPackingConfig(max_chunk_bytes=0)
     repo = Repository.create(str(folder), config, generation="dataset")
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/group", group())
-    session.set_document("/group/temperature", array_document((5, 2), (1, 1)))
-    session.set_document("/time", array_document((400,), (1,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/group", group())
+    session.tree.set_document("/group/temperature", array_document((5, 2), (1, 1)))
+    session.tree.set_document("/time", array_document((400,), (1,)))
     for row, column in np.ndindex(5, 2):
-        session.set_chunk("/group/temperature", (row, column), bytes(10 + row + column))
+        session.tree.set_chunk("/group/temperature", (row, column), bytes(10 + row + column))
     for place in range(400):
-        session.set_chunk("/time", (place,), b"t")
+        session.tree.set_chunk("/time", (place,), b"t")
     session.commit("one")
     session = repo.writable_session("main")
-    session.set_chunk("/group/temperature", (4, 1), bytes(100))
+    session.tree.set_chunk("/group/temperature", (4, 1), bytes(100))
     session.commit("two")
     return folder
 
@@ -68,7 +68,7 @@ def ask(question: str, engine: str, folder: Path) -> Any:
 def test_an_engine_needs_no_icefloe(dataset: Path, engine: str) -> None:
     found = ask("chunks", engine, dataset)
     reader = Repository.open(str(dataset)).readonly_session("main")
-    table = reader.chunk_table("/group/temperature")
+    table = reader.tree.chunk_table("/group/temperature")
     assert table is not None
     refs = {tuple(c): r for c, r in zip(table.index.tuples(), table.refs.tolist(), strict=True)}
     assert found["chunks"] == {"/group/temperature": 10, "/time": 400}
@@ -88,9 +88,9 @@ def widened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         session = repo.writable_session("main")
         for path, text in document.items():
-            session.set_document(path, text)
+            session.tree.set_document(path, text)
         if "/b" in document:
-            session.set_chunk("/a", (2**40 - 1,), b"far out")
+            session.tree.set_chunk("/a", (2**40 - 1,), b"far out")
         session.commit("next")
     return folder
 

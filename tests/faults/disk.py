@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icefloe.storage import local
 from icefloe.storage.keys import RESERVED_SEGMENT
+from icefloe.storage.local import local_storage as local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

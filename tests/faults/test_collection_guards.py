@@ -150,7 +150,7 @@ def expired_below_a_session(repo: Repository, clock: Clock) -> None:
         fill(repo, value, chunks=slice(0, 3))
         wait(repo, HOUR)
     zarr.open_array(session.store, path="a")[3] = 9
-    session._lease._keep()
+    session.publication.lease._keep()
     repo.expire_snapshots(keep_last=1)
     clock.sleep(10 * MINUTE)
     repo.garbage_collect(8 * MINUTE)
@@ -175,7 +175,7 @@ def named_while_the_collector_sleeps(repo: Repository, clock: Clock) -> None:
 
 def written(session: Session, value: int, chunks: slice = slice(None)) -> Session:
     zarr.open_array(session.store, path="a")[chunks] = value
-    session._packs.write_all()
+    session.tree.settle_pending()
     return session
 
 
@@ -275,9 +275,9 @@ def paused_between_snapshot_and_reference(repo: Repository, clock: Clock) -> Non
 
     paused = Repository.open(Meanwhile(repo, "create", "refs/branch.main", pause))
     session = paused.writable_session("main")
-    session.set_document("/b", group())
+    session.tree.set_document("/b", group())
     session.commit("written twice")
-    assert list(repo.readonly_session("main").node_paths("/")) == ["/a", "/b"]
+    assert list(repo.readonly_session("main").tree.node_paths("/")) == ["/a", "/b"]
 
 
 def committed_while_it_is_deleted(repo: Repository, clock: Clock) -> None:
@@ -364,9 +364,9 @@ def leased_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> None:
     """For less than the lease holds: what it had protected it goes on to protect."""
     session = written(repo.writable_session("main"), 1)
     clock.sleep(6 * MINUTE)
-    session._lease._keep()
+    session.publication.lease._keep()
     wait(repo, 50 * MINUTE)
-    session._lease._keep()
+    session.publication.lease._keep()
     wait(repo, MINUTE)
     assert repo.garbage_collect(10 * MINUTE).chunks_deleted == 0
     session.commit("all there")
@@ -424,10 +424,10 @@ def committed_after_a_sleep(repo: Repository, clock: Clock) -> None:
     """It was too young for a lease when it fell asleep, and takes one when it wakes up."""
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[:] = 1
-    session._packs.write_all()
+    session.tree.settle_pending()
     clock.sleep(DAY)
     repo.garbage_collect(HOUR)
-    session._lease._keep()
+    session.publication.lease._keep()
     with pytest.raises(SessionStateError, match="4 chunk files"):
         session.commit("holes")
 
@@ -436,7 +436,7 @@ def flushed_over_what_is_gone(repo: Repository, clock: Clock) -> None:
     fill(repo, 1)
     session = repo.writable_session("main")
     clock.sleep(6 * MINUTE)
-    session._lease._keep()
+    session.publication.lease._keep()
     repo.reset_branch("main", "main~1")
     clock.sleep(DAY)
     repo.garbage_collect(HOUR)
@@ -453,10 +453,10 @@ def renewed_while_it_is_read(repo: Repository, clock: Clock) -> None:
     session = written(repo.writable_session("main"), 1)
     clock.sleep(6 * MINUTE)
     for _ in range(8):
-        session._lease._keep()
+        session.publication.lease._keep()
         clock.sleep(10 * MINUTE)
     # Leases are read twice: to break those that have lapsed, and to find the others.
-    renews = Meanwhile(repo, "get", LEASES_FOLDER, session._lease._keep, nth=2)
+    renews = Meanwhile(repo, "get", LEASES_FOLDER, session.publication.lease._keep, nth=2)
     assert Repository.open(renews).garbage_collect(HOUR).chunks_deleted == 0
     session.commit("all there")
     assert values(repo, branch="main") == [1] * 4

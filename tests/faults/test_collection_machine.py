@@ -220,7 +220,7 @@ class CollectionMachine(RuleBasedStateMachine):
 
     def write_chunk(self, writer: Writer, chunk: int, value: int) -> None:
         zarr.open_array(writer.session.store, path="a")[chunk] = value
-        writer.session._packs.write_all()
+        writer.session.tree.settle_pending()
         writer.edits[chunk] = value
 
     @precondition(lambda self: self.open)
@@ -518,7 +518,7 @@ class CollectionMachine(RuleBasedStateMachine):
             step, minutes = (5, minutes - 5) if minutes % 20 else (20, minutes - 20)
             self.pass_time(timedelta(minutes=step))
             for writer in self.open:
-                writer.session._lease._keep()
+                writer.session.publication.lease._keep()
             for lease, _ in self.held:
                 lease._renew_in_time()
 

@@ -36,10 +36,10 @@ def written(spec_version: int = 2) -> Storage:
     config = icefloe.RepositoryConfig(chunk_packing=packing)
     repo = icefloe.Repository.create(storage, config, spec_version=spec_version)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((6,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((6,)))
     for place in (0, 3):
-        session.set_chunk("/a", (place,), data_of(place))
+        session.tree.set_chunk("/a", (place,), data_of(place))
     rest = [1, 2, 4, 5]
     session.write_chunks("/a", PLACES[rest], Segments.of([data_of(place) for place in rest]))
     session.commit("chunks")
@@ -57,9 +57,9 @@ def reader_of(storage: Storage, *, verify: bool = True) -> Session:
 
 
 def key_of(session: Session, place: int) -> str:
-    ref = session.locate("/a", (place,))
+    ref = session.tree.locate("/a", (place,))
     assert isinstance(ref, NativeRef)
-    return session._context.format.layout.chunk_file(ref.file)
+    return session.tree.context.format.layout.chunk_file(ref.file)
 
 
 def read_all(session: Session) -> dict[int, bytes]:
@@ -75,7 +75,7 @@ def errors_of(session: Session, place: int) -> list[DamagedChunkError]:
     ways = (
         lambda: session.get_chunk("/a", (place,)),
         lambda: session.get_chunk("/a", (place,), ByteRange(5, 3)),
-        lambda: asyncio.run(session.get_chunk_async("/a", (place,))),
+        lambda: asyncio.run(session.tree.get_chunk_async("/a", (place,))),
         lambda: list(session.read_chunks("/a", PLACES[[place]])),
         lambda: read_all(session),
     )
@@ -98,7 +98,7 @@ def assert_named(error: DamagedChunkError, session: Session, place: int, key: st
 def test_every_native_chunk_has_a_checksum(storage: Storage) -> None:  # ARCHITECTURE, rule 10
     session = reader_of(storage)
     for place in range(5):
-        ref = session.locate("/a", (place,))
+        ref = session.tree.locate("/a", (place,))
         assert isinstance(ref, NativeRef)
         assert ref.checksum == checksums.checksum(data_of(place)) != 0
     assert read_all(session) == {place: data_of(place) for place in range(6)}
@@ -107,7 +107,7 @@ def test_every_native_chunk_has_a_checksum(storage: Storage) -> None:  # ARCHITE
 @pytest.mark.parametrize("place", range(5))
 def test_a_flipped_bit_is_found(storage: Storage, place: int) -> None:
     session = reader_of(storage)
-    ref = session.locate("/a", (place,))
+    ref = session.tree.locate("/a", (place,))
     assert isinstance(ref, NativeRef)
     key = key_of(session, place)
     whole = bytearray(storage.get(key))
@@ -204,7 +204,7 @@ def test_chunks_without_a_checksum_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(checksums, "IS_QUICK", False)
     storage = written()
     session = reader_of(storage)
-    refs = [session.locate("/a", (place,)) for place in range(5)]
+    refs = [session.tree.locate("/a", (place,)) for place in range(5)]
     assert [ref.checksum for ref in refs if isinstance(ref, NativeRef)] == [0] * 5
     assert read_all(session) == {place: data_of(place) for place in range(6)}
 
@@ -224,7 +224,7 @@ def test_swapped_metadata_files_are_found() -> None:
     storage = written()
     repo = icefloe.Repository.open(storage)
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0,), bytes([99]) * SIZES[0])
+    session.tree.set_chunk("/a", (0,), bytes([99]) * SIZES[0])
     session.commit("another manifest of the same shape")
     assert read_history(storage) == [bytes([99]) * SIZES[0], data_of(0)]
     for folder in ("snapshots/", "manifests/"):

@@ -30,7 +30,7 @@ from icefloe.errors import ForkedProcessError
 storage = pickle.loads(bytes.fromhex(sys.argv[1]))
 repo = Repository.open(storage)
 session = repo.writable_session("main")
-session.set_chunk("/grid", (0, 0), b"by the parent")
+session.tree.set_chunk("/grid", (0, 0), b"by the parent")
 if os.fork() == 0:
     code = 4
     try:
@@ -39,7 +39,7 @@ if os.fork() == 0:
             lambda: repo.lookup_branch("main"),
             lambda: repo.readonly_session("main").get_chunk("/a", ()),
             lambda: Repository.open(storage),
-            lambda: session.set_chunk("/grid", (0, 1), bytes(2_000_000)),
+            lambda: session.tree.set_chunk("/grid", (0, 1), bytes(2_000_000)),
             lambda: session.commit("by the child"),
         ):
             try:

@@ -12,9 +12,9 @@ import pytest
 
 import icefloe
 from icefloe import Repository, StorageError
-from icefloe.storage.disk_reserve import RESERVE_BYTES, RESERVE_FILE
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.keys import RESERVED_SEGMENT
+from icefloe.storage.local.disk_reserve import RESERVE_BYTES, RESERVE_FILE
 from tests.formats import GENERATIONS, chosen
 from tests.integration.maintained import NATIVE, fill, make, values
 
@@ -85,7 +85,7 @@ def fill_up(repo: Repository) -> None:
 
 def write_for_ever(session: Session, size: int) -> None:
     for number in range(10_000):
-        session.set_chunk("/a", (number % 4,), os.urandom(size))
+        session.tree.set_chunk("/a", (number % 4,), os.urandom(size))
 
 
 def commit_for_ever(repo: Repository) -> None:

@@ -101,13 +101,13 @@ def shown(storage: Storage) -> Digests:
 
 def digest(session: Session) -> str:
     state = hashlib.sha256()
-    for path in ("/", *session.node_paths("/")):
+    for path in ("/", *session.tree.node_paths("/")):
         node = session.get_node(path)
         if node is None:
             continue
-        state.update(path.encode() + session.document(path))
+        state.update(path.encode() + session.tree.document(path))
         if node.is_array:
-            for coords in map(tuple, session.chunk_coords(path).tolist()):
+            for coords in map(tuple, session.tree.chunk_coords(path).tolist()):
                 state.update(repr(coords).encode() + session.get_chunk(path, coords))
     return state.hexdigest()
 

@@ -12,8 +12,8 @@ import zarr
 import icefloe
 from icefloe import Repository
 from icefloe.errors import IcefloeError
-from icefloe.storage import local
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.local import local_storage as local
 from tests.faults.disk import Disk
 from tests.faults.pictures import picture
 from tests.faults.test_crash_points import OPERATIONS, Operation, prepare

@@ -36,10 +36,10 @@ def test_reference_repositories_are_sound_and_can_be_maintained(name: str) -> No
 def read(repo: Repository, branch: str) -> dict[str, dict[tuple[int, ...], bytes | None]]:
     session = repo.readonly_session(branch)
     found = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         if node is not None and node.is_array:
-            coords = [tuple(row) for row in session.chunk_coords(path).tolist()]
+            coords = [tuple(row) for row in session.tree.chunk_coords(path).tolist()]
             found[path] = {
                 at: session.get_chunk(path, at)
                 for at in coords

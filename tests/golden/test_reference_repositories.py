@@ -64,7 +64,7 @@ class Opened:
         return self.snapshot(found)
 
     def chunks(self, node: Node) -> dict[tuple[int, ...], ChunkRef]:
-        assert node.array is not None
+        assert node.is_array
         found: dict[tuple[int, ...], ChunkRef] = {}
         for ref in node.manifests:
             key = self.format.layout.manifest(ref.manifest_id)
@@ -159,11 +159,12 @@ def test_nodes_and_attributes(repository: Opened) -> None:
 def test_array_metadata(repository: Opened) -> None:
     nodes = repository.branch("my-branch")
     for path in ("/group1/big_chunks", INNER):
-        array = node_at(nodes, path).array
-        assert array is not None
+        node = node_at(nodes, path)
+        assert node.is_array
+        array = node.array
         assert (array.shape, array.chunk_shape, array.data_type) == ((10, 10), (5, 5), "float32")
     small = node_at(nodes, "/group1/small_chunks")
-    assert small.array is not None
+    assert small.is_array
     assert (small.array.shape, small.array.chunk_shape) == ((5,), (1,))
     document = msgspec.json.decode(small.document)
     assert (document["data_type"], document["fill_value"]) == ("int8", 8)

@@ -46,7 +46,7 @@ def test_an_allowed_root_is_followed(catalog: Path, below: str, is_url: bool) ->
     repo = Repository.open(storage)
     assert repo.readonly_session("main").get_chunk("/b", (0,)) == b"\1"
     session = repo.writable_session("main")
-    session.set_chunk("/b", (0,), b"\2")
+    session.tree.set_chunk("/b", (0,), b"\2")
     session.commit("goes there too")
     assert not (catalog / "s").exists()
 

@@ -25,7 +25,9 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
+from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.errors import RebaseFailedError
+from icefloe.session import ForkSession
 from tests.formats import how
 
 if TYPE_CHECKING:
@@ -211,9 +213,9 @@ def cut(tmp_path: Path) -> Repository:
 
 def link(session: Session, start: int, values: list[int]) -> None:
     """Write as the tasks of a job do, which write manifests too."""
-    part = pickle.loads(pickle.dumps(session.part()))
+    part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
     zarr.open_array(part.store, path="a")[start : start + len(values)] = values
-    session.link_tiles("/a", part.written_tiles("/a"))
+    link_tiles(session.tree, "/a", write_tiles(part.tree, "/a"))
 
 
 @pytest.mark.parametrize("count", [1, 2, 10])

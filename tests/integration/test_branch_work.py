@@ -48,7 +48,7 @@ def commit(
 def put(path: str, *places: int, value: bytes) -> Callable[[Session], None]:
     def edit(session: Session) -> None:
         for place in places:
-            session.set_chunk(path, (place,), value)
+            session.tree.set_chunk(path, (place,), value)
 
     return edit
 
@@ -56,13 +56,13 @@ def put(path: str, *places: int, value: bytes) -> Callable[[Session], None]:
 def chunks(repository: Repository, path: str = "/g/a", branch: str = "main") -> dict[int, bytes]:
     session = repository.readonly_session(branch)
     found = {}
-    for (place,) in session.chunk_coords(path).tolist():
+    for (place,) in session.tree.chunk_coords(path).tolist():
         found[place] = session.get_chunk(path, (place,))
     return found
 
 
 def attributes(repository: Repository, path: str, branch: str = "main") -> dict[str, Any]:
-    document = repository.readonly_session(branch).document(path)
+    document = repository.readonly_session(branch).tree.document(path)
     assert document is not None
     return json.loads(document)["attributes"]
 
@@ -129,45 +129,45 @@ def test_attributes_are_merged_by_key(repository: Repository) -> None:
     base = {"units": "K", "title": "old", "gone": 1}
     for branch in ("main", "work"):
         repository.reset_branch(branch, repository.lookup_branch("main"))
-    commit(repository, "main", lambda s: s.set_document("/b", array(**base)))
+    commit(repository, "main", lambda s: s.tree.set_document("/b", array(**base)))
     repository.reset_branch("work", repository.lookup_branch("main"))
     ours = {"units": "K", "title": "new", "gone": 1, "mine": [1, 2]}
-    commit(repository, "work", lambda s: s.set_document("/b", array(**ours)))
-    commit(repository, "main", lambda s: s.set_document("/b", array(units="C", title="old")))
+    commit(repository, "work", lambda s: s.tree.set_document("/b", array(**ours)))
+    commit(repository, "main", lambda s: s.tree.set_document("/b", array(units="C", title="old")))
     repository.merge("work", "main")
     assert attributes(repository, "/b") == {"units": "C", "title": "new", "mine": [1, 2]}
 
 
 def test_an_attribute_that_both_changed_fails(repository: Repository) -> None:
-    commit(repository, "work", lambda s: s.set_document("/b", array(units="C")))
-    commit(repository, "main", lambda s: s.set_document("/b", array(units="F")))
+    commit(repository, "work", lambda s: s.tree.set_document("/b", array(units="C")))
+    commit(repository, "main", lambda s: s.tree.set_document("/b", array(units="F")))
     with pytest.raises(RebaseFailedError, match="/b: ZarrMetadataDoubleUpdate"):
         repository.merge("work", "main")
 
 
 def test_chunks_survive_a_change_of_attributes_but_not_of_the_grid(repository: Repository) -> None:
     commit(repository, "work", put("/b", 1, value=b"\x09"))
-    commit(repository, "main", lambda s: s.set_document("/b", array(units="F")))
+    commit(repository, "main", lambda s: s.tree.set_document("/b", array(units="F")))
     repository.merge("work", "main")
     assert chunks(repository, "/b")[1] == b"\x09"
     commit(repository, "work", put("/b", 2, value=b"\x09"))
-    commit(repository, "main", lambda s: s.set_document("/b", array(chunk=2, units="F")))
+    commit(repository, "main", lambda s: s.tree.set_document("/b", array(chunk=2, units="F")))
     with pytest.raises(RebaseFailedError, match="ChunksUpdatedInUpdatedArray"):
         repository.merge("work", "main")
 
 
 def test_new_moved_and_deleted_nodes_are_merged(repository: Repository) -> None:
     def ours(session: Session) -> None:
-        session.set_document("/n", array(shape=(4,)))
-        session.set_chunk("/n", (2,), b"\x05")
+        session.tree.set_document("/n", array(shape=(4,)))
+        session.tree.set_chunk("/n", (2,), b"\x05")
         session.move("/g/a", "/g/renamed")
-        session.delete_node("/b")
+        session.tree.delete_node("/b")
 
     commit(repository, "work", ours)
     commit(repository, "main", put("/g/a", 9, value=b"\x08"))
     repository.merge("work", "main")
     session = repository.readonly_session("main")
-    assert list(session.node_paths("/")) == ["/g", "/g/renamed", "/n"]
+    assert list(session.tree.node_paths("/")) == ["/g", "/g/renamed", "/n"]
     assert session.get_chunk("/n", (2,)) == b"\x05"
     assert session.get_chunk("/g/renamed", (9,)) == b"\x08"
 
@@ -186,7 +186,7 @@ def test_a_node_that_they_moved_there_and_back_can_be_moved(repository: Reposito
 
 def test_the_same_node_on_both_sides_is_a_conflict(repository: Repository) -> None:
     for branch in ("work", "main"):
-        commit(repository, branch, lambda s: s.set_document("/n", array()))
+        commit(repository, branch, lambda s: s.tree.set_document("/n", array()))
     with pytest.raises(RebaseFailedError, match="/n: NewNodeConflictsWithExistingNode"):
         repository.merge("work", "main")
 
@@ -216,8 +216,8 @@ def test_merges_in_both_directions(repository: Repository) -> None:
 
 def test_a_picked_commit_does_not_conflict_with_a_later_merge(repository: Repository) -> None:
     def create(session: Session) -> None:
-        session.set_document("/n", array(shape=(4,)))
-        session.set_chunk("/n", (2,), b"\x05")
+        session.tree.set_document("/n", array(shape=(4,)))
+        session.tree.set_chunk("/n", (2,), b"\x05")
 
     created = commit(repository, "work", create)
     commit(repository, "work", put("/n", 3, value=b"\x06"))
@@ -228,7 +228,7 @@ def test_a_picked_commit_does_not_conflict_with_a_later_merge(repository: Reposi
 
 
 def test_a_conflict_in_an_array_that_both_took_over_has_its_path(repository: Repository) -> None:
-    created = commit(repository, "work", lambda s: s.set_document("/n", array()))
+    created = commit(repository, "work", lambda s: s.tree.set_document("/n", array()))
     repository.cherry_pick(created, branch="main")
     for branch, value in (("work", b"\x05"), ("main", b"\x06")):
         commit(repository, branch, put("/n", 2, value=value))
@@ -351,11 +351,11 @@ def test_a_pick_takes_one_commit_only(repository: Repository) -> None:
 
 def test_a_revert_brings_back_what_was(repository: Repository) -> None:
     def change(session: Session) -> None:
-        session.set_chunk("/g/a", (1,), b"\x02")
-        session.delete_chunk("/g/a", (2,))
-        session.set_document("/new", group())
-        session.delete_node("/b")
-        session.set_document("/g", group(title="changed"))
+        session.tree.set_chunk("/g/a", (1,), b"\x02")
+        session.tree.delete_chunk("/g/a", (2,))
+        session.tree.set_document("/new", group())
+        session.tree.delete_node("/b")
+        session.tree.set_document("/g", group(title="changed"))
 
     undone = commit(repository, "main", change, "a mistake")
     commit(repository, "main", put("/g/a", 5, value=b"\x05"))
@@ -363,7 +363,7 @@ def test_a_revert_brings_back_what_was(repository: Repository) -> None:
     found = chunks(repository)
     assert (found[1], found[2], found[5]) == (b"\x01", b"\x01", b"\x05")
     session = repository.readonly_session("main")
-    assert list(session.node_paths("/")) == ["/b", "/g", "/g/a"]
+    assert list(session.tree.node_paths("/")) == ["/b", "/g", "/g/a"]
     assert chunks(repository, "/b") == dict.fromkeys(range(3), b"\x01")
     assert attributes(repository, "/g") == {}
     assert repository.lookup_snapshot(tip).message == f"Revert 'a mistake' ({undone})"
@@ -401,9 +401,9 @@ def test_a_revert_of_a_compaction_changes_nothing() -> None:
 
 def test_what_was_deleted_and_brought_back_can_be_changed_by_both(repository: Repository) -> None:
     session = repository.writable_session("main")
-    session.set_chunk("/b", (1,), b"\x09")
+    session.tree.set_chunk("/b", (1,), b"\x09")
     commit(repository, "work", put("/b", 2, value=b"\x08"))
-    deleted = commit(repository, "main", lambda s: s.delete_node("/b"))
+    deleted = commit(repository, "main", lambda s: s.tree.delete_node("/b"))
     repository.revert(deleted, branch="main")
     commit(repository, "main", put("/b", 1, value=b"\x07"))
     with pytest.raises(RebaseFailedError, match="/b: ChunkDoubleUpdate"):
@@ -462,7 +462,7 @@ def test_a_squash_does_not_overwrite_a_branch_that_moved(repository: Repository)
     since = repository.lookup_branch("main")
     commit_attribute(repository, 1)
     session = repository.writable_session("main")
-    session.set_document("/g", group(a=1))
+    session.tree.set_document("/g", group(a=1))
     repository.squash("main", since, message="one")
     with pytest.raises(ConflictError):
         session.commit("on what was squashed")
@@ -473,9 +473,9 @@ def test_a_squash_does_not_overwrite_a_branch_that_moved(repository: Repository)
 
 def test_a_diff_of_branches_that_parted(repository: Repository) -> None:
     def ours(session: Session) -> None:
-        session.set_chunk("/g/a", (1,), b"\x02")
+        session.tree.set_chunk("/g/a", (1,), b"\x02")
         session.move("/b", "/g/b")
-        session.set_document("/n", group())
+        session.tree.set_document("/n", group())
 
     commit(repository, "work", ours)
     commit(repository, "main", put("/g/a", 1, 2, value=b"\x03"))
@@ -492,7 +492,7 @@ def test_blame_names_who_wrote_each_chunk(repository: Repository) -> None:
     tree = repository.lookup_branch("main")
     first = commit(repository, "main", put("/g/a", 1, 2, value=b"\x02"), "first")
     second = commit(repository, "main", put("/g/a", 2, value=b"\x03"), "second")
-    commit(repository, "main", lambda s: s.delete_chunk("/g/a", (3,)), "third")
+    commit(repository, "main", lambda s: s.tree.delete_chunk("/g/a", (3,)), "third")
     found = repository.blame("/g/a", branch="main")
     assert found.snapshot_id(0) == tree
     assert found.snapshot_id(1) == first
@@ -612,8 +612,8 @@ def test_attributes_conflict_if_both_sides_end_up_different(
     for branch, values in (("work", ours), ("main", theirs)):
         for value in values:
             session = repository.writable_session(branch)
-            session.set_document("/", group(value=value))
-            session.set_document(f"/{branch}{value}", group())  # so that there is a commit
+            session.tree.set_document("/", group(value=value))
+            session.tree.set_document(f"/{branch}{value}", group())  # so that there is a commit
             session.commit("edit")
     if merged is None:
         with pytest.raises(RebaseFailedError) as caught:
@@ -631,13 +631,13 @@ def wrote(*places: int) -> Callable[[Session], None]:
 def shaped(length: int, **changed: Any) -> Callable[[Session], None]:
     def edit(session: Session) -> None:
         document = json.loads(array((length,), 2)) | changed
-        session.set_document("/n", json.dumps(document).encode())
+        session.tree.set_document("/n", json.dumps(document).encode())
 
     return edit
 
 
 def deleted(*places: int) -> Callable[[Session], None]:
-    return lambda session: [session.delete_chunk("/n", (place,)) for place in places]
+    return lambda session: [session.tree.delete_chunk("/n", (place,)) for place in places]
 
 
 def both(*edits: Callable[[Session], Any]) -> Callable[[Session], None]:
@@ -702,7 +702,7 @@ def test_what_our_metadata_hides_of_theirs_is_a_conflict(
         reader = repository.readonly_session("main")
         node = reader.get_node("/n")
         assert node is not None
-        assert node.array is not None
+        assert node.is_array
         (grid,) = node.array.grid_shape or (0,)
         assert all(place < grid for place in chunks(repository, "/n") if place != 2)
         return
@@ -728,7 +728,9 @@ def test_reverting_that_an_array_grew_spares_what_was_written_there(
         repository.revert(grown, branch="main")
     commit(repository, "main", deleted(3))
     repository.revert(grown, branch="main")
-    assert json.loads(repository.readonly_session("main").document("/n") or b"")["shape"] == [4]
+    assert json.loads(repository.readonly_session("main").tree.document("/n") or b"")["shape"] == [
+        4
+    ]
 
 
 # --- any edits
@@ -762,9 +764,9 @@ def test_a_merge_equals_the_merge_of_dictionaries(
             for place, value in edit.items():
                 state[place] = value
                 if value is None:
-                    session.delete_chunk("/g/a", (place,))
+                    session.tree.delete_chunk("/g/a", (place,))
                 else:
-                    session.set_chunk("/g/a", (place,), value)
+                    session.tree.set_chunk("/g/a", (place,), value)
             session.commit("edit", allow_empty=True)
         if branch in (compacted or ()):
             repository.compact(branch=branch)

@@ -49,8 +49,8 @@ def settings(**reading: int) -> RepositoryConfig:
 def session_on(storage: Storage, config: RepositoryConfig | None = None) -> Session:
     repo = icefloe.Repository.create(storage, config or settings())
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIDE, SIDE)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIDE, SIDE)))
     return session
 
 
@@ -91,13 +91,13 @@ SELECTIONS = {
 def test_many_at_once_are_the_same_as_one_by_one(storage: Storage, name: str) -> None:
     session = session_on(storage)
     for place in itertools.islice(map(tuple, GRID.tolist()), 0, 130):
-        session.set_chunk("/a", place, data_at(place))
+        session.tree.set_chunk("/a", place, data_at(place))
     committed = session.commit("most chunks")
     repo = icefloe.Repository.open(storage)
     edited = repo.writable_session("main")
     for place in map(tuple, GRID[[3, 40, 77, 140]].tolist()):
-        edited.set_chunk("/a", place, data_at(place, salt=9) + b"x")
-    edited.delete_chunk("/a", (0, 5))
+        edited.tree.set_chunk("/a", place, data_at(place, salt=9) + b"x")
+    edited.tree.delete_chunk("/a", (0, 5))
     coords = SELECTIONS[name]
     for reader in (repo.readonly_session(snapshot_id=committed), edited):
         found = contents(reader, coords)
@@ -120,19 +120,19 @@ def test_uncommitted_chunks_lie_over_several_manifests() -> None:
     storage = icefloe.in_memory_storage()
     session = session_on(storage, config)
     for place in map(tuple, GRID[::5].tolist()):
-        session.set_chunk("/a", place, data_at(place))
+        session.tree.set_chunk("/a", place, data_at(place))
     session.commit("sparse, in tiles")
     edited = icefloe.Repository.open(storage).writable_session("main")
     node = edited.get_node("/a")
     assert node is not None
     assert len(node.manifests) == 9
     for place in map(tuple, GRID[::7].tolist()):
-        edited.set_chunk("/a", place, data_at(place, salt=1))
+        edited.tree.set_chunk("/a", place, data_at(place, salt=1))
     edited.shift_array("/a", (1, 1))
-    edited.set_chunk("/a", (4, 4), b"later")
+    edited.tree.set_chunk("/a", (4, 4), b"later")
     assert contents(edited, GRID) == one_by_one(edited, GRID)
-    edited.delete_chunks("/a")
-    edited.set_chunk("/a", (2, 2), b"last")
+    edited.tree.clear_chunks("/a")
+    edited.tree.set_chunk("/a", (2, 2), b"last")
     assert contents(edited, GRID) == {26: b"last"}
 
 
@@ -142,7 +142,7 @@ def test_neighbours_come_in_one_request() -> None:
     config.chunk_packing = ChunkPackingConfig()
     session = session_on(storage, config)
     for place in map(tuple, GRID.tolist()):
-        session.set_chunk("/a", place, b"%3d" % (place[0] * SIDE + place[1]) * 100)
+        session.tree.set_chunk("/a", place, b"%3d" % (place[0] * SIDE + place[1]) * 100)
     session.commit("one pack")
     reader = icefloe.Repository.open(storage).readonly_session("main")
     reader.get_chunk("/a", (0, 0))
@@ -164,7 +164,7 @@ def test_requests_are_limited_in_size_and_gaps_are_not_read() -> None:
     config.chunk_packing = ChunkPackingConfig()
     session = session_on(storage, config)
     for place in map(tuple, GRID.tolist()):
-        session.set_chunk("/a", place, b"c" * 100)
+        session.tree.set_chunk("/a", place, b"c" * 100)
     session.commit("one pack")
     reader = icefloe.Repository.open(storage).readonly_session("main")
     wanted = np.array([(0, n) for n in (0, 1, 3, 6, 7)])
@@ -181,7 +181,7 @@ def test_segments_are_pieces_of_what_was_fetched() -> None:
     config.chunk_packing = ChunkPackingConfig()
     session = session_on(storage, config)
     for place in map(tuple, GRID.tolist()):
-        session.set_chunk("/a", place, os.urandom(100))
+        session.tree.set_chunk("/a", place, os.urandom(100))
     session.commit("one pack")
     (found,) = icefloe.Repository.open(storage).readonly_session("main").read_chunks("/a", GRID)
     assert len(found.segments.data) == 100 * len(GRID)
@@ -217,7 +217,7 @@ def test_a_failing_request_is_the_error_of_the_read() -> None:
     storage = FaultyStorage(icefloe.in_memory_storage())
     session = session_on(storage)
     for place in map(tuple, GRID.tolist()):
-        session.set_chunk("/a", place, data_at(place))
+        session.tree.set_chunk("/a", place, data_at(place))
     session.commit("chunks")
     reader = icefloe.Repository.open(storage).readonly_session("main")
     storage.inject(Fault.ERROR, verb="get", key="chunks/", times=1000)
@@ -255,12 +255,12 @@ def virtual(sources: Path) -> Session:
         icefloe.in_memory_storage(), config, authorize_virtual_chunk_access={prefix: None}
     )
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIDE, SIDE)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIDE, SIDE)))
     for number, place in enumerate(map(tuple, GRID[:20].tolist())):
         location = prefix + ("x.bin", "y.bin")[number % 2]
-        session.set_virtual_ref("/a", place, VirtualRef(location, 100 * number, 100))
-    session.set_chunk("/a", (5, 5), b"packed" * 50)
+        session.tree.set_virtual_ref("/a", place, VirtualRef(location, 100 * number, 100))
+    session.tree.set_chunk("/a", (5, 5), b"packed" * 50)
     return session
 
 

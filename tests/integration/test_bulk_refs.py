@@ -49,8 +49,8 @@ def repository(**settings: Any) -> icefloe.Repository:
 
 def new_session(shape: tuple[int, ...] = GRID, repo: icefloe.Repository | None = None) -> Session:
     session = (repo or repository()).writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array(shape))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array(shape))
     return session
 
 
@@ -61,8 +61,8 @@ def split_in(size: int) -> ManifestConfig:
 
 
 def refs_of(session: Session, path: str = "/a") -> dict[tuple[int, ...], Any]:
-    rows = map(tuple, session.chunk_coords(path).tolist())
-    return {coords: session.locate(path, coords) for coords in rows}
+    rows = map(tuple, session.tree.chunk_coords(path).tolist())
+    return {coords: session.tree.locate(path, coords) for coords in rows}
 
 
 # --- in: the same as one by one
@@ -97,7 +97,7 @@ def one_by_one(session: Session, given_specs: list[VirtualChunkSpec]) -> list[tu
     refused = []
     for spec in given_specs:
         try:
-            session.set_virtual_ref("/a", tuple(spec.index), spec.to_ref())
+            session.tree.set_virtual_ref("/a", tuple(spec.index), spec.to_ref())
         except InvalidInputError:
             # No other reason is drawn here than that no container has it.
             refused.append(tuple(spec.index))
@@ -261,7 +261,7 @@ async def test_the_store_hands_on() -> None:
     assert store.set_virtual_refs("a", [outside], validate_containers=False) is None
     arr = ("a", GRID, [f"{PREFIX}y"] * 20, [0] * 20, [3] * 20)
     assert await store.set_virtual_refs_arr_async(*arr, checksum=DAY) is None
-    ref = store.session.locate("/a", (0, 1))
+    ref = store.session.tree.locate("/a", (0, 1))
     assert (ref.location, ref.last_modified) == (f"{PREFIX}y", int(DAY.timestamp()))
     assert await store.session.set_virtual_refs_async("a", [spec]) is None
     with pytest.raises(icefloe.IcefloeError, match="read-only store"):
@@ -291,14 +291,14 @@ def test_arrays_of_no_and_of_one_dimension() -> None:
     session = new_session((3,))
     session.set_virtual_refs("a", coords=[2, 0], locations=f"{PREFIX}x", offsets=0, lengths=1)
     assert list(refs_of(session)) == [(0,), (2,)]
-    session.set_document("/scalar", array(()))
+    session.tree.set_document("/scalar", array(()))
     one = {"locations": [f"{PREFIX}x"], "offsets": [3], "lengths": [1]}
     session.set_virtual_refs("scalar", shape=(), **one)
-    assert session.locate("/scalar", ()).offset == 3
+    assert session.tree.locate("/scalar", ()).offset == 3
     session.set_virtual_refs("scalar", coords=np.zeros((1, 0), dtype=int), **one | {"offsets": 4})
-    assert session.locate("/scalar", ()).offset == 4
+    assert session.tree.locate("/scalar", ()).offset == 4
     session.set_virtual_refs("scalar", [VirtualChunkSpec([], f"{PREFIX}x", 5, 1)])
-    assert session.locate("/scalar", ()).offset == 5
+    assert session.tree.locate("/scalar", ()).offset == 5
 
 
 def test_nothing_given_changes_nothing() -> None:
@@ -515,7 +515,7 @@ def test_memory_to_read_follows_the_batch_and_not_the_array() -> None:
     reader = icefloe.Repository.open(repo.storage).reopen(repo.config).readonly_session("main")
     peaks = {}
     for name, read in {
-        "whole": lambda: reader.chunk_table("/a"),
+        "whole": lambda: reader.tree.chunk_table("/a"),
         "bytes": lambda: reader.chunk_bytes("a"),
         "batches": lambda: sum(len(batch.kinds) for batch in reader.chunk_batches("a", 20_000)),
     }.items():
@@ -533,9 +533,9 @@ def test_memory_to_read_follows_the_batch_and_not_the_array() -> None:
 async def test_batches_of_all_kinds() -> None:
     repo = repository(inline_chunk_threshold_bytes=4)
     session = new_session(repo=repo)
-    session.set_chunk("/a", (0, 0), b"tiny")
-    session.set_chunk("/a", (0, 1), b"not so tiny")
-    session.set_chunk("/a", (3, 4), b"")
+    session.tree.set_chunk("/a", (0, 0), b"tiny")
+    session.tree.set_chunk("/a", (0, 1), b"not so tiny")
+    session.tree.set_chunk("/a", (3, 4), b"")
     session.set_virtual_refs(
         "a",
         coords=[[1, 0], [1, 1]],
@@ -543,8 +543,8 @@ async def test_batches_of_all_kinds() -> None:
         offsets=[5, 6],
         lengths=[7, 8],
     )
-    session.settle_pending()
-    native = session.locate("/a", (0, 1))
+    session.tree.settle_pending()
+    native = session.tree.locate("/a", (0, 1))
     assert isinstance(native, NativeRef)
     for _ in ("uncommitted", "committed"):
         (batch,) = [each async for each in session.store.array_chunk_iterator("a")]
@@ -579,7 +579,7 @@ async def test_iterators_can_be_closed_and_fail_early() -> None:
         session.chunk_batches("absent")
     with pytest.raises(InvalidInputError, match="at least 1 chunk"):
         session.chunk_batches("a", 0)
-    session.set_document("/empty", array())
+    session.tree.set_document("/empty", array())
     assert list(session.chunk_batches("empty")) == []
     assert session.chunk_count("empty") == 0
     assert session.chunk_bytes("empty").total_bytes == 0
@@ -599,10 +599,10 @@ def test_batches_show_the_session_as_it_was() -> None:
     session.set_virtual_refs("a", **million_in(GRID))
     session.commit("full")
     session = repo.writable_session("main")
-    session.delete_chunk("/a", (0, 0))
+    session.tree.delete_chunk("/a", (0, 0))
     batches = session.chunk_batches("a", 3)
     first = next(batches)
-    session.delete_chunks("/a")
+    session.tree.clear_chunks("/a")
     session.commit("emptied")
     rows = [first, *batches]
     assert sorted(r for batch in rows for r in batch.coords.tolist())[0] == [0, 1]
@@ -631,11 +631,11 @@ def apply_edit(session: Session, edit: tuple[str, Any]) -> None:
             one = {"locations": f"{PREFIX}x", "offsets": 0, "lengths": 3}
             session.set_virtual_refs("a", coords=where, **one)
         case "write":
-            session.set_chunk("/a", where, b"12345")
+            session.tree.set_chunk("/a", where, b"12345")
         case "delete":
-            session.delete_chunk("/a", where)
+            session.tree.delete_chunk("/a", where)
         case "clear":
-            session.delete_chunks("/a")
+            session.tree.clear_chunks("/a")
 
 
 @given(
@@ -659,7 +659,7 @@ def test_batches_counts_and_sizes_agree_with_lookups(
         (i, j): ref
         for i in range(6)
         for j in range(6)
-        if (ref := session.locate("/a", (i, j))) is not None
+        if (ref := session.tree.locate("/a", (i, j))) is not None
     }
     found = [
         (tuple(row), kind)

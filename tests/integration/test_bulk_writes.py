@@ -33,9 +33,9 @@ def repository(pack_bytes: int = 50_000, **others: int) -> tuple[icefloe.Reposit
     config = icefloe.RepositoryConfig(chunk_packing=packing, **others)
     repo = icefloe.Repository.create(storage, config)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIDE, SIDE)))
-    session.set_document("/b", array((400,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIDE, SIDE)))
+    session.tree.set_document("/b", array((400,)))
     session.commit("arrays")
     storage.trace.clear()
     return repo, storage
@@ -65,7 +65,7 @@ def test_chunks_go_where_their_size_says() -> None:  # R0-62, R2-36
     data = [bytes([n]) * size for n, size in enumerate(sizes)]
     session.write_chunks("/a", GRID[: len(sizes)], Segments.of(data))
     assert chunk_files(storage) == [2001, 5000], "large ones are written at once"
-    kinds = [type(session.locate("/a", tuple(place))) for place in GRID[:8].tolist()]
+    kinds = [type(session.tree.locate("/a", tuple(place))) for place in GRID[:8].tolist()]
     packed, alone, inline = PendingRef, NativeRef, InlineRef
     assert kinds == [inline, packed, alone, inline, packed, inline, packed, alone]
     assert values(session, GRID[:9]) == [*data, None]
@@ -97,7 +97,7 @@ def test_what_waits_is_joined_to_packs_in_the_order_of_the_grid() -> None:
     session.commit("in six parts")
     assert chunk_files(storage) == [30_000, 30_000]
     reader = repo.readonly_session("main")
-    refs = [reader.locate("/a", tuple(place)) for place in GRID[:60].tolist()]
+    refs = [reader.tree.locate("/a", tuple(place)) for place in GRID[:60].tolist()]
     by_file: dict[bytes, list[int]] = {}
     for ref in refs:
         assert isinstance(ref, NativeRef)
@@ -113,7 +113,7 @@ def test_a_batch_in_disorder_is_written_in_the_order_of_the_grid() -> None:
     session.commit("backwards")
     assert chunk_files(storage) == [30_000, 30_000]
     reader = repo.readonly_session("main")
-    refs = [reader.locate("/a", tuple(place)) for place in GRID[:30].tolist()]
+    refs = [reader.tree.locate("/a", tuple(place)) for place in GRID[:30].tolist()]
     offsets = [ref.offset for ref in refs if isinstance(ref, NativeRef)]
     assert offsets == list(range(0, 30_000, 1000))
     assert values(reader, GRID[:60]) == [bytes([59 - n]) * 1000 for n in range(60)]
@@ -131,8 +131,8 @@ def test_a_pack_is_a_slice_of_what_was_given() -> None:
     packing = ChunkPackingConfig(max_chunk_bytes=2000, pack_bytes=30_000)
     config = icefloe.RepositoryConfig(chunk_packing=packing)
     session = icefloe.Repository.create(storage, config).writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIDE, SIDE)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIDE, SIDE)))
     put.clear()
     segments = equal(60)
     session.write_chunks("/a", GRID[:60], segments)
@@ -170,12 +170,12 @@ def test_later_writes_win_however_they_are_made() -> None:
     repo, storage = repository(pack_bytes=100_000)
     session = repo.writable_session("main")
     session.write_chunks("/a", GRID[:50], equal(50))
-    session.set_chunk("/a", (0, 3), b"single" * 200)
+    session.tree.set_chunk("/a", (0, 3), b"single" * 200)
     session.write_chunks("/a", GRID[2:4], equal(2, 600, first=100))
-    session.set_chunk("/a", (0, 5), b"inline")
-    session.delete_chunk("/a", (0, 6))
+    session.tree.set_chunk("/a", (0, 5), b"inline")
+    session.tree.delete_chunk("/a", (0, 6))
     session.write_chunks("/a", GRID[6:8], equal(2, 10, first=7))
-    session.set_chunk("/a", (0, 7), b"last" * 300)
+    session.tree.set_chunk("/a", (0, 7), b"last" * 300)
     expected: list[bytes | None] = [bytes([n]) * 1000 for n in range(50)]
     expected[2:4] = [bytes([100]) * 600, bytes([101]) * 600]
     expected[5:8] = [b"inline", bytes([7]) * 10, b"last" * 300]
@@ -192,7 +192,7 @@ def test_what_was_overwritten_costs_nothing() -> None:
     for round_ in range(100):
         session.write_chunks("/a", GRID[:10], equal(10, first=round_))
     assert chunk_files(storage) == []
-    edits = next(iter(session._changes.chunks.values()))
+    edits = next(iter(session.tree.changes.chunks.values()))
     tables = [waiting.table for waiting in edits.take_pending()]
     assert sum(len(buffer) for table in tables for buffer in table.buffers) < 120_000
     session.commit("the last")
@@ -264,7 +264,7 @@ def test_a_pack_that_fails_loses_nothing_that_waited() -> None:
     with pytest.raises(StorageError):
         session.write_chunks("/a", GRID[8:16], equal(8, first=8))
     assert values(session, GRID[:16]) == [bytes([n]) * 1000 for n in range(16)]
-    session.set_chunk("/b", (0,), b"x" * 1000)
+    session.tree.set_chunk("/b", (0,), b"x" * 1000)
     session.commit("all")
     reader = repo.readonly_session("main")
     assert values(reader, GRID[:16]) == [bytes([n]) * 1000 for n in range(16)]
@@ -302,12 +302,12 @@ def test_a_chunk_that_is_overwritten_while_its_pack_is_on_its_way_keeps_the_new_
         def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
             if key.startswith("chunks/") and not changed.is_set():
                 changed.set()
-                session.set_chunk("/a", (0, 0), b"n" * 1500)
-                session.delete_chunk("/a", (0, 1))
+                session.tree.set_chunk("/a", (0, 0), b"n" * 1500)
+                session.tree.delete_chunk("/a", (0, 1))
                 session.write_chunks("/a", GRID[2:4], equal(2, 700, first=90))
             original(key, data)  # type: ignore[arg-type]
 
-    session._context.chunk_files.storage = Slow(storage)
+    session.tree.context.chunk_files.storage = Slow(storage)
     session.write_chunks("/a", GRID[9:12], equal(3, first=9))
     assert changed.is_set()
     expected = [b"n" * 1500, None, bytes([90]) * 700, bytes([91]) * 700]
@@ -330,7 +330,7 @@ def test_a_commit_takes_along_what_another_thread_is_writing() -> None:
                 assert go_on.wait(20)
             original(key, data)  # type: ignore[arg-type]
 
-    session._context.chunk_files.storage = Slow(storage)
+    session.tree.context.chunk_files.storage = Slow(storage)
     session.write_chunks("/b", np.arange(9)[:, None], equal(9))
     with ThreadPoolExecutor(1) as pool:
         writer = pool.submit(session.set_chunk, "/b", (9,), b"\x09" * 1000)
@@ -342,7 +342,7 @@ def test_a_commit_takes_along_what_another_thread_is_writing() -> None:
     assert [reader.get_chunk("/b", (n,)) for n in range(10)] == [
         bytes([n]) * 1000 for n in range(10)
     ]
-    assert {type(reader.locate("/b", (n,))) for n in range(10)} == {NativeRef}
+    assert {type(reader.tree.locate("/b", (n,))) for n in range(10)} == {NativeRef}
 
 
 def test_many_threads_write_batches_while_others_read() -> None:
@@ -383,12 +383,12 @@ def test_writers_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
         def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
             if key.startswith("chunks/"):
                 time.sleep(0.02)
-                with session._lock:
-                    edits = session._changes.chunks.values()
+                with session.tree.lock:
+                    edits = session.tree.changes.chunks.values()
                     waiting.append(sum(each.pending_bytes() for each in edits))
             original(key, data)  # type: ignore[arg-type]
 
-    session._context.chunk_files.storage = Slow(storage)
+    session.tree.context.chunk_files.storage = Slow(storage)
 
     def write(first: int) -> None:
         session.write_chunks("/a", GRID[first : first + 5], equal(5, first=first))
@@ -425,8 +425,8 @@ def test_batches_on_an_object_store(s3_endpoint: S3Endpoint) -> None:
     reading = ChunkReadingConfig(max_gap_bytes=0, max_request_bytes=60_000)
     config = icefloe.RepositoryConfig(chunk_packing=packing, chunk_reading=reading)
     session = icefloe.Repository.create(storage, config).writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIDE, SIDE)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIDE, SIDE)))
     sizes = [1000] * 390 + [5000] * 9 + [10]
     data = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
     session.write_chunks("/a", GRID, Segments.of(data))

@@ -32,7 +32,7 @@ def test_chunk_files_hold_compressed_chunks(name: str) -> None:  # R0-23, R2-01
     reader = repo.readonly_session("main")
     total = 0
     for row in range(2):
-        ref = reader.locate("/", (row, 0))
+        ref = reader.tree.locate("/", (row, 0))
         assert isinstance(ref, NativeRef)
         file = storage.get(fmt.layout.chunk_file(ref.file))
         data = file[ref.offset : ref.offset + ref.length]

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("each_generation")
 
 
 def table(repo: Repository, path: str = "/a", branch: str = "main") -> ArrayChunks:
-    found = repo.readonly_session(branch).chunk_table(path)
+    found = repo.readonly_session(branch).tree.chunk_table(path)
     assert found is not None
     return found
 

@@ -48,11 +48,11 @@ def write(path: str, *places: int, data: bytes = b"\x07") -> Edit:
 
 
 def document(path: str, content: bytes) -> Edit:
-    return lambda session: session.set_document(path, content)
+    return lambda session: session.tree.set_document(path, content)
 
 
 def delete(path: str) -> Edit:
-    return lambda session: session.delete_node(path)
+    return lambda session: session.tree.delete_node(path)
 
 
 def move(source: str, target: str) -> Edit:
@@ -68,7 +68,7 @@ def replace(path: str, content: bytes) -> Edit:
 
 
 def clear(path: str) -> Edit:
-    return lambda session: session.delete_chunks(path)
+    return lambda session: session.tree.clear_chunks(path)
 
 
 class Case(NamedTuple):
@@ -88,7 +88,7 @@ CASES = [
     Case(
         "same chunk, one deletes it",
         write("/b", 0),
-        lambda session: session.delete_chunk("/b", (0,)),
+        lambda session: session.tree.delete_chunk("/b", (0,)),
         CHUNK_DOUBLE_UPDATE,
         True,
     ),
@@ -541,8 +541,8 @@ def test_deleting_what_others_changed_can_fail(
 def test_conflicts_come_in_a_fixed_order(repository: Repository) -> None:  # api-facts 43
     def prepare(session: Session) -> None:
         for name in "cdef":
-            session.set_document(f"/{name}", array())
-            session.set_document(f"/g{name}", group())
+            session.tree.set_document(f"/{name}", array())
+            session.tree.set_document(f"/g{name}", group())
 
     prepared = repository.writable_session("main")
     prepare(prepared)
@@ -550,28 +550,28 @@ def test_conflicts_come_in_a_fixed_order(repository: Repository) -> None:  # api
 
     def theirs(session: Session) -> None:
         for name in "fe":
-            session.set_document(f"/{name}", array(x=1))
+            session.tree.set_document(f"/{name}", array(x=1))
             set_chunks(session, f"/{name}", [2, 3])
-        session.set_document("/gf", group(x=1))
-        session.set_document("/gc", group(x=1))
+        session.tree.set_document("/gf", group(x=1))
+        session.tree.set_document("/gc", group(x=1))
         set_chunks(session, "/d", [0])
-        session.delete_node("/b")
-        session.delete_node("/gd")
-        session.set_document("/nn", group())
-        session.set_document("/zz", array())
+        session.tree.delete_node("/b")
+        session.tree.delete_node("/gd")
+        session.tree.set_document("/nn", group())
+        session.tree.set_document("/zz", array())
 
     def ours(session: Session) -> None:
         for name in "ef":
-            session.set_document(f"/{name}", array(y=1))
+            session.tree.set_document(f"/{name}", array(y=1))
             set_chunks(session, f"/{name}", [3, 4])
-        session.set_document("/gf", group(y=1))
-        session.delete_node("/gc")
-        session.delete_node("/d")
-        session.set_document("/b", array(y=1))
+        session.tree.set_document("/gf", group(y=1))
+        session.tree.delete_node("/gc")
+        session.tree.delete_node("/d")
+        session.tree.set_document("/b", array(y=1))
         set_chunks(session, "/b", [1])
-        session.set_document("/gd", group(y=1))
-        session.set_document("/nn", array())
-        session.set_document("/zz/k", group())
+        session.tree.set_document("/gd", group(y=1))
+        session.tree.set_document("/nn", array())
+        session.tree.set_document("/zz/k", group())
 
     session, _ = collide(repository, theirs, ours)
     with pytest.raises(RebaseFailedError) as caught:
@@ -616,8 +616,8 @@ def test_a_group_stays_while_something_is_in_it(repository: Repository) -> None:
     """As a folder in git; with its attributes, if it was not deleted before."""
     for path in ("/kept", "/made"):
         session = repository.writable_session("main")
-        session.set_document(path, group(x=1))
-        session.set_document(f"{path}/old", array())
+        session.tree.set_document(path, group(x=1))
+        session.tree.set_document(f"{path}/old", array())
         session.commit("a group")
     session, _ = collide(repository, document("/kept/n", array()), delete("/kept"))
     session.commit("delete", rebase_with=ConflictDetector())
@@ -626,16 +626,16 @@ def test_a_group_stays_while_something_is_in_it(repository: Repository) -> None:
     reader = repository.readonly_session("main")
     below = [path for path in node_paths(reader) if path.startswith(("/kept", "/made"))]
     assert below == ["/kept", "/kept/n", "/made", "/made/n"]
-    documents = [json.loads(reader.document(path) or b"{}") for path in ("/kept", "/made")]
+    documents = [json.loads(reader.tree.document(path) or b"{}") for path in ("/kept", "/made")]
     assert [found.get("attributes", {}) for found in documents] == [{"x": 1}, {}]
 
 
 def test_a_revert_leaves_the_group_of_what_came_later(repository: Repository) -> None:
     session = repository.writable_session("main")
-    session.set_document("/later", group(x=1))
+    session.tree.set_document("/later", group(x=1))
     made = session.commit("a group")
     session = repository.writable_session("main")
-    session.set_document("/later/n", array())
+    session.tree.set_document("/later/n", array())
     session.commit("an array in it")
     repository.revert(made, branch="main")
     check_sound(repository)
@@ -654,7 +654,7 @@ def test_rebasing_goes_over_many_commits(repository: Repository) -> None:
 
 def test_a_node_that_they_made_and_removed_is_no_conflict(repository: Repository) -> None:
     session = repository.writable_session("main")
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     for edit in (document("/n", array()), delete("/n")):
         other = repository.writable_session("main")
         edit(other)
@@ -687,7 +687,7 @@ def test_moves_take_along_what_others_did(repository: Repository) -> None:
     session.commit("ours", rebase_with=ConflictDetector())
     reader = repository.readonly_session("main")
     assert node_paths(reader) == ["/", "/b", "/h", "/h/a"]
-    assert reader.document("/h") == group(x=1)
+    assert reader.tree.document("/h") == group(x=1)
     assert reader.get_chunk("/h/a", (3,)) == b"theirs"
     assert reader.get_chunk("/h/a", (4,)) == b"ours"
 
@@ -701,7 +701,7 @@ def test_their_moves_take_along_what_we_did(repository: Repository) -> None:
     session.commit("ours", rebase_with=ConflictDetector())
     reader = repository.readonly_session("main")
     assert node_paths(reader) == ["/", "/h", "/h/b"]
-    assert reader.document("/h/b") == array(y=1)
+    assert reader.tree.document("/h/b") == array(y=1)
 
 
 class Always(ConflictSolver):
@@ -764,7 +764,7 @@ def test_our_changes_of_what_they_deleted_can_be_dropped(repository: Repository)
     session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
     reader = repository.readonly_session("main")
     assert node_paths(reader) == ["/", "/g", "/g/a"]
-    assert reader.document("/g") == group(y=1), "what is no conflict is kept"
+    assert reader.tree.document("/g") == group(y=1), "what is no conflict is kept"
     check_sound(repository)
 
 
@@ -773,12 +773,12 @@ def test_our_delete_of_what_they_changed_can_be_dropped(
     repository: Repository, theirs: Edit
 ) -> None:
     """The group that we deleted with it stays, too, as it was."""
-    before = repository.readonly_session("main").document("/g")
+    before = repository.readonly_session("main").tree.document("/g")
     session, tip = collide(repository, theirs, both(delete("/g"), delete("/b")))
     session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
     reader = repository.readonly_session("main")
     assert node_paths(reader) == ["/", "/g", "/g/a"]
-    assert reader.document("/g") == before
+    assert reader.tree.document("/g") == before
     diff = repository.diff(from_snapshot_id=tip, to_branch="main")
     assert (diff.deleted_arrays, diff.updated_chunks) == ({"/b"}, {})
     check_sound(repository)
@@ -815,7 +815,7 @@ def test_a_delete_with_something_in_its_place_is_not_dropped(
 def test_our_document_can_win(repository: Repository) -> None:
     session, _ = collide(repository, document("/b", array(x=1)), document("/b", array(y=1)))
     session.commit("ours", rebase_with=Always(VersionSelection.UseOurs))
-    assert repository.readonly_session("main").document("/b") == array(y=1)
+    assert repository.readonly_session("main").tree.document("/b") == array(y=1)
 
 
 @pytest.mark.parametrize(

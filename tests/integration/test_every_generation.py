@@ -95,7 +95,7 @@ def test_files_are_written_once_and_never_deleted(storage: FaultyStorage) -> Non
     for value in range(3):
         session = repository.writable_session("main")
         set_chunks(session, "/b", range(4), LARGE + b"%d" % value)
-        session.set_document("/g", group(value=value, text="long enough for a file"))
+        session.tree.set_document("/g", group(value=value, text="long enough for a file"))
         session.commit("x")
         repository.create_branch(f"branch{value}", "main")
         repository.create_tag(f"tag{value}", "main")
@@ -115,7 +115,7 @@ def test_a_commit_adds_one_snapshot_file_and_publishes_it_last(storage: FaultySt
         if change == "chunks":
             set_chunks(session, "/b", [5], LARGE)
         else:
-            session.set_document("/g", group(text="long enough for a file"))
+            session.tree.set_document("/g", group(text="long enough for a file"))
         before = files(storage, "snapshots")
         storage.trace.clear()
         session.commit(change)
@@ -131,7 +131,7 @@ def test_unchanged_manifests_and_attribute_files_are_linked(storage: FaultyStora
     # R0-26, R4-63
     repository = Repository.open(storage, CONFIG)
     session = repository.writable_session("main")
-    session.set_document("/g", group(text="long enough for a file"))
+    session.tree.set_document("/g", group(text="long enough for a file"))
     session.commit("attributes")
     manifests, attributes = files(storage, "manifests"), files(storage, "attributes")
     assert (len(manifests), len(attributes)) == (2, 1)
@@ -148,7 +148,7 @@ def test_unchanged_manifests_and_attribute_files_are_linked(storage: FaultyStora
     assert [ref.manifest_id for ref in node.manifests] == [r.manifest_id for r in kept.manifests]
     assert large is not None
     assert large.attributes is not None
-    assert reader.document("/g") == group(text="long enough for a file")
+    assert reader.tree.document("/g") == group(text="long enough for a file")
 
 
 def test_a_session_remembers_its_branch_and_how_often_that_moved(storage: FaultyStorage) -> None:
@@ -227,7 +227,7 @@ def test_arrays_with_shared_coordinates() -> None:  # R0-02, R0-01, R1-02, R3-02
     xr.testing.assert_identical(xr.open_zarr(reader.store, consolidated=False).load(), written)
     node = reader.get_node("/t2m")
     assert node is not None
-    assert node.array is not None
+    assert node.is_array
     assert node.array.dimension_names == ("time", "lat", "lon")
 
 
@@ -260,9 +260,9 @@ def test_chunks_inside_hdf5_files(tmp_path: Path) -> None:  # R0-10, R3-08
 def test_several_chunks_in_one_object(storage: FaultyStorage) -> None:  # R0-09, R0-08, R3-22
     before = files(storage, "chunks")
     session = Repository.open(storage).writable_session("main")
-    session.set_document("/c", array((4,)))
+    session.tree.set_document("/c", array((4,)))
     for place in range(4):
-        session.set_chunk("/c", (place,), bytes([place]) * 700)
+        session.tree.set_chunk("/c", (place,), bytes([place]) * 700)
     session.commit("four chunks")
     (pack,) = files(storage, "chunks") - before
     assert storage.inner.head(pack).size == 4 * 700

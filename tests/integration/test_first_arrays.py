@@ -37,7 +37,7 @@ def empty(request: pytest.FixtureRequest) -> Repository:
 
 
 def attributes(repository: Repository, path: str) -> dict[str, object]:
-    document = json.loads(repository.readonly_session("main").document(path))
+    document = json.loads(repository.readonly_session("main").tree.document(path))
     return dict(document.get("attributes", {}))
 
 
@@ -75,9 +75,9 @@ def test_two_jobs_fill_an_empty_repository(empty: Repository, solver: ConflictSo
 def test_no_attribute_is_lost_where_one_side_has_some(empty: Repository, length: str) -> None:
     for path, (mine, other) in {"/a": ({}, {"x": length}), "/b": ({"x": length}, {})}.items():
         ours, theirs = two(empty)
-        ours.set_document(path, group(**mine))
-        ours.set_document(f"{path}/ours", array())
-        theirs.set_document(path, group(**other))
+        ours.tree.set_document(path, group(**mine))
+        ours.tree.set_document(f"{path}/ours", array())
+        theirs.tree.set_document(path, group(**other))
         theirs.commit("theirs")
         ours.commit("ours", rebase_with=ConflictDetector())
         assert attributes(empty, path) == {"x": length}
@@ -87,8 +87,8 @@ def test_no_attribute_is_lost_where_one_side_has_some(empty: Repository, length:
 def test_equal_long_attributes_are_equal(empty: Repository) -> None:
     ours, theirs = two(empty)
     for session in (ours, theirs):
-        session.set_document("/", group(x=SPILLED))
-    ours.set_document("/a", array())
+        session.tree.set_document("/", group(x=SPILLED))
+    ours.tree.set_document("/a", array())
     theirs.commit("theirs")
     ours.commit("ours", rebase_with=ConflictDetector())
     assert attributes(empty, "/") == {"x": SPILLED}
@@ -99,9 +99,9 @@ def test_different_attributes_are_a_conflict_with_advice_and_can_be_merged(
     empty: Repository,
 ) -> None:
     ours, theirs = two(empty)
-    ours.set_document("/", group(title="weather", ours=1))
-    ours.set_document("/a", array())
-    theirs.set_document("/", group(title="weather", theirs=2))
+    ours.tree.set_document("/", group(title="weather", ours=1))
+    ours.tree.set_document("/a", array())
+    theirs.tree.set_document("/", group(title="weather", theirs=2))
     tip = theirs.commit("theirs")
     for solver in (ConflictDetector(), BasicConflictSolver()):
         with pytest.raises(RebaseFailedError, match=r"MergeSolver\(\) to keep those of both"):
@@ -115,8 +115,8 @@ def test_different_attributes_are_a_conflict_with_advice_and_can_be_merged(
 
 def test_attributes_that_contradict_are_named(empty: Repository) -> None:
     ours, theirs = two(empty)
-    ours.set_document("/", group(title="mine"))
-    theirs.set_document("/", group(title="yours"))
+    ours.tree.set_document("/", group(title="mine"))
+    theirs.tree.set_document("/", group(title="yours"))
     theirs.commit("theirs")
     with pytest.raises(RebaseFailedError, match='title: ours "mine", theirs "yours"'):
         ours.commit("ours", rebase_with=MergeSolver())
@@ -138,15 +138,15 @@ def test_a_solver_may_choose_a_document_for_a_group_but_not_for_an_array(
     empty: Repository,
 ) -> None:
     ours, theirs = two(empty)
-    ours.set_document("/", group(title="mine"))
-    theirs.set_document("/", group(title="yours"))
+    ours.tree.set_document("/", group(title="mine"))
+    theirs.tree.set_document("/", group(title="yours"))
     theirs.commit("theirs")
     ours.commit("ours", rebase_with=OursAlways())
     assert attributes(empty, "/") == {"title": "mine"}
 
     ours, theirs = two(empty)
     for session in (ours, theirs):
-        session.set_document("/n", array())
+        session.tree.set_document("/n", array())
     theirs.commit("theirs")
     with pytest.raises(RebaseFailedError, match="NewNodeConflictsWithExistingNode"):
         ours.commit("ours", rebase_with=OursAlways())
@@ -171,14 +171,14 @@ def test_branches_that_both_began_are_merged(empty: Repository) -> None:
 
 def test_who_deletes_the_group_that_another_made_again_shares_it(empty: Repository) -> None:
     session = empty.writable_session("main")
-    session.set_document("/g", group(old=1))
-    session.set_document("/g/a", array())
+    session.tree.set_document("/g", group(old=1))
+    session.tree.set_document("/g/a", array())
     session.commit("start")
     ours, theirs = two(empty)
     for name, session in (("ours", ours), ("theirs", theirs)):
-        session.delete_node("/g")
-        session.set_document("/g", group(new=1))
-        session.set_document(f"/g/{name}", array())
+        session.tree.delete_node("/g")
+        session.tree.set_document("/g", group(new=1))
+        session.tree.set_document(f"/g/{name}", array())
     theirs.commit("theirs")
     ours.commit("ours", rebase_with=ConflictDetector())
     assert node_paths(empty.readonly_session("main")) == ["/g", "/g/ours", "/g/theirs"]

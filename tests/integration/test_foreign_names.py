@@ -266,7 +266,7 @@ def test_it_is_compacted_expired_and_copied(renamed: Renamed) -> None:
 
 def test_chunks_are_listed_with_their_files(renamed: Renamed) -> None:
     session = opened(renamed.storage).readonly_session("main")
-    table = session.chunk_table("/native")
+    table = session.tree.chunk_table("/native")
     assert table is not None
     files = {f"c/{ref.file}" for ref in table.refs.tolist()}
     assert files <= keys(renamed.storage, "c")

@@ -214,7 +214,7 @@ def test_a_stale_listing_hides_no_commit(repo: Repository) -> None:
     slow = Repository.open(lagging)
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[:] = 2
-    session._packs.write_all()
+    session.tree.settle_pending()
     wait(repo, DAY)
     lagging.freeze_listings()
     session.commit("not listed yet")

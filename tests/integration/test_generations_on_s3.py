@@ -32,7 +32,7 @@ def test_threads_commit_to_one_branch(s3_endpoint: S3Endpoint, generation: str) 
 
     def write(number: int) -> str:
         session = repo.writable_session("main")
-        session.set_chunk("/b", (number,), b"%d!" % number)
+        session.tree.set_chunk("/b", (number,), b"%d!" % number)
         return session.commit(f"{number}", rebase_with=ConflictDetector())
 
     with ThreadPoolExecutor(4) as threads:

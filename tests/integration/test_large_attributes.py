@@ -47,9 +47,9 @@ def repository(request: pytest.FixtureRequest) -> Repository:
 
 
 def start(session: Session) -> None:
-    session.set_document("/", group())
-    session.set_document("/g", group(**LONG))
-    session.set_document("/g/a", named_array(10, **LONG))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/g", group(**LONG))
+    session.tree.set_document("/g/a", named_array(10, **LONG))
     set_chunks(session, "/g/a", range(3))
 
 
@@ -71,7 +71,7 @@ def is_in_a_file(repository: Repository, path: str, branch: str = "main") -> boo
 
 
 def content(repository: Repository, path: str = "/g/a", branch: str = "main") -> dict[str, Any]:
-    document = repository.readonly_session(branch).document(path)
+    document = repository.readonly_session(branch).tree.document(path)
     assert document is not None
     parsed: dict[str, Any] = json.loads(document)
     return parsed
@@ -87,7 +87,7 @@ def put(*places: int, value: bytes = b"\x07") -> Edit:
 
 def document(length: int = 10, **attributes: Any) -> Edit:
     changed = {**LONG, **attributes}
-    return lambda session: session.set_document("/g/a", named_array(length, **changed))
+    return lambda session: session.tree.set_document("/g/a", named_array(length, **changed))
 
 
 def both(*edits: Edit) -> Edit:
@@ -99,7 +99,7 @@ def both(*edits: Edit) -> Edit:
 CHANGES = {
     "attributes": (document(units="m"), 10, "m"),
     "short attributes": (
-        lambda session: session.set_document("/g/a", named_array(10, units="m")),
+        lambda session: session.tree.set_document("/g/a", named_array(10, units="m")),
         10,
         "m",
     ),
@@ -208,11 +208,11 @@ def test_the_same_metadata_spelled_otherwise_is_no_change(
     text = json.dumps(parsed, indent=3).encode()
 
     def respell(session: Session) -> None:
-        session.set_document("/g/a", text)
+        session.tree.set_document("/g/a", text)
         set_chunks(session, "/g/a", [4], b"\x07")
 
     after = commit(opened(inline, IN_FILES), "main", respell)
-    assert inline.readonly_session("main").document("/g/a") == text  # byte for byte
+    assert inline.readonly_session("main").tree.document("/g/a") == text  # byte for byte
     reverse = inline.diff(from_snapshot_id=after, to_snapshot_id=before)  # by comparison
     assert reverse.updated_arrays == set()
     commit(inline, "work", put(5))
@@ -238,7 +238,9 @@ def test_other_values_are_a_change(inline: Repository, old: str, new: str) -> No
     for value in (old, new):
         text = named_array(10, **LONG, value="?").replace(b'"?"', value.encode())
         writer = opened(inline, IN_FILES)
-        snapshot = commit(writer, "main", lambda session, d=text: session.set_document("/g/a", d))
+        snapshot = commit(
+            writer, "main", lambda session, d=text: session.tree.set_document("/g/a", d)
+        )
     (before,) = [info.id for info in inline.ancestry(branch="main")][1:2]
     for one, other in ((before, snapshot), (snapshot, before)):
         diff = inline.diff(from_snapshot_id=one, to_snapshot_id=other)
@@ -285,9 +287,9 @@ def test_attributes_of_both_sides_are_merged_by_key(repository: Repository) -> N
 def test_groups_that_both_created_are_one(repository: Repository) -> None:
     session = repository.writable_session("main")
     respelled = json.dumps(json.loads(group(**LONG)), indent=1).encode()
-    session.set_document("/new", respelled)
-    session.set_document("/new/b", array())
-    commit(repository, "main", lambda other: other.set_document("/new", group(**LONG)))
+    session.tree.set_document("/new", respelled)
+    session.tree.set_document("/new/b", array())
+    commit(repository, "main", lambda other: other.tree.set_document("/new", group(**LONG)))
     session.rebase(ConflictDetector())
     session.commit("ours")
     assert content(repository, "/new")["attributes"] == LONG
@@ -308,7 +310,7 @@ def test_moves_take_attributes_along(repository: Repository) -> None:
 
 
 def test_a_deleted_array_comes_back_with_its_attributes(repository: Repository) -> None:
-    deleted = commit(repository, "main", lambda session: session.delete_node("/g"))
+    deleted = commit(repository, "main", lambda session: session.tree.delete_node("/g"))
     repository.revert(deleted, branch="main")
     assert content(repository)["attributes"] == content(repository, "/g")["attributes"] == LONG
     commit(repository, "work", document(units="m"))
@@ -412,5 +414,5 @@ def test_regions_are_read_without_their_attributes(repository: Repository) -> No
     assert np.asarray(reader.read_region("/g/a", (slice(0, 4),))).tolist() == [1, 1, 1, 0]
     prefix = folder_in(repository.storage, "attributes")
     assert not [key for key in read if key.startswith(prefix)]
-    reader.document("/g/a")
+    reader.tree.document("/g/a")
     assert [key for key in read if key.startswith(prefix)]

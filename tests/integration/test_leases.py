@@ -44,7 +44,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, repo: Repository) -> Callable[[ti
 
 def write(session: Session, value: int, chunks: slice = slice(None)) -> None:
     zarr.open_array(session.store, path="a")[chunks] = value
-    session._packs.write_all()
+    session.tree.settle_pending()
 
 
 def test_a_session_that_takes_longer_than_the_cutoff_loses_nothing(
@@ -53,10 +53,10 @@ def test_a_session_that_takes_longer_than_the_cutoff_loses_nothing(
     session = repo.writable_session("main")
     write(session, 1, slice(0, 2))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()  # what the thread does after five minutes
+    session.publication.lease._keep()  # what the thread does after five minutes
     for _ in range(40):
         pass_time(HOUR / 2)
-        session._lease._keep()
+        session.publication.lease._keep()
         repo.garbage_collect(HOUR)
     write(session, 2, slice(2, 4))
     session.commit("after twenty hours")
@@ -74,7 +74,7 @@ def test_forks_are_under_the_lease_of_their_session(
     for number, fork in enumerate(forks):
         write(fork, number + 1, slice(2 * number, 2 * number + 2))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(HOUR * 3 / 4)
     repo.garbage_collect(HOUR / 10)
     session.merge(*forks)
@@ -88,7 +88,7 @@ def test_a_session_whose_lease_lapsed_says_so_instead_of_committing_holes(
     session = repo.writable_session("main")
     write(session, 1)
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(DAY)  # the machine sleeps
     assert repo.garbage_collect(HOUR).chunks_deleted == 4
     tip = repo.lookup_branch("main")
@@ -106,7 +106,7 @@ def test_a_lapsed_lease_that_nobody_broke_does_no_harm(
     session = repo.writable_session("main")
     write(session, 1)
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     pass_time(DAY)
     session.commit("late")
     assert values(repo, branch="main") == [1] * 4
@@ -133,11 +133,11 @@ def test_a_leased_session_can_rebase_over_what_has_expired(
     session = repo.writable_session("main")
     write(session, 9, slice(3, 4))
     pass_time(timedelta(minutes=6))
-    session._lease._keep()
+    session.publication.lease._keep()
     for value in range(1, 5):
         fill(repo, value, chunks=slice(0, 3))
         pass_time(HOUR / 6)
-        session._lease._keep()
+        session.publication.lease._keep()
     repo.expire_snapshots(keep_last=1)
     repo.garbage_collect(HOUR / 60)
     session.commit("on top", rebase_with=ConflictDetector())

@@ -16,6 +16,7 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
+from icefloe.engine.commit.linked_tiles import can_link, link_tiles, write_tiles
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.errors import (
     AlreadyExistsError,
@@ -23,6 +24,7 @@ from icefloe.errors import (
     RebaseFailedError,
     SessionStateError,
 )
+from icefloe.session import ForkSession
 from tests.documents import array, group
 
 ANY = ManifestSplitCondition.AnyArray()
@@ -45,25 +47,27 @@ def create(tmp_path, generation, spec_version):
 def repo(request, tmp_path):
     repo = create(tmp_path, *request.param)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((SIZE, 2)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((SIZE, 2)))
     session.commit("nodes")
     return repo
 
 
 def wrote(session, chunks, deleted=()):
     """What another process makes of a part of a session: tiles, by path."""
-    part = pickle.loads(pickle.dumps(session.part()))
+    part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
     for place, data in chunks.items():
-        part.set_chunk("/a", place, data)
+        part.tree.set_chunk("/a", place, data)
     for place in deleted:
-        part.delete_chunk("/a", place)
-    return part.written_tiles("/a")
+        part.tree.delete_chunk("/a", place)
+    return write_tiles(part.tree, "/a")
 
 
 def contents(repo):
     session = repo.readonly_session("main")
-    return {c: session.get_chunk("/a", c) for c in map(tuple, session.chunk_coords("/a").tolist())}
+    return {
+        c: session.get_chunk("/a", c) for c in map(tuple, session.tree.chunk_coords("/a").tolist())
+    }
 
 
 def filled(rows, text=b"x"):
@@ -74,7 +78,7 @@ def test_linked_manifests_are_not_written_again(repo):
     session = repo.writable_session("main")
     tiles = [*wrote(session, filled(range(4))), *wrote(session, filled(range(4, SIZE)))]
     assert [tile.extents.lower for tile in tiles] == [(0, 0), (4, 0), (8, 0)]
-    session.link_tiles("/a", tiles)
+    link_tiles(session.tree, "/a", tiles)
     assert session.has_uncommitted_changes
     assert session.status().chunk_indexes()["/a"].is_dense
     session.commit("linked")
@@ -93,11 +97,11 @@ def parent(repo):
 def test_what_the_base_has_in_a_tile_stays(repo):
     session = repo.writable_session("main")
     for place, data in filled(range(SIZE), b"old").items():
-        session.set_chunk("/a", place, data)
+        session.tree.set_chunk("/a", place, data)
     session.commit("old")
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, {(5, 0): b"new"}, deleted=[(6, 1)]))
-    session.set_chunk("/a", (0, 0), b"edited")
+    link_tiles(session.tree, "/a", wrote(session, {(5, 0): b"new"}, deleted=[(6, 1)]))
+    session.tree.set_chunk("/a", (0, 0), b"edited")
     session.commit("linked")
     expected = {**filled(range(SIZE), b"old"), (5, 0): b"new", (0, 0): b"edited"}
     del expected[6, 1]
@@ -106,8 +110,8 @@ def test_what_the_base_has_in_a_tile_stays(repo):
 
 def test_edits_over_a_linked_tile_win(repo):
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, filled(range(SIZE))))
-    session.set_chunk("/a", (5, 0), b"edited")
+    link_tiles(session.tree, "/a", wrote(session, filled(range(SIZE))))
+    session.tree.set_chunk("/a", (5, 0), b"edited")
     session.commit("both")
     assert contents(repo) == {**filled(range(SIZE)), (5, 0): b"edited"}
 
@@ -115,10 +119,10 @@ def test_edits_over_a_linked_tile_win(repo):
 def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(repo):
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
-            store.session.set_chunk("/a", place, data)
+            store.session.tree.set_chunk("/a", place, data)
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, {(5, 0): b"new"}, deleted=[(6, 1)]))
-    session.set_chunk("/a", (4, 0), b"edited")
+    link_tiles(session.tree, "/a", wrote(session, {(5, 0): b"new"}, deleted=[(6, 1)]))
+    session.tree.set_chunk("/a", (4, 0), b"edited")
     session.commit("both")
     diff = repo.diff(from_snapshot_id=parent(repo), to_branch="main")
     assert diff.chunk_indexes()["/a"].tuples() == [(4, 0), (5, 0), (6, 1)]
@@ -128,9 +132,9 @@ def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(repo)
 @pytest.mark.parametrize("row", [0, 5])
 def test_a_branch_that_moved_keeps_their_chunks(repo, row):
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, {(4, 0): b"ours", (6, 1): b"ours"}))
+    link_tiles(session.tree, "/a", wrote(session, {(4, 0): b"ours", (6, 1): b"ours"}))
     theirs = repo.writable_session("main")
-    theirs.set_chunk("/a", (row, 1), b"theirs")
+    theirs.tree.set_chunk("/a", (row, 1), b"theirs")
     theirs.commit("theirs")
     session.commit("ours", rebase_with=icefloe.ConflictDetector())
     assert contents(repo) == {(4, 0): b"ours", (6, 1): b"ours", (row, 1): b"theirs"}
@@ -138,11 +142,11 @@ def test_a_branch_that_moved_keeps_their_chunks(repo, row):
 
 def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(repo):
     with repo.transaction("main", message="first") as store:
-        store.session.set_chunk("/a", (5, 0), b"old")
+        store.session.tree.set_chunk("/a", (5, 0), b"old")
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, {(6, 0): b"ours"}, deleted=[(5, 0)]))
+    link_tiles(session.tree, "/a", wrote(session, {(6, 0): b"ours"}, deleted=[(5, 0)]))
     theirs = repo.writable_session("main")
-    theirs.set_chunk("/a", (4, 0), b"theirs")
+    theirs.tree.set_chunk("/a", (4, 0), b"theirs")
     theirs.commit("beside what the tile has, and in the manifest that it replaces")
     session.commit("ours", rebase_with=icefloe.ConflictDetector())
     assert contents(repo) == {(4, 0): b"theirs", (6, 0): b"ours"}
@@ -159,9 +163,9 @@ def test_a_conflict_within_a_linked_tile_is_found(repo):
         ),
     ):
         session = repo.writable_session("main")
-        session.link_tiles("/a", wrote(session, {(4, 0): b"ours", (4, 1): b"ours"}))
+        link_tiles(session.tree, "/a", wrote(session, {(4, 0): b"ours", (4, 1): b"ours"}))
         theirs = repo.writable_session("main")
-        theirs.set_chunk("/a", (4, 0), value)
+        theirs.tree.set_chunk("/a", (4, 0), value)
         theirs.commit("theirs")
         if fails:
             with pytest.raises(RebaseFailedError):
@@ -174,19 +178,19 @@ def test_a_conflict_within_a_linked_tile_is_found(repo):
 def test_two_manifests_for_one_tile_are_refused(repo):
     session = repo.writable_session("main")
     tiles = wrote(session, filled(range(4)))
-    session.link_tiles("/a", tiles)
+    link_tiles(session.tree, "/a", tiles)
     with pytest.raises(InvalidInputError, match="one tile"):
-        session.link_tiles("/a", wrote(session, filled([2])))
+        link_tiles(session.tree, "/a", wrote(session, filled([2])))
 
 
 def test_manifests_of_one_tile_are_found_among_others(repo):
     with repo.transaction("main", message="wider") as store:
-        store.session.set_document("/a", array((SIZE, 4)))
+        store.session.tree.set_document("/a", array((SIZE, 4)))
     session = repo.writable_session("main")
     left, right = {(0, 0): b"x", (2, 1): b"x"}, {(0, 2): b"y", (3, 3): b"y"}
-    session.link_tiles("/a", [*wrote(session, left), *wrote(session, right)])
+    link_tiles(session.tree, "/a", [*wrote(session, left), *wrote(session, right)])
     with pytest.raises(InvalidInputError, match="one tile"):
-        session.link_tiles("/a", wrote(session, {(1, 0): b"z"}))
+        link_tiles(session.tree, "/a", wrote(session, {(1, 0): b"z"}))
     session.commit("both")
     assert contents(repo) == {**left, **right}
 
@@ -195,12 +199,12 @@ def test_forks_link_one_tile(repo):
     """Manifests of one tile, each with what the base has there."""
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
-            store.session.set_chunk("/a", place, data)
+            store.session.tree.set_chunk("/a", place, data)
     session = repo.writable_session("main")
     forks = [session.fork() for _ in range(3)]
     for fork, row in zip(forks, (0, 2, 9), strict=True):
-        fork.link_tiles("/a", wrote(fork, {(row, 0): b"new"}, deleted=[(row, 1)]))
-    alone = forks[2]._changes.linked[forks[2].get_node("/a").id][0]
+        link_tiles(fork.tree, "/a", wrote(fork, {(row, 0): b"new"}, deleted=[(row, 1)]))
+    alone = forks[2].tree.changes.linked[forks[2].get_node("/a").id][0]
     session.merge(*forks)
     session.commit("together")
     expected = {**filled(range(SIZE), b"old"), **{(row, 0): b"new" for row in (0, 2, 9)}}
@@ -215,11 +219,11 @@ def test_forks_link_one_tile(repo):
 def test_forks_that_delete_all_but_a_part_of_a_tile(repo):
     with repo.transaction("main", message="old") as store:
         for place in ((0, 0), (3, 1)):
-            store.session.set_chunk("/a", place, b"old")
+            store.session.tree.set_chunk("/a", place, b"old")
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
     for fork, gone in zip(forks, ((0, 0), (3, 1)), strict=True):
-        fork.link_tiles("/a", wrote(fork, {(1, 0): b"same"}, deleted=[gone]))
+        link_tiles(fork.tree, "/a", wrote(fork, {(1, 0): b"same"}, deleted=[gone]))
     session.merge(*forks)  # what both wrote is the same
     session.commit("together")
     assert contents(repo) == {(1, 0): b"same"}
@@ -233,10 +237,10 @@ def test_the_later_fork_wins_linked_or_not(repo, is_linked, at_once):
     for number, (fork, links) in enumerate(zip(forks, is_linked, strict=True)):
         chunks = {(0, 0): b"both%d" % number, (1, number): b"one", (5 + number, 0): b"one"}
         if links:
-            fork.link_tiles("/a", wrote(fork, chunks))
+            link_tiles(fork.tree, "/a", wrote(fork, chunks))
             continue
         for place, data in chunks.items():
-            fork.set_chunk("/a", place, data)
+            fork.tree.set_chunk("/a", place, data)
     if not at_once:
         session.merge(forks[0])
     with pytest.warns(icefloe.OverlapWarning, match=r"the later one wins: /a \[\[0, 0\]\]\."):
@@ -250,11 +254,11 @@ def test_the_later_fork_wins_linked_or_not(repo, is_linked, at_once):
 def test_a_tile_over_what_an_earlier_fork_cleared(repo):
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
-            store.session.set_chunk("/a", place, data)
+            store.session.tree.set_chunk("/a", place, data)
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
-    forks[0].delete_chunks("/a")
-    forks[1].link_tiles("/a", wrote(forks[1], {(5, 0): b"new"}))
+    forks[0].tree.clear_chunks("/a")
+    link_tiles(forks[1].tree, "/a", wrote(forks[1], {(5, 0): b"new"}))
     with pytest.warns(icefloe.OverlapWarning):
         session.merge(*forks)
     session.commit("together")
@@ -270,9 +274,9 @@ def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
     """Each writes or deletes some chunks, by manifests of its own, and others over those."""
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), CONFIG)
     with repo.transaction("main", message="old") as store:
-        store.session.set_document("/a", array((SIZE, 2)))
+        store.session.tree.set_document("/a", array((SIZE, 2)))
         for place in old:
-            store.session.set_chunk("/a", place, b"old")
+            store.session.tree.set_chunk("/a", place, b"old")
     expected = dict.fromkeys(old, b"old")
     session = repo.writable_session("main")
     done = []
@@ -280,21 +284,21 @@ def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
         fork = session.fork()
         for step, work in enumerate(works):
             data = b"%d %d" % (number, step)
-            into = fork if step else fork.part()
+            into = fork if step else ForkSession.part_of(fork)
             for place, is_kept in work.items():
                 if is_kept:
-                    into.set_chunk("/a", place, data)
+                    into.tree.set_chunk("/a", place, data)
                     expected[place] = data
                 else:
-                    into.delete_chunk("/a", place)
+                    into.tree.delete_chunk("/a", place)
                     expected.pop(place, None)
             if into is fork:
                 continue
-            tiles = into.written_tiles("/a")
+            tiles = write_tiles(into.tree, "/a")
             if tiles is None:
-                fork.set_chunk_refs("/a", *into.written()["/a"])
+                fork.tree.set_chunk_refs("/a", *into.tree.written_chunks()["/a"])
             else:
-                fork.link_tiles("/a", tiles)
+                link_tiles(fork.tree, "/a", tiles)
         done.append(fork)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", icefloe.OverlapWarning)
@@ -306,26 +310,26 @@ def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
 
 def test_what_cannot_be_written_apart_is_not(repo):
     session = repo.writable_session("main")
-    part = session.part()
-    part.set_chunk("/a", (0, 0), b"x")
-    part.delete_chunk("/a", (9, 0))
-    assert part.written_tiles("/a") is None, "a tile without references"
-    part = session.part()
-    part.set_chunk("/a", (0, 0), b"x")
-    assert len(part.written_tiles("/a")) == 1
+    part = ForkSession.part_of(session)
+    part.tree.set_chunk("/a", (0, 0), b"x")
+    part.tree.delete_chunk("/a", (9, 0))
+    assert write_tiles(part.tree, "/a") is None, "a tile without references"
+    part = ForkSession.part_of(session)
+    part.tree.set_chunk("/a", (0, 0), b"x")
+    assert len(write_tiles(part.tree, "/a")) == 1
 
 
 def test_an_array_that_is_not_cut_has_no_tiles(tmp_path):
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     session = icefloe.Repository.create(storage).writable_session("main")
-    session.set_document("/a", array((SIZE, 2)))
+    session.tree.set_document("/a", array((SIZE, 2)))
     assert wrote(session, {(0, 0): b"x"}) is None
 
 
 def test_deleting_an_array_forgets_its_tiles(repo):
     session = repo.writable_session("main")
-    session.link_tiles("/a", wrote(session, filled(range(4))))
-    session.delete_node("/a")
+    link_tiles(session.tree, "/a", wrote(session, filled(range(4))))
+    session.tree.delete_node("/a")
     session.commit("gone")
     assert repo.readonly_session("main").get_node("/a") is None
 
@@ -335,39 +339,39 @@ def test_new_arrays_are_linked_where_their_ids_are_known(tmp_path, generation, s
     repo = create(tmp_path, generation, spec_version)
     known = generation == "repository"
     session = repo.writable_session("main")
-    session.set_document("/a", array((SIZE, 2)))
-    assert session.can_link("/a") is known
+    session.tree.set_document("/a", array((SIZE, 2)))
+    assert can_link(session.tree, "/a") is known
     tiles = wrote(session, filled(range(SIZE)))
     assert (tiles is not None) is known
     if tiles is None:
         chunks, deleted = written(session, filled(range(SIZE)))
-        session.set_chunk_refs("/a", chunks, deleted)
+        session.tree.set_chunk_refs("/a", chunks, deleted)
     else:
-        session.link_tiles("/a", tiles)
+        link_tiles(session.tree, "/a", tiles)
     theirs = repo.writable_session("main")
-    theirs.set_document("/b", array((2, 2)))
-    theirs.set_chunk("/b", (0, 0), b"theirs")
+    theirs.tree.set_document("/b", array((2, 2)))
+    theirs.tree.set_chunk("/b", (0, 0), b"theirs")
     theirs.commit("another new array, which may take the number")
     session.commit("ours", rebase_with=icefloe.ConflictDetector())
     assert contents(repo) == filled(range(SIZE))
     assert repo.readonly_session("main").get_chunk("/b", (0, 0)) == b"theirs"
     session = repo.writable_session("main")
-    assert session.can_link("/a")
+    assert can_link(session.tree, "/a")
 
 
 def written(session, chunks):
-    part = pickle.loads(pickle.dumps(session.part()))
+    part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
     for place, data in chunks.items():
-        part.set_chunk("/a", place, data)
-    return part.written()["/a"]
+        part.tree.set_chunk("/a", place, data)
+    return part.tree.written_chunks()["/a"]
 
 
 @pytest.mark.parametrize("generation", ["store", "dataset"])
 def test_a_manifest_that_would_name_another_node_is_refused(tmp_path, generation):
     session = create(tmp_path, generation, None).writable_session("main")
-    session.set_document("/a", array((SIZE, 2)))
+    session.tree.set_document("/a", array((SIZE, 2)))
     with pytest.raises(InvalidInputError, match="given by the commit"):
-        session.link_tiles("/a", [])
+        link_tiles(session.tree, "/a", [])
 
 
 def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
@@ -375,8 +379,8 @@ def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
     for fork in forks:
-        fork.set_document("/a", array((SIZE, 2)))
-    forks[1].link_tiles("/a", wrote(forks[1], filled(range(4))))
+        fork.tree.set_document("/a", array((SIZE, 2)))
+    link_tiles(forks[1].tree, "/a", wrote(forks[1], filled(range(4))))
     with pytest.raises(AlreadyExistsError, match="before you fork"):
         session.merge(*forks)
 
@@ -384,8 +388,8 @@ def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
 def test_a_session_says_that_manifests_were_collected_and_not_chunk_files(repo):
     session = repo.writable_session("main")
     (tile,) = wrote(session, filled(range(4)))
-    session.link_tiles("/a", [tile])
+    link_tiles(session.tree, "/a", [tile])
     key = repo._context.format.layout.manifest(tile.info.id)
     repo.storage.delete_many([key])
     with pytest.raises(SessionStateError, match=f"1 manifests that this session wrote.*{key}"):
-        check_own_files(repo._context, session._changes)
+        check_own_files(repo._context, session.tree.changes)

@@ -34,7 +34,7 @@ def layout(repo: icefloe.Repository) -> dict[str, set[str]]:
     """Which arrays each manifest of main's tip holds, by the manifest's id."""
     session = repo.readonly_session("main")
     held: dict[str, set[str]] = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         assert node is not None
         for ref in node.manifests:
@@ -52,16 +52,16 @@ def commit_arrays(repo: icefloe.Repository, arrays: dict[str, int], chunks: int 
     """Commit arrays of one dimension, given by the number of chunks of their grids."""
     session = repo.writable_session("main")
     if session.get_node("/") is None:
-        session.set_document("/", group())
+        session.tree.set_document("/", group())
     for path, size in arrays.items():
-        session.set_document(path, array((size,)))
+        session.tree.set_document(path, array((size,)))
         set_chunks(session, path, range(min(chunks, size)))
     session.commit(", ".join(arrays))
 
 
 def touch(repo: icefloe.Repository, path: str, place: int = 0, data: bytes = b"\x07") -> None:
     session = repo.writable_session("main")
-    session.set_chunk(path, (place,), data)
+    session.tree.set_chunk(path, (place,), data)
     session.commit(f"touch {path}")
 
 
@@ -93,7 +93,7 @@ def test_new_small_arrays_join_the_manifest_of_the_others() -> None:  # H-38, R4
 
 def in_sets(repo: icefloe.Repository) -> dict[str, list[list[str]]]:
     """The arrays of each manifest, by manifest set."""
-    snapshot = repo.readonly_session("main")._view.snapshot
+    snapshot = repo.readonly_session("main").tree.snapshot
     held = layout(repo)
     sets: dict[str, list[list[str]]] = {}
     for info in snapshot.manifests:
@@ -143,7 +143,7 @@ def test_deleting_an_array_takes_its_references_along() -> None:  # H-36
     repo, _ = repository()
     commit_arrays(repo, {"/a": 3, "/b": 3})
     session = repo.writable_session("main")
-    session.delete_node("/a")
+    session.tree.delete_node("/a")
     session.commit("gone")
     (manifest,) = repo.lookup_snapshot(repo.lookup_branch("main")).manifests
     assert manifest.num_chunk_refs == 2
@@ -156,7 +156,7 @@ def test_arrays_without_chunks_have_no_manifest() -> None:  # H-43
     assert layout(repo) == {}
     touch(repo, "/a")
     session = repo.writable_session("main")
-    session.delete_chunks("/a")
+    session.tree.clear_chunks("/a")
     session.commit("emptied")
     assert layout(repo) == {}
 
@@ -190,9 +190,9 @@ def big_virtual(count: int, offsets: Any = None) -> ArrayChunks:
 def huge(count: int = 200_000) -> tuple[icefloe.Repository, FaultyStorage]:
     repo, storage = repository()
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/huge", array((count,)))
-    session.set_chunk_refs("/huge", big_virtual(count))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/huge", array((count,)))
+    session.tree.set_chunk_refs("/huge", big_virtual(count))
     session.commit("huge")
     return repo, storage
 
@@ -212,7 +212,7 @@ def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  #
     reopened = icefloe.Repository.open(storage)
     session = reopened.writable_session("main")
     storage.trace.clear()
-    session.set_chunk("/huge", (150_000,), b"new")
+    session.tree.set_chunk("/huge", (150_000,), b"new")
     session.commit("one")
     manifests = [op for op in storage.trace if "manifests/" in str(op)]
     assert len(manifests) == 2, manifests  # one read, one written
@@ -222,7 +222,7 @@ def test_one_chunk_of_a_huge_array_rewrites_one_tile_and_reads_one() -> None:  #
     storage.trace.clear()
     assert reader.get_chunk("/huge", (150_000,)) == b"new"
     assert len([op for op in storage.trace if "manifests/" in str(op)]) == 1
-    neighbour = reader.locate("/huge", (150_001,))
+    neighbour = reader.tree.locate("/huge", (150_001,))
     assert isinstance(neighbour, VirtualRef)
     assert neighbour.offset == 15_000_100
 
@@ -254,13 +254,13 @@ def test_a_small_read_reads_few_bytes_of_a_large_manifest(manifest: ManifestConf
     storage = Weighing(icefloe.in_memory_storage())
     config = icefloe.RepositoryConfig(manifest=manifest)
     session = icefloe.Repository.create(storage, config).writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/huge", array((count,)))
-    session.set_chunk_refs("/huge", big_virtual(count, offsets))
-    session.set_document("/small", array((3,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/huge", array((count,)))
+    session.tree.set_chunk_refs("/huge", big_virtual(count, offsets))
+    session.tree.set_document("/small", array((3,)))
     set_chunks(session, "/small", range(3))
     session.commit("both")
-    total = sum(info.size_bytes for info in session._view.snapshot.manifests)
+    total = sum(info.size_bytes for info in session.tree.snapshot.manifests)
     assert total > 1_000_000
     reader = icefloe.Repository.open(storage).readonly_session("main")
     storage.num_bytes = 0
@@ -268,7 +268,7 @@ def test_a_small_read_reads_few_bytes_of_a_large_manifest(manifest: ManifestConf
     assert 0 < storage.num_bytes < total / 5
     reader = icefloe.Repository.open(storage).readonly_session("main")
     storage.num_bytes = 0
-    ref = reader.locate("/huge", (345_678,))
+    ref = reader.tree.locate("/huge", (345_678,))
     assert isinstance(ref, VirtualRef)
     assert ref.offset == offsets[345_678]
     assert 0 < storage.num_bytes < total / 5
@@ -278,7 +278,7 @@ def test_appending_touches_the_last_tile_only() -> None:  # R4-10
     repo, _ = huge(70_000)
     before = layout(repo).keys()
     session = repo.writable_session("main")
-    session.set_document("/huge", array((70_010,)))
+    session.tree.set_document("/huge", array((70_010,)))
     set_chunks(session, "/huge", range(70_000, 70_010))
     session.commit("append")
     after = layout(repo).keys()
@@ -316,7 +316,7 @@ def test_splitting_as_the_user_says() -> None:  # api-facts 37, 38, R4-14
     touch(repo, "/a", 4)
     assert len(before & layout(repo).keys()) == 3
     session = repo.readonly_session("main")
-    assert session.chunk_coords("/a").ravel().tolist() == list(range(10))
+    assert session.tree.chunk_coords("/a").ravel().tolist() == list(range(10))
 
 
 def test_other_tiles_than_before_are_made_where_something_changes() -> None:
@@ -377,17 +377,17 @@ def test_an_array_that_is_to_be_split_is_cut_when_a_neighbour_changes() -> None:
 def test_extents_never_overlap_when_the_cut_changes_its_direction() -> None:
     repo, storage = repository(split(1))
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((3, 2)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((3, 2)))
     for coords in ((0, 0), (0, 1), (1, 1), (2, 0), (2, 1)):
-        session.set_chunk("/a", coords, b"\x01")
+        session.tree.set_chunk("/a", coords, b"\x01")
     session.commit("rows; the second reaches the second column only")
     repo = reopened(storage, split(None, 1))
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0, 0), b"\x02")
+    session.tree.set_chunk("/a", (0, 0), b"\x02")
     session.commit("columns")
     assert extents(repo, "/a") == [((0, 0), (3, 1)), ((0, 1), (3, 2))]
-    assert len(repo.readonly_session("main").chunk_coords("/a")) == 5
+    assert len(repo.readonly_session("main").tree.chunk_coords("/a")) == 5
 
 
 def test_a_full_set_is_not_written_again_for_an_array_that_it_cannot_take() -> None:
@@ -408,12 +408,12 @@ def test_an_array_that_is_no_longer_split_comes_together_again_when_its_set_is_p
     commit_arrays(repo, {"/a": 3, "/b": 3}, chunks=3)
     repo = reopened(storage, split(3))
     session = repo.writable_session("main")
-    session.set_document("/a", array((9,)))
-    session.set_chunk("/a", (7,), b"\x01")
+    session.tree.set_document("/a", array((9,)))
+    session.tree.set_chunk("/a", (7,), b"\x01")
     session.commit("a tile beside the shared manifest")
     assert groups(repo) == [["/a"], ["/a", "/b"]]
     repo = icefloe.Repository.open(storage)
     commit_arrays(repo, {"/c": 3})  # takes the set's only manifest in again
     assert groups(repo) == [["/a", "/b", "/c"]]
     assert extents(repo, "/a") == [((0,), (8,))]
-    assert repo.readonly_session("main").chunk_coords("/a").ravel().tolist() == [0, 1, 2, 7]
+    assert repo.readonly_session("main").tree.chunk_coords("/a").ravel().tolist() == [0, 1, 2, 7]

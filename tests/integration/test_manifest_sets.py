@@ -30,9 +30,9 @@ chunk-manifests:
 def commit(repository: Repository, arrays: dict[str, int]) -> None:
     """Commit arrays of one dimension, given by the number of chunks of their grids."""
     session = repository.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     for path, size in arrays.items():
-        session.set_document(path, array((size,)))
+        session.tree.set_document(path, array((size,)))
         set_chunks(session, path, range(2))
     session.commit("arrays")
 
@@ -40,9 +40,9 @@ def commit(repository: Repository, arrays: dict[str, int]) -> None:
 def places(repository: Repository) -> dict[str, tuple[str, str]]:
     """Set and id of the one manifest of each array."""
     session = repository.readonly_session("main")
-    sets = {info.id: info.set_name for info in session._snapshot.manifests}
+    sets = {info.id: info.set_name for info in session.tree.snapshot.manifests}
     found = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         assert node is not None
         (ref,) = node.manifests
@@ -98,7 +98,7 @@ def test_manifests_outside_of_the_closure_stay() -> None:  # R4-05, R4-51, R4-58
     before = places(repository)
     session = repository.writable_session("main")
     set_chunks(session, "/time", [5])
-    session.set_document("/lon", array((4,)))
+    session.tree.set_document("/lon", array((4,)))
     set_chunks(session, "/lon", [0])
     session.commit("one array and a new one")
     after = places(repository)

@@ -39,7 +39,7 @@ def repository(each_generation: str) -> Repository:
 
 def parted(generation: str, branches: tuple[str, ...] = BRANCHES) -> Repository:
     repository = Repository.create(in_memory_storage(), generation=generation)
-    commit(repository, "main", lambda session: session.set_document("/", group()))
+    commit(repository, "main", lambda session: session.tree.set_document("/", group()))
     for branch in branches[1:]:
         repository.create_branch(branch, repository.lookup_branch("main"))
     for branch in branches:
@@ -55,16 +55,16 @@ def commit(repository: Repository, branch: str, edit: Callable[[Session], Any]) 
 
 def create(repository: Repository, branch: str, path: str) -> str:
     def edit(session: Session) -> None:
-        session.set_document(path, group())
+        session.tree.set_document(path, group())
         for name, value in (("a", b"\x01"), ("b", b"\x02")):
-            session.set_document(f"{path}/{name}", array())
-            session.set_chunk(f"{path}/{name}", (0,), value)
+            session.tree.set_document(f"{path}/{name}", array())
+            session.tree.set_chunk(f"{path}/{name}", (0,), value)
 
     return commit(repository, branch, edit)
 
 
 def put(repository: Repository, branch: str, path: str, place: int, value: int) -> str:
-    return commit(repository, branch, lambda s: s.set_chunk(path, (place,), bytes([value])))
+    return commit(repository, branch, lambda s: s.tree.set_chunk(path, (place,), bytes([value])))
 
 
 def contents(repository: Repository, branch: str) -> dict[str, Any]:
@@ -74,7 +74,10 @@ def contents(repository: Repository, branch: str) -> dict[str, Any]:
     for path in node_paths(session):
         node = session.get_node(path)
         assert node is not None
-        found[path] = (session.document(path), chunks_of(session, path) if node.is_array else None)
+        found[path] = (
+            session.tree.document(path),
+            chunks_of(session, path) if node.is_array else None,
+        )
     return found
 
 
@@ -124,8 +127,8 @@ def test_only_what_both_changed_is_a_conflict(repository: Repository) -> None:
     repository.merge("work", "main")
     put(repository, "work", "/work/a", 5, 1)
     put(repository, "main", "/work/a", 5, 2)
-    commit(repository, "work", lambda s: s.set_document("/work/b", array(units="K")))
-    commit(repository, "main", lambda s: s.set_document("/work/b", array(title="b")))
+    commit(repository, "work", lambda s: s.tree.set_document("/work/b", array(units="K")))
+    commit(repository, "main", lambda s: s.tree.set_document("/work/b", array(title="b")))
     with pytest.raises(RebaseFailedError, match="1 of 2 conflicts are unresolved") as caught:
         repository.merge("work", "main")
     (conflict,) = [each for each in caught.value.conflicts if each.path == "/work/a"]
@@ -133,7 +136,7 @@ def test_only_what_both_changed_is_a_conflict(repository: Repository) -> None:
     solver = icefloe.MergeSolver(on_chunk_conflict=icefloe.VersionSelection.UseOurs)
     repository.merge("work", "main", solver=solver)
     assert first_bytes(repository, "main")["/work/a"] == {0: 1, 5: 1}
-    document = repository.readonly_session("main").document("/work/b")
+    document = repository.readonly_session("main").tree.document("/work/b")
     assert document is not None
     assert b'"K"' in document
     assert b'"title"' in document
@@ -144,7 +147,7 @@ def test_nodes_that_moved_or_went_since_the_first_merge(repository: Repository) 
 
     def tidy(session: Session) -> None:
         session.move("/work/a", "/moved")
-        session.delete_node("/work/b")
+        session.tree.delete_node("/work/b")
 
     commit(repository, "main", tidy)
     put(repository, "work", "/work/a", 7, 7)
@@ -203,7 +206,7 @@ def test_what_takes_the_place_of_a_merge_is_one(
     """Otherwise the next merge would silently undo what was put right since."""
     merged = repository.lookup_branch("work")
     repository.merge("work", "main")
-    replaced(repository, lambda session: session.delete_chunk("/work/a", (0,)))
+    replaced(repository, lambda session: session.tree.delete_chunk("/work/a", (0,)))
     put(repository, "work", "/work/a", 1, 6)
     (row,) = [row for row in repository.ancestry_graph().rows if row.merged_id]
     assert row.merged_ids == (merged,)
@@ -401,7 +404,7 @@ def test_numbers_join_the_tables_of_a_dataset(is_cut: bool) -> None:
         config.manifest = icefloe.ManifestConfig(splitting=splitting)
     storage = in_memory_storage()
     repository = Repository.create(storage, config, generation="dataset")
-    commit(repository, "main", lambda session: session.set_document("/", group()))
+    commit(repository, "main", lambda session: session.tree.set_document("/", group()))
     repository.create_branch("work", repository.lookup_branch("main"))
     for branch in BRANCHES:
         create(repository, branch, f"/{branch}")
@@ -479,7 +482,7 @@ def test_every_generation_merges_alike(work: list[tuple[Any, ...]]) -> None:
     outcomes = []
     for generation in GENERATIONS:
         repository = Repository.create(in_memory_storage(), generation=generation)
-        commit(repository, "main", lambda session: session.set_document("/", group()))
+        commit(repository, "main", lambda session: session.tree.set_document("/", group()))
         for branch in ("work", "third"):
             repository.create_branch(branch, repository.lookup_branch("main"))
         told = [do(repository, number, step) for number, step in enumerate(work)]
@@ -509,11 +512,11 @@ def do(repository: Repository, number: int, step: tuple[Any, ...]) -> str:
 
 def change(session: Session, name: str, number: int, path: str, more: Any = None) -> None:
     if name == "create":
-        session.set_document(path, array(number=number))
+        session.tree.set_document(path, array(number=number))
     elif name == "put":
-        session.set_chunk(path, (more,), bytes([number]))
+        session.tree.set_chunk(path, (more,), bytes([number]))
     elif name == "delete":
-        session.delete_node(path)
+        session.tree.delete_node(path)
     else:
         session.move(path, more)
 

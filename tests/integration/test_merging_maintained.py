@@ -115,16 +115,16 @@ def test_an_array_that_was_deleted_here_and_compacted_there(deleting: str) -> No
     moving = "main" if deleting == "other" else "other"
     repo.merge("main", "other", fast_forward=False)
     repo.compact(branch=moving)
-    commit(repo, deleting, lambda session: session.delete_node("/a"))
-    commit(repo, moving, lambda session: session.set_document("/b", group()))
+    commit(repo, deleting, lambda session: session.tree.delete_node("/a"))
+    commit(repo, moving, lambda session: session.tree.set_document("/b", group()))
     repo.merge("other", "main")
-    assert list(repo.readonly_session("main").node_paths("/")) == ["/b"]
+    assert list(repo.readonly_session("main").tree.node_paths("/")) == ["/b"]
 
 
 def start(session: Session) -> None:
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     for path in ("/a", "/b"):
-        session.set_document(path, array())
+        session.tree.set_document(path, array())
         set_chunks(session, path, range(4), b"\xff")
 
 
@@ -167,8 +167,8 @@ def parted() -> Repository:
 
     commit(repo, "main", create)
     repo.create_branch("dev", repo.lookup_branch("main"))
-    commit(repo, "main", lambda session: session.delete_node("/obsolete"))
-    commit(repo, "main", lambda session: session.set_document("/", group(title="old")))
+    commit(repo, "main", lambda session: session.tree.delete_node("/obsolete"))
+    commit(repo, "main", lambda session: session.tree.set_document("/", group(title="old")))
     fill(repo, 3, "main", slice(0, 1))
     fill(repo, 4, "dev", slice(1, 2))
     fill(repo, 5, "dev", slice(2, 3))
@@ -177,7 +177,7 @@ def parted() -> Repository:
 
 def check_merged(repo: Repository) -> None:
     session = repo.readonly_session("main")
-    assert list(session.node_paths("/")) == ["/a"]
+    assert list(session.tree.node_paths("/")) == ["/a"]
     assert dict(zarr.open_group(session.store, mode="r").attrs) == {"title": "old"}
     assert values(repo, branch="main") == [3, 4, 5, 0]
     assert repo.verify(deep=True).is_clean
@@ -288,9 +288,9 @@ def test_branches_that_have_the_first_snapshot_in_common_only() -> None:
     repo = make()
     first = list(repo.ancestry(branch="main"))[-1].id
     repo.create_branch("dev", first)
-    commit(repo, "dev", lambda session: session.set_document("/n", group()))
+    commit(repo, "dev", lambda session: session.tree.set_document("/n", group()))
     repo.merge("dev", "main")
-    assert list(repo.readonly_session("main").node_paths("/")) == ["/a", "/n"]
+    assert list(repo.readonly_session("main").tree.node_paths("/")) == ["/a", "/n"]
 
 
 def test_branches_move_forward_after_expiry() -> None:

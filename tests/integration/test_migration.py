@@ -48,17 +48,17 @@ def prepare(storage: Storage, how: dict[str, Any]) -> Repository:
     )
     repo = make(storage, how, config)
     session = repo.writable_session("main")
-    session.set_document("/odd", b'{"zarr_format":3,"node_type":"group"}')
+    session.tree.set_document("/odd", b'{"zarr_format":3,"node_type":"group"}')
     for number, document in enumerate((*ODD_DOCUMENTS, *ODD_ARRAYS)):
-        session.set_document(f"/odd/{number}", document)
+        session.tree.set_document(f"/odd/{number}", document)
     session.move("/g", "/h")
-    session.set_chunk("/b", (4,), b"long enough for a pack")
+    session.tree.set_chunk("/b", (4,), b"long enough for a pack")
     session.commit("two", {"nan": None, "n": 2**64 - 1})
     repo.create_branch("dev", "main~1")
     session = repo.writable_session("dev")
-    session.delete_node("/b")
-    session.set_document("/b", array_document((4,), (1,)))
-    session.set_chunk("/b", (3,), b"dev")
+    session.tree.delete_node("/b")
+    session.tree.set_document("/b", array_document((4,), (1,)))
+    session.tree.set_chunk("/b", (3,), b"dev")
     session.commit("on dev")
     session = repo.writable_session("main")
     session.store.set_virtual_ref(
@@ -86,14 +86,14 @@ def shown(storage: Storage) -> dict[str, Any]:
                 session = repo.readonly_session(snapshot_id=info.id)
             except SnapshotNotFoundError:
                 continue  # the first snapshot of old repositories is only remembered
-            for path in ("/", *session.node_paths("/")):
+            for path in ("/", *session.tree.node_paths("/")):
                 node = session.get_node(path)
                 if node is None:
                     continue
-                nodes[path] = session.document(path)
+                nodes[path] = session.tree.document(path)
                 if node.is_array:
-                    for place in session.chunk_coords(path).tolist():
-                        ref = session.locate(path, tuple(place))
+                    for place in session.tree.chunk_coords(path).tolist():
+                        ref = session.tree.locate(path, tuple(place))
                         is_virtual = type(ref).__name__ == "VirtualRef"
                         nodes[f"{path} {place}"] = (
                             ref if is_virtual else session.get_chunk(path, tuple(place))
@@ -126,10 +126,10 @@ def test_every_direction(old: str, new: str) -> None:
     assert str(diffs[0]) == str(diffs[1])
     copy = Repository.open(target)
     session = copy.writable_session("main")
-    session.set_document("/new", array_document((4,), (1,)))
-    session.set_chunk("/new", (0,), b"0")
+    session.tree.set_document("/new", array_document((4,), (1,)))
+    session.tree.set_chunk("/new", (0,), b"0")
     session.commit("goes on")
-    ids = [session.get_node_id(path) for path in session.node_paths("/")]
+    ids = [session.get_node_id(path) for path in session.tree.node_paths("/")]
     assert len(set(ids)) == len(ids)
 
 
@@ -207,7 +207,7 @@ def test_expired_history_stays_expired() -> None:
     repo = make(source, {})
     for value in range(5):
         session = repo.writable_session("main")
-        session.set_chunk("/b", (value,), b"%d!" % value)
+        session.tree.set_chunk("/b", (value,), b"%d!" % value)
         session.commit(f"{value}")
     repo.expire_snapshots(keep_last=2)
     report = repo.migrate(target, generation="dataset")
@@ -227,7 +227,7 @@ def test_nothing_is_collected_while_it_is_copied(generation: str) -> None:
     source = ClockedStorage(icefloe.in_memory_storage())
     repo = make(source, {})
     session = repo.writable_session("main")
-    session.set_chunk("/b", (0,), b"this is long enough for a pack")
+    session.tree.set_chunk("/b", (0,), b"this is long enough for a pack")
     session.commit("two")
     repo.create_branch("dev", "main~1")
     expected = shown(source)
@@ -269,7 +269,7 @@ def test_either_of_the_two_may_collect_what_the_other_needs(
     storages = {"source": new("source"), "target": new("target")}
     repo = make(storages["source"], {})
     session = repo.writable_session("main")
-    session.set_chunk("/b", (0,), b"this is long enough for a pack")
+    session.tree.set_chunk("/b", (0,), b"this is long enough for a pack")
     session.commit("two")
     report = repo.migrate(storages["target"], generation="dataset")
     assert set(report.copied) == {"linked"}
@@ -278,10 +278,10 @@ def test_either_of_the_two_may_collect_what_the_other_needs(
     loser = Repository.open(storages[doomed])
     session = loser.writable_session("main")
     for path in ("/b", "/g"):
-        session.delete_node(path)
+        session.tree.delete_node(path)
     session.commit("all is gone")
     session = loser.writable_session("main")
-    session.set_document("/", ODD_DOCUMENTS[0])
+    session.tree.set_document("/", ODD_DOCUMENTS[0])
     session.commit("and this too")
     loser.expire_snapshots(keep_last=1, tags={"*": icefloe.ExpirationPolicy(keep_last=1)})
     storages[doomed].wait(timedelta(days=10))

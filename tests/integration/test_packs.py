@@ -32,9 +32,9 @@ def repository(pack_bytes: int = 50_000) -> tuple[icefloe.Repository, FaultyStor
         storage, icefloe.RepositoryConfig(chunk_packing=packing), **how()
     )
     session = repo.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     for path in ("/a", "/b"):
-        session.set_document(path, array((400,)))
+        session.tree.set_document(path, array((400,)))
     session.commit("arrays")
     return repo, storage
 
@@ -46,9 +46,9 @@ def chunk_files(storage: FaultyStorage) -> dict[str, int]:
 def test_chunks_go_where_their_size_says() -> None:  # R0-62, R2-36
     repo, storage = repository()
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0,), INLINE)
-    session.set_chunk("/a", (1,), PACKED)
-    session.set_chunk("/a", (2,), ALONE)
+    session.tree.set_chunk("/a", (0,), INLINE)
+    session.tree.set_chunk("/a", (1,), PACKED)
+    session.tree.set_chunk("/a", (2,), ALONE)
     assert list(chunk_files(storage).values()) == [len(ALONE)], "the large one is written at once"
     kinds = [session.chunk_type("/a", (n,)).name for n in range(4)]
     assert kinds == ["INLINE", "NATIVE", "NATIVE", "UNINITIALIZED"]
@@ -63,12 +63,12 @@ def test_chunks_of_several_arrays_share_a_file_in_the_order_of_the_grid() -> Non
     session = repo.writable_session("main")
     for place in reversed(range(10)):
         for path in ("/b", "/a"):
-            session.set_chunk(path, (place,), bytes([place]) * 1000)
+            session.tree.set_chunk(path, (place,), bytes([place]) * 1000)
     session.commit("shuffled")
     assert list(chunk_files(storage).values()) == [20_000]
     reader = repo.readonly_session("main")
     for path in ("/a", "/b"):
-        refs = [reader.locate(path, (place,)) for place in range(10)]
+        refs = [reader.tree.locate(path, (place,)) for place in range(10)]
         offsets = [ref.offset for ref in refs if isinstance(ref, NativeRef)]
         assert offsets == list(range(offsets[0], offsets[0] + 10_000, 1000))
 
@@ -77,9 +77,9 @@ def test_what_was_overwritten_costs_nothing() -> None:
     repo, storage = repository()
     session = repo.writable_session("main")
     for round_ in range(200):
-        session.set_chunk("/a", (0,), bytes([round_]) * 1000)
-    session.set_chunk("/a", (1,), PACKED)
-    session.delete_chunk("/a", (1,))
+        session.tree.set_chunk("/a", (0,), bytes([round_]) * 1000)
+    session.tree.set_chunk("/a", (1,), PACKED)
+    session.tree.delete_chunk("/a", (1,))
     session.commit("one left")
     assert list(chunk_files(storage).values()) == [1000]
     assert repo.readonly_session("main").get_chunk("/a", (0,)) == bytes([199]) * 1000
@@ -89,7 +89,7 @@ def test_a_full_pack_is_written_before_the_commit() -> None:
     repo, storage = repository(pack_bytes=10_000)
     session = repo.writable_session("main")
     for place in range(25):
-        session.set_chunk("/a", (place,), bytes([place]) * 1000)
+        session.tree.set_chunk("/a", (place,), bytes([place]) * 1000)
     assert sorted(chunk_files(storage).values()) == [10_000, 10_000]
     assert [session.get_chunk("/a", (n,)) for n in range(25)] == [
         bytes([n]) * 1000 for n in range(25)
@@ -101,10 +101,10 @@ def test_a_full_pack_is_written_before_the_commit() -> None:
 def test_pending_chunks_read_back_whole_and_in_parts() -> None:
     repo, _ = repository()
     session = repo.writable_session("main")
-    session.set_chunk("/a", (3,), bytes(range(200)) * 5)
+    session.tree.set_chunk("/a", (3,), bytes(range(200)) * 5)
     assert session.get_chunk("/a", (3,)) == bytes(range(200)) * 5
-    assert session.chunk_size("/a", (3,)) == 1000
-    assert session.chunk_coords("/a").tolist() == [[3]]
+    assert session.tree.chunk_size("/a", (3,)) == 1000
+    assert session.tree.chunk_coords("/a").tolist() == [[3]]
     assert session.status().updated_chunks == {"/a": [[3]]}
 
 
@@ -112,7 +112,7 @@ def test_a_fork_writes_its_pack_before_it_travels() -> None:
     repo, storage = repository()
     session = repo.writable_session("main")
     fork = session.fork()
-    fork.set_chunk("/a", (0,), PACKED)
+    fork.tree.set_chunk("/a", (0,), PACKED)
     assert chunk_files(storage) == {}
     travelled = pickle.loads(pickle.dumps(fork))
     assert list(chunk_files(storage).values()) == [1000]
@@ -124,11 +124,11 @@ def test_a_fork_writes_its_pack_before_it_travels() -> None:
 def test_discarded_and_deleted_chunks_are_not_written() -> None:
     repo, storage = repository()
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0,), PACKED)
+    session.tree.set_chunk("/a", (0,), PACKED)
     session.discard_changes()
-    session.set_chunk("/b", (0,), PACKED)
-    session.delete_node("/b")
-    session.set_document("/", group(x=1))
+    session.tree.set_chunk("/b", (0,), PACKED)
+    session.tree.delete_node("/b")
+    session.tree.set_document("/", group(x=1))
     session.commit("nothing")
     assert chunk_files(storage) == {}
 
@@ -136,7 +136,7 @@ def test_discarded_and_deleted_chunks_are_not_written() -> None:
 def test_a_pack_that_cannot_be_written_is_tried_again() -> None:
     repo, storage = repository()
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0,), PACKED)
+    session.tree.set_chunk("/a", (0,), PACKED)
     storage.inject(Fault.ERROR, verb="put", key=folder("chunks"))
     with pytest.raises(StorageError):
         session.commit("fails")
@@ -149,7 +149,7 @@ def test_death_between_pack_and_commit_leaves_the_branch_alone() -> None:
     repo, storage = repository()
     tip = repo.lookup_branch("main")
     session = repo.writable_session("main")
-    session.set_chunk("/a", (0,), PACKED)
+    session.tree.set_chunk("/a", (0,), PACKED)
     storage.inject(Fault.ERROR, verb=PUBLISHING[repo.generation], key=folder("refs"), times=100)
     with pytest.raises(StorageError):
         session.commit("dies")
@@ -161,9 +161,9 @@ def test_packing_can_be_turned_off() -> None:
     storage = FaultyStorage(icefloe.in_memory_storage())
     config = icefloe.RepositoryConfig(chunk_packing=ChunkPackingConfig(max_chunk_bytes=0))
     session = icefloe.Repository.create(storage, config, **how()).writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array())
-    session.set_chunk("/a", (0,), PACKED)
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array())
+    session.tree.set_chunk("/a", (0,), PACKED)
     assert list(chunk_files(storage).values()) == [1000]
 
 
@@ -178,12 +178,12 @@ def test_many_threads_fill_packs_while_others_read() -> None:
             seen.add(session.get_chunk("/a", (7,)))
         return seen
 
-    session.set_chunk("/a", (7,), b"\x07" * 1000)
+    session.tree.set_chunk("/a", (7,), b"\x07" * 1000)
     with ThreadPoolExecutor(6) as pool:
         readers = [pool.submit(read) for _ in range(2)]
         list(
             pool.map(
-                lambda n: session.set_chunk("/a", (n,), bytes([n % 251]) * 1000), range(8, 400)
+                lambda n: session.tree.set_chunk("/a", (n,), bytes([n % 251]) * 1000), range(8, 400)
             )
         )
         stop.set()
@@ -200,7 +200,7 @@ def test_event_loops_fill_packs() -> None:
 
     async def write() -> None:
         await asyncio.gather(
-            *(session.set_chunk_async("/a", (n,), bytes([n]) * 1000) for n in range(100))
+            *(session.tree.set_chunk_async("/a", (n,), bytes([n]) * 1000) for n in range(100))
         )
 
     asyncio.run(write())
@@ -218,16 +218,16 @@ def test_many_tasks_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
     class Slow(FaultyStorage):
         def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
             time.sleep(0.02)
-            with session._lock:
-                edits = session._changes.chunks.values()
+            with session.tree.lock:
+                edits = session.tree.changes.chunks.values()
                 waiting.append(sum(each.pending_bytes() for each in edits))
             storage.put(key, data)  # type: ignore[arg-type]
 
-    session._context.chunk_files.storage = Slow(storage)
+    session.tree.context.chunk_files.storage = Slow(storage)
 
     async def write() -> None:
         await asyncio.gather(
-            *(session.set_chunk_async("/a", (n,), bytes([n % 251]) * 1000) for n in range(400))
+            *(session.tree.set_chunk_async("/a", (n,), bytes([n % 251]) * 1000) for n in range(400))
         )
 
     asyncio.run(write())
@@ -259,17 +259,17 @@ def test_packs_agree_with_a_dictionary(script: list[tuple[str, str, int, int]]) 
         data = bytes([number]) * size
         match verb:
             case "set":
-                session.set_chunk(path, (place,), data)
+                session.tree.set_chunk(path, (place,), data)
                 model[path, place] = data
             case "delete":
-                session.delete_chunk(path, (place,))
+                session.tree.delete_chunk(path, (place,))
                 model.pop((path, place), None)
             case "clear":
-                session.delete_chunks(path)
+                session.tree.clear_chunks(path)
                 model = {key: value for key, value in model.items() if key[0] != path}
             case "fork" if not session.has_uncommitted_changes:
                 fork = session.fork()
-                fork.set_chunk(path, (place,), data)
+                fork.tree.set_chunk(path, (place,), data)
                 session.merge(pickle.loads(pickle.dumps(fork)))
                 model[path, place] = data
             case "commit" if session.has_uncommitted_changes:
@@ -285,5 +285,5 @@ def test_packs_agree_with_a_dictionary(script: list[tuple[str, str, int, int]]) 
     for path in ("/a", "/b"):
         for place in range(6):
             assert reader.get_chunk(path, (place,)) == model.get((path, place))
-            ref = reader.locate(path, (place,))
+            ref = reader.tree.locate(path, (place,))
             assert not isinstance(ref, InlineRef) or len(ref.data) <= 512

@@ -27,10 +27,10 @@ def stored(config: icefloe.RepositoryConfig | None = None) -> FaultyStorage:
     storage = FaultyStorage(icefloe.in_memory_storage())
     repo = icefloe.Repository.create(storage, config)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/g", group())
+    session.tree.set_document("/", group())
+    session.tree.set_document("/g", group())
     for path, size in {"/g/time": 4, "/g/data": 9_000}.items():
-        session.set_document(path, array((size,)))
+        session.tree.set_document(path, array((size,)))
         set_chunks(session, path, range(3))
     session.commit("data")
     return storage
@@ -88,7 +88,7 @@ def test_all_references_of_a_manifest_are_fetched() -> None:  # R4-17, R4-39
     storage = FaultyStorage(icefloe.in_memory_storage())
     repo = icefloe.Repository.create(storage, icefloe.RepositoryConfig(manifest=manifest))
     session = repo.writable_session("main")
-    session.set_document("/time", array((count,)))
+    session.tree.set_document("/time", array((count,)))
     offsets = np.random.default_rng(1).integers(0, 2**60, count, dtype=np.uint64)
     session.set_virtual_refs(
         "/time",
@@ -104,7 +104,7 @@ def test_all_references_of_a_manifest_are_fetched() -> None:  # R4-17, R4-39
     wait_for_preloads()
     storage.trace.clear()
     for place in (0, count // 2, count - 1):
-        ref = session.locate("/time", (place,))
+        ref = session.tree.locate("/time", (place,))
         assert isinstance(ref, VirtualRef)
         assert ref.offset == offsets[place]
     assert manifest_reads(storage) == 0
@@ -128,7 +128,7 @@ def test_pieces_of_split_coordinates_are_fetched_the_smallest_first() -> None:  
     storage = FaultyStorage(icefloe.in_memory_storage())
     repo = icefloe.Repository.create(storage, icefloe.RepositoryConfig(manifest=manifest))
     session = repo.writable_session("main")
-    session.set_document("/time", array((100,)))
+    session.tree.set_document("/time", array((100,)))
     set_chunks(session, "/time", [*range(4), 4, 5, 6, 50])
     session.commit("time")
     node = session.get_node("/time")
@@ -167,8 +167,8 @@ def test_forks_in_other_processes_do_not_preload() -> None:
     storage = icefloe.in_memory_storage()
     repo = icefloe.Repository.create(storage)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/time", array((4,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/time", array((4,)))
     set_chunks(session, "/time", range(3))
     session.commit("data")
     fork = repo.writable_session("main").fork()

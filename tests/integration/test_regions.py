@@ -16,7 +16,7 @@ from zarr.storage import MemoryStore
 
 import icefloe
 from icefloe.arrays import transfer
-from icefloe.engine.working_tree import WorkingTree
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
@@ -143,22 +143,22 @@ class TestWriting:
     def test_chunks_with_the_fill_value_only_are_deleted_unless_kept(self, session):
         make(session, np.ones(9), (3,))
         session.write_region("a", slice(0, 3), 0)
-        assert session.chunk_coords("/a").ravel().tolist() == [1, 2]
+        assert session.tree.chunk_coords("/a").ravel().tolist() == [1, 2]
         session.write_region("a", slice(3, 6), 0, write_empty_chunks=True)
-        assert session.chunk_coords("/a").ravel().tolist() == [1, 2]
+        assert session.tree.chunk_coords("/a").ravel().tolist() == [1, 2]
         with zarr.config.set({"array.write_empty_chunks": True}):
             session.write_region("a", slice(0, 3), 0)
-        assert session.chunk_coords("/a").ravel().tolist() == [0, 1, 2]
+        assert session.tree.chunk_coords("/a").ravel().tolist() == [0, 1, 2]
         same(session.read_region("a"), np.array([0.0] * 6 + [1.0] * 3))
 
     def test_negative_zero_is_not_zero_and_nan_is_nan(self, session):
         make(session, np.ones(4), (2,))
         session.write_region("a", slice(0, 2), -0.0)
-        assert len(session.chunk_coords("/a")) == 2
+        assert len(session.tree.chunk_coords("/a")) == 2
         assert np.signbit(session.read_region("a", 0))
         zarr.create_array(session.store, name="n", shape=4, chunks=2, dtype="f4", fill_value=np.nan)
         session.write_region("n", ..., [np.nan, np.nan, 1, 2])
-        assert session.chunk_coords("/n").ravel().tolist() == [1]
+        assert session.tree.chunk_coords("/n").ravel().tolist() == [1]
 
     def test_values_that_do_not_fit_are_refused(self, session):
         make(session, np.ones((4, 3)), (2, 2))
@@ -233,7 +233,7 @@ class TestErrors:
     @pytest.mark.parametrize("through_zarr", [True, False])
     def test_a_chunk_that_cannot_be_decoded_is_named(self, session, codecs, data, through_zarr):
         array = make(session, np.arange(1.0, 10.0).reshape(3, 3), (1, 3), compressors=codecs)
-        session.set_chunk("/a", (1, 0), data)
+        session.tree.set_chunk("/a", (1, 0), data)
         with pytest.raises(FormatError, match=r"chunk \[1, 0\] of /a cannot be decoded"):
             array[...] if through_zarr else session.read_region("a")
         with pytest.raises(FormatError, match=r"chunk \[1, 0\] of /a cannot be decoded"):
@@ -251,7 +251,7 @@ class TestErrors:
         else:
             data, more = np.arange(1, 4).reshape(3, 1), {"shards": (1, 1)}
         array = make(session, data, (1, 1), **more)
-        session.set_chunk("/a", (1, 0), b"no such thing")
+        session.tree.set_chunk("/a", (1, 0), b"no such thing")
         for read in (lambda: array[...], lambda: array[1:, 0], lambda: array.vindex[[1], [0]]):
             with pytest.raises(FormatError, match=r"chunk \[1, 0\] of /a cannot be decoded"):
                 read()
@@ -261,9 +261,9 @@ class TestErrors:
         data = np.arange(1.0, 9.0)
         array = make(session, data, (4,), compressors=[ZstdCodec()])
         silent = zstandard.ZstdCompressor(write_content_size=False)
-        session.set_chunk("/a", (0,), silent.compress(data[:4].tobytes()))
+        session.tree.set_chunk("/a", (0,), silent.compress(data[:4].tobytes()))
         frames = [zstandard.compress(data[i : i + 2].tobytes()) for i in (4, 6)]
-        session.set_chunk("/a", (1,), b"".join(frames))
+        session.tree.set_chunk("/a", (1,), b"".join(frames))
         same(array[...], data)
         same(array[4:], data[4:])
         same(array[:4], data[:4])
@@ -271,7 +271,7 @@ class TestErrors:
 
     def test_frames_of_another_length_are_refused(self, session):
         array = make(session, np.arange(1.0, 9.0), (4,), compressors=[ZstdCodec()])
-        session.set_chunk("/a", (0,), zstandard.compress(bytes(24)))
+        session.tree.set_chunk("/a", (0,), zstandard.compress(bytes(24)))
         for read in (lambda: array[...], lambda: array[0], lambda: session.read_region("a")):
             with pytest.raises(FormatError, match=r"chunk \[0\] of /a"):
                 read()
@@ -332,7 +332,7 @@ def test_codecs_of_numcodecs_take_whole_batches(session, monkeypatch, names, dty
     native = data.astype(data.dtype.newbyteorder("="))
     same(session.read_region("a", (slice(None, None, -2), 5)), native[::-2, 5])
     assert calls == [20, 12, 5]
-    session.set_chunk("/a", (2, 1), b"no such thing")
+    session.tree.set_chunk("/a", (2, 1), b"no such thing")
     with pytest.raises(FormatError, match=r"chunk \[2, 1\] of /a cannot be decoded"):
         array[...]
 

@@ -25,8 +25,8 @@ async def test_a_repository_is_used_without_blocking() -> None:
     assert kept == RepositoryConfig(inline_chunk_threshold_bytes=1)
 
     session = await repository.writable_session_async("main")
-    session.set_document("/", group())
-    session.set_document("/a", array())
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array())
     set_chunks(session, "/a", [0])
     tip = await session.commit_async("one", {"k": 1})
     assert await repository.lookup_branch_async("main") == tip
@@ -54,8 +54,8 @@ async def test_a_repository_is_used_without_blocking() -> None:
 async def test_a_session_is_used_without_blocking() -> None:
     repository = Repository.create(icefloe.in_memory_storage())
     session = await repository.rearrange_session_async("main")
-    session.set_document("/", group())
-    session.set_document("/a", array())
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array())
     await session.flush_async("aside", {"k": 1})
     await repository.reset_branch_async("main", session.snapshot_id)
 
@@ -65,7 +65,7 @@ async def test_a_session_is_used_without_blocking() -> None:
     assert await session.chunk_type_async("/b", [0]) == ChunkType.UNINITIALIZED
     assert await session.all_virtual_chunk_locations_async() == []
     other = repository.writable_session("main")
-    other.set_document("/other", group())
+    other.tree.set_document("/other", group())
     await other.commit_async("other")
     await session.rebase_async(ConflictDetector())
     await session.commit_async("moved")
@@ -81,7 +81,7 @@ async def test_a_session_is_used_without_blocking() -> None:
 async def test_synchronous_calls_work_inside_a_running_loop() -> None:  # api-facts 1
     repository = Repository.create(icefloe.in_memory_storage())
     session = repository.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     session.commit("in a loop")
     assert [info.message async for info in repository.async_ancestry(branch="main")] == [
         "in a loop",

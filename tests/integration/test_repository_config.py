@@ -170,8 +170,8 @@ def test_the_configuration_that_was_given_may_change_later() -> None:
     given.inline_chunk_threshold_bytes = 100
     assert repository.config.inline_chunk_threshold_bytes == 3
     session = repository.writable_session("main")
-    session.set_document("/a", array(chunk=10))
-    session.set_chunk("/a", (0,), b"x" * 10)
+    session.tree.set_document("/a", array(chunk=10))
+    session.tree.set_chunk("/a", (0,), b"x" * 10)
     assert session.chunk_type("/a", [0]) == icefloe.ChunkType.NATIVE
 
 
@@ -226,7 +226,7 @@ def test_the_level_of_compression_is_used() -> None:
         )
         session = repository.writable_session("main")
         attributes = {f"key {n}": f"value {n * n} of {n % 7}" for n in range(500)}
-        session.set_document("/", group(**attributes))
+        session.tree.set_document("/", group(**attributes))
         snapshot = session.commit("compressible")
         sizes[level] = storage.head(f"snapshots/{snapshot}").size
     assert sizes[19] < sizes[1]

@@ -37,7 +37,7 @@ def storage(version: int) -> Storage:
     repository = Repository.create(made, config, spec_version=version)
     make_tree(repository)
     session = repository.writable_session("main")
-    session.set_document("/g", group(text="long enough for a file"))
+    session.tree.set_document("/g", group(text="long enough for a file"))
     set_chunks(session, "/b", [5], b"x" * 600)
     session.commit("all kinds of files")
     return made
@@ -95,7 +95,7 @@ def test_object_metadata_repeats_the_header_and_is_not_needed(
         assert bare.get_attributes(key) == {}
     reader = Repository.open(bare).readonly_session("main")
     assert reader.get_chunk("/b", (5,)) == b"x" * 600
-    assert reader.document("/g") == group(text="long enough for a file")
+    assert reader.tree.document("/g") == group(text="long enough for a file")
 
 
 DAMAGE: dict[str, Any] = {
@@ -150,7 +150,7 @@ def test_locations_are_written_in_canonical_form(tmp_path) -> None:  # R2-31
     )
     storage = MemoryStorage()
     session = Repository.create(storage, config, spec_version=1).writable_session("main")
-    session.set_document("/", array())
+    session.tree.set_document("/", array())
     session.store.set_virtual_ref("c/0", "S3://bucket//a/./b/../x y.nc", offset=0, length=1)
     session.commit("virtual")
     (info,) = storage.list("manifests/")
@@ -167,9 +167,9 @@ def test_locations_are_written_in_canonical_form(tmp_path) -> None:  # R2-31
 def test_chunks_of_up_to_512_bytes_are_inline(version: int) -> None:  # R2-36
     repository = Repository.create(MemoryStorage(), spec_version=version)
     session = repository.writable_session("main")
-    session.set_document("/", array())
+    session.tree.set_document("/", array())
     for place, size in enumerate((511, 512, 513)):
-        session.set_chunk("/", (place,), b"x" * size)
+        session.tree.set_chunk("/", (place,), b"x" * size)
     session.commit("sizes")
     reader = repository.readonly_session("main")
     kinds = [reader.chunk_type("/", (place,)).name for place in range(3)]
@@ -183,7 +183,7 @@ def test_paths_in_files_are_canonical() -> None:  # R2-35
     session = repository.writable_session("main")
     for wrong in ("/a//b", "/a/../b", "/./a", "/.."):
         with pytest.raises(InvalidInputError):
-            session.set_document(wrong, group())
+            session.tree.set_document(wrong, group())
     key = f"snapshots/{repository.lookup_branch('main')}"
     data = storage.get(key)
     fields = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data[27:]))

@@ -199,7 +199,7 @@ def test_a_stale_session_cannot_commit(repository: Repository, happened: str) ->
     repository.create_branch("dev", "main")
     tip = repository.lookup_branch("dev")
     stale = repository.writable_session("dev")
-    stale.set_document("/", group(stale=True))
+    stale.tree.set_document("/", group(stale=True))
     if happened.startswith("deleted"):
         repository.delete_branch("dev")
         if "again" in happened:
@@ -210,7 +210,7 @@ def test_a_stale_session_cannot_commit(repository: Repository, happened: str) ->
             repository.reset_branch("dev", tip)
     elif happened == "amended":
         other = repository.writable_session("dev")
-        other.set_document("/new", group())
+        other.tree.set_document("/new", group())
         other.amend("amended")
     else:
         commit_attribute(repository, "other", "dev")

@@ -66,7 +66,7 @@ def layout(repo: Repository) -> list[list[tuple[str, Any, int]]]:
     """For each manifest of main's tip: arrays, extents and counts."""
     session = repo.readonly_session("main")
     held: dict[str, list[tuple[str, Any, int]]] = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         assert node is not None
         for ref in node.manifests:
@@ -82,13 +82,13 @@ def layout(repo: Repository) -> list[list[tuple[str, Any, int]]]:
 def everything(session: Session) -> dict[str, Any]:
     """Documents and chunks of all nodes."""
     found: dict[str, Any] = {}
-    for path in ("/", *session.node_paths("/")):
+    for path in ("/", *session.tree.node_paths("/")):
         node = session.get_node(path)
         if node is None:
             continue
-        found[path] = session.document(path)
+        found[path] = session.tree.document(path)
         if node.is_array:
-            coords = map(tuple, session.chunk_coords(path).tolist())
+            coords = map(tuple, session.tree.chunk_coords(path).tolist())
             found[f"{path}/c"] = {each: session.get_chunk(path, each) for each in coords}
     return found
 
@@ -164,7 +164,7 @@ writes = st.lists(
 
 def written(session: Session, places: list[tuple[str, tuple[int, int]]]) -> None:
     for number, (path, coords) in enumerate(places):
-        session.set_chunk(path, coords, bytes([number]))
+        session.tree.set_chunk(path, coords, bytes([number]))
 
 
 @each_generation
@@ -179,9 +179,9 @@ def test_the_layout_is_that_of_a_repository_made_in_one_commit(
     repo, model = repository(old), repository(new)
     for each in (repo, model):
         session = each.writable_session("main")
-        session.set_document("/", group())
+        session.tree.set_document("/", group())
         for path, grid in GRIDS.items():
-            session.set_document(path, array(grid))
+            session.tree.set_document(path, array(grid))
         if each is repo:
             session.commit("nodes")
             for places in commits:
@@ -261,7 +261,7 @@ def test_sessions_are_rebased_over_it() -> None:
     make_tree(repo)
     session = repo.writable_session("main")
     set_chunks(session, "/g/a", [3], b"\x33")
-    session.delete_node("/b")
+    session.tree.delete_node("/b")
     reconfigured(repo, split_in(2)).rewrite_manifests("split", branch="main")
     session.commit("ours", rebase_with=icefloe.ConflictDetector())
     fresh = icefloe.Repository.open(repo.storage).readonly_session("main")
@@ -282,8 +282,8 @@ def test_memory_is_bounded_by_manifests_and_not_by_the_array() -> None:
     config = icefloe.RepositoryConfig(caching=CachingConfig(num_chunk_refs=0))
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, **how())
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((side, side)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((side, side)))
     session.set_virtual_refs(
         "a",
         shape=(side, side),
@@ -297,7 +297,7 @@ def test_memory_is_bounded_by_manifests_and_not_by_the_array() -> None:
     manifests = layout(reader)
     peaks = []
     for work in (
-        lambda: reader.readonly_session("main").chunk_table("/a"),
+        lambda: reader.readonly_session("main").tree.chunk_table("/a"),
         lambda: reader.rewrite_manifests("again", branch="main"),
     ):
         tracemalloc.start()
@@ -318,7 +318,7 @@ def test_repositories_of_old_layouts(folder: str, tmp_path: Path) -> None:
         before = repo.readonly_session(branch)
         arrays = [
             path
-            for path in before.node_paths("/")
+            for path in before.tree.node_paths("/")
             if (node := before.get_node(path)) is not None and node.is_array
         ]
         tables = {path: refs_of(before, path) for path in arrays}
@@ -331,5 +331,5 @@ def test_repositories_of_old_layouts(folder: str, tmp_path: Path) -> None:
 
 
 def refs_of(session: Session, path: str) -> dict[tuple[int, ...], Any]:
-    places = map(tuple, session.chunk_coords(path).tolist())
-    return {place: session.locate(path, place) for place in places}
+    places = map(tuple, session.tree.chunk_coords(path).tolist())
+    return {place: session.tree.locate(path, place) for place in places}

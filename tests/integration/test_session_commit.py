@@ -73,12 +73,12 @@ def test_a_read_only_session(repository: Repository) -> None:
 
 
 REFUSED_WRITES: dict[str, Callable[[Session], object]] = {
-    "set_document": lambda s: s.set_document("/x", group()),
-    "delete_node": lambda s: s.delete_node("/g"),
-    "delete_chunks": lambda s: s.delete_chunks("/b"),
+    "set_document": lambda s: s.tree.set_document("/x", group()),
+    "delete_node": lambda s: s.tree.delete_node("/g"),
+    "delete_chunks": lambda s: s.tree.clear_chunks("/b"),
     "move": lambda s: s.move("/b", "/c"),
-    "set_chunk": lambda s: s.set_chunk("/b", (0,), b"x"),
-    "delete_chunk": lambda s: s.delete_chunk("/b", (0,)),
+    "set_chunk": lambda s: s.tree.set_chunk("/b", (0,), b"x"),
+    "delete_chunk": lambda s: s.tree.delete_chunk("/b", (0,)),
     "shift_array": lambda s: s.shift_array("/b", [1]),
     "reindex_array": lambda s: s.reindex_array("/b", lambda index: index),
     "commit": lambda s: s.commit("x"),
@@ -105,10 +105,10 @@ def test_a_commit_publishes_everything_at_once(repository: Repository, session: 
     # R0-04, R0-05, R3-06, R3-36, R1-03
     base = session.snapshot_id
     watcher = repository.readonly_session("main")
-    session.set_document("/n", array(colour="red"))
+    session.tree.set_document("/n", array(colour="red"))
     set_chunks(session, "/n", [1, 3], b"data")
-    session.delete_node("/g")
-    session.delete_chunk("/b", (0,))
+    session.tree.delete_node("/g")
+    session.tree.delete_chunk("/b", (0,))
     assert session.has_uncommitted_changes
     assert node_paths(repository.readonly_session("main")) == ["/", "/b", "/g", "/g/a"]
     tip = session.commit("changes", {"k": [1, {"x": None}]})
@@ -123,7 +123,7 @@ def test_a_commit_publishes_everything_at_once(repository: Repository, session: 
         Repository.open(repository.storage).readonly_session("main"),
     ):
         assert node_paths(reader) == ["/", "/b", "/n"]
-        assert reader.document("/n") == array(colour="red")
+        assert reader.tree.document("/n") == array(colour="red")
         assert chunks_of(reader, "/n") == {1: b"data", 3: b"data"}
         assert chunks_of(reader, "/b") == {1: b"\x01", 2: b"\x01"}
     assert node_paths(watcher) == ["/", "/b", "/g", "/g/a"], "a reader sees one snapshot"
@@ -131,8 +131,8 @@ def test_a_commit_publishes_everything_at_once(repository: Repository, session: 
 
 @pytest.mark.parametrize("how", ["commit", "flush", "amend"])
 def test_afterwards_a_session_only_reads(session: Session, how: str) -> None:  # api-facts 16
-    session.set_document("/n", group())
-    session.set_chunk("/b", (5,), b"new")
+    session.tree.set_document("/n", group())
+    session.tree.set_chunk("/b", (5,), b"new")
     store = session.store
     tip = getattr(session, how)("done")
     assert session.read_only
@@ -142,14 +142,14 @@ def test_afterwards_a_session_only_reads(session: Session, how: str) -> None:  #
     assert store.session is session
     assert session.get_chunk("/b", (5,)) == b"new"
     with pytest.raises(ReadOnlyError):
-        session.set_document("/m", group())
+        session.tree.set_document("/m", group())
     with pytest.raises(ReadOnlyError):
         session.commit("again")
 
 
 def test_flush_moves_no_branch(repository: Repository, session: Session) -> None:
     base = session.snapshot_id
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     flushed = session.flush("aside", {"k": 1})
     assert repository.lookup_branch("main") == base
     info = repository.lookup_snapshot(flushed)
@@ -165,7 +165,7 @@ def test_nothing_to_commit(repository: Repository, session: Session, how: str) -
         getattr(session, how)("empty")
     assert not session.read_only
     assert [info.key for info in repository.storage.list()] == keys
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     assert getattr(session, how)("something")
 
 
@@ -199,7 +199,7 @@ def test_default_metadata_is_laid_under_each_commit(repository: Repository) -> N
     repository.set_default_commit_metadata({"author": "me", "tool": {"v": 1}})
     session = repository.writable_session("main")
     repository.set_default_commit_metadata({"late": True})
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     tip = session.commit("x", {"tool": 2})
     assert repository.lookup_snapshot(tip).metadata == {"author": "me", "tool": 2}
     assert repository.lookup_snapshot(commit_attribute(repository, 1)).metadata == {"late": True}
@@ -209,7 +209,7 @@ def test_default_metadata_is_laid_under_each_commit(repository: Repository) -> N
 
 
 def test_bad_metadata_is_refused_and_the_session_goes_on(session: Session) -> None:
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     for metadata in ({"a": object()}, {"a": {3}}, {1: 2}, [1]):
         with pytest.raises(TypeError) as error:
             session.commit("x", metadata)  # type: ignore[arg-type]
@@ -224,7 +224,7 @@ def test_bad_metadata_is_refused_and_the_session_goes_on(session: Session) -> No
 def test_metadata_survives_another_process(repository: Repository) -> None:
     metadata = {"text": "ü", "list": [1, -5, 1.5, None, True], "nested": {"a": {"b": "c"}}}
     session = repository.writable_session("main")
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     tip = session.commit("", metadata)
     found = Repository.open(repository.storage).lookup_snapshot(tip)
     assert (found.message, found.metadata) == ("", metadata)
@@ -232,7 +232,7 @@ def test_metadata_survives_another_process(repository: Repository) -> None:
 
 def test_amend_replaces_the_tip(repository: Repository, session: Session) -> None:
     base = session.snapshot_id
-    session.set_document("/n", array())
+    session.tree.set_document("/n", array())
     set_chunks(session, "/n", [0])
     replaced = session.commit("typo", {"k": 1})
     session = repository.writable_session("main")
@@ -260,7 +260,7 @@ def test_amend_can_change_the_message_alone(repository: Repository, session: Ses
 def test_the_first_snapshot_cannot_be_amended() -> None:
     repository = Repository.create(icefloe.in_memory_storage())
     session = repository.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     with pytest.raises(SessionStateError, match="cannot be amended"):
         session.amend("x")
     assert session.commit("x")
@@ -270,14 +270,14 @@ def test_the_first_snapshot_cannot_be_amended() -> None:
 
 
 def test_status_names_what_changed(session: Session) -> None:  # api-facts 14, 17
-    session.set_document("/", group(q=1))
-    session.set_document("/g", group(z=2))
-    session.set_document("/n1", group())
-    session.set_document("/z", array((100,)))
+    session.tree.set_document("/", group(q=1))
+    session.tree.set_document("/g", group(z=2))
+    session.tree.set_document("/n1", group())
+    session.tree.set_document("/z", array((100,)))
     set_chunks(session, "/z", range(100))
-    session.delete_node("/g/a")
-    session.set_document("/g/a", array((5, 5), 5))
-    session.set_chunk("/g/a", (0, 0), b"x")
+    session.tree.delete_node("/g/a")
+    session.tree.set_document("/g/a", array((5, 5), 5))
+    session.tree.set_chunk("/g/a", (0, 0), b"x")
     status = session.status()
     assert status.new_groups == {"/n1"}
     assert status.new_arrays == {"/g/a", "/z"}
@@ -308,8 +308,8 @@ def test_status_names_what_changed(session: Session) -> None:  # api-facts 14, 1
 
 
 def test_a_report_without_chunks_ends_with_an_empty_line(session: Session) -> None:
-    session.delete_node("/g")
-    session.set_document("/b", array(label=1))
+    session.tree.delete_node("/g")
+    session.tree.set_document("/b", array(label=1))
     assert repr(session.status()) == (
         "Array definitions updated:\n    /b\n\n"
         "Groups deleted:\n    /g\n\n"
@@ -328,31 +328,31 @@ def test_an_unchanged_session_has_an_empty_status(session: Session) -> None:
 
 
 def test_a_node_that_was_created_and_deleted_leaves_nothing(session: Session) -> None:
-    session.set_document("/n", group())
-    session.set_document("/n/a", array())
+    session.tree.set_document("/n", group())
+    session.tree.set_document("/n/a", array())
     set_chunks(session, "/n/a", [0])
-    session.delete_node("/n")
+    session.tree.delete_node("/n")
     assert not session.has_uncommitted_changes
     assert session.status().is_empty()
 
 
 def test_chunks_of_a_deleted_array_are_not_reported(session: Session) -> None:
     set_chunks(session, "/g/a", [0])
-    session.delete_node("/g")
+    session.tree.delete_node("/g")
     assert session.status().updated_chunks == {}
 
 
 def test_the_same_document_again_is_no_change(session: Session) -> None:  # api-facts 17
-    document = session.document("/b")
+    document = session.tree.document("/b")
     assert document is not None
-    session.set_document("/b", document)
+    session.tree.set_document("/b", document)
     assert not session.has_uncommitted_changes
-    session.set_document("/b", document + b" ")
+    session.tree.set_document("/b", document + b" ")
     assert session.has_uncommitted_changes
 
 
 def test_deleting_an_absent_chunk_is_a_change(repository: Repository, session: Session) -> None:
-    session.delete_chunk("/b", (9,))
+    session.tree.delete_chunk("/b", (9,))
     assert session.has_uncommitted_changes
     assert session.status().updated_chunks == {"/b": [[9]]}
     session.commit("nothing to see")
@@ -392,10 +392,10 @@ def one_buffer(data: bytes) -> zarr.core.buffer.Buffer:
 
 
 def test_where_chunks_are_kept(session: Session) -> None:
-    session.set_document("/n", array((10,), 1000))
-    session.set_document("/n", array((5000,), 1000))
-    session.set_chunk("/n", (0,), b"x" * 512)
-    session.set_chunk("/n", (1,), b"x" * 513)
+    session.tree.set_document("/n", array((10,), 1000))
+    session.tree.set_document("/n", array((5000,), 1000))
+    session.tree.set_chunk("/n", (0,), b"x" * 512)
+    session.tree.set_chunk("/n", (1,), b"x" * 513)
     expected = [ChunkType.INLINE, ChunkType.NATIVE, ChunkType.UNINITIALIZED]
     assert [session.chunk_type("/n", [k]) for k in range(3)] == expected
     session.commit("x")
@@ -408,7 +408,7 @@ async def test_chunk_coordinates_come_in_batches(session: Session) -> None:
     for size in (1, 3, 1000):
         found = [coords async for coords in session.chunk_coordinates("/g/a", size)]
         assert found == [(k,) for k in range(10)]
-    session.delete_chunk("/g/a", (4,))
+    session.tree.delete_chunk("/g/a", (4,))
     found = [coords async for coords in session.chunk_coordinates("/g/a")]
     assert found == [(k,) for k in range(10) if k != 4]
     assert [c async for c in session.chunk_coordinates("/g/a", batch_size=2)] == found
@@ -423,7 +423,7 @@ def test_a_move_keeps_ids_documents_and_chunks(repository: Repository, session: 
     assert node_paths(reader) == ["/", "/b", "/h", "/renamed"]
     assert reader.get_node_id("/h") == ids["/g"]
     assert reader.get_node_id("/renamed") == ids["/g/a"]
-    assert reader.document("/renamed") == array()
+    assert reader.tree.document("/renamed") == array()
     assert chunks_of(reader, "/renamed") == dict.fromkeys(range(10), b"\x01")
     with pytest.raises(NodeNotFoundError, match="/g/a"):
         reader.get_node_id("/g/a")
@@ -522,7 +522,7 @@ def test_writable_sessions_do_not(session: Session) -> None:
     for thing in (session, session.store):
         with pytest.raises(ValueError, match="fork"):
             pickle.dumps(thing)
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     session.commit("x")
     assert pickle.loads(pickle.dumps(session)).snapshot_id == session.snapshot_id
 
@@ -533,7 +533,7 @@ def test_pickling_was_replaced_by_forks(session: Session) -> None:
 
 
 def test_no_warning_is_given_without_reason(session: Session) -> None:
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session.commit("x")

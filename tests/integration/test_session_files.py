@@ -79,7 +79,7 @@ def test_a_commit_writes_the_reference_last(storage: FaultyStorage) -> None:  # 
     session = Repository.open(storage, config).writable_session("main")
     storage.trace.clear()
     set_chunks(session, "/b", [5], LARGE)
-    session.set_document("/b", array(text="long enough to go to a file of its own"))
+    session.tree.set_document("/b", array(text="long enough to go to a file of its own"))
     assert storage.writes() == [], "a small chunk waits for its pack"
     session.commit("all kinds of files")
     assert folders(storage.writes()) == [
@@ -99,7 +99,7 @@ def test_nothing_is_overwritten_or_deleted(storage: FaultyStorage) -> None:  # R
     for value in range(3):
         session = repository.writable_session("main")
         set_chunks(session, "/b", range(4), LARGE + b"%d" % value)
-        session.set_document("/g", group(value=value))
+        session.tree.set_document("/g", group(value=value))
         session.commit("x")
     keys = [key for _, key in storage.writes()]
     assert len(keys) == len(set(keys))
@@ -129,7 +129,7 @@ def test_an_array_is_read_without_the_manifests_of_others(storage: FaultyStorage
     repository = Repository.open(storage)
     session = repository.readonly_session("main")
     storage.trace.clear()
-    assert session.document("/b") == array()
+    assert session.tree.document("/b") == array()
     node_paths(session)
     assert storage.trace == [], "the snapshot has it all"
     assert session.get_chunk("/b", (9,)) is None, "outside of the extents"
@@ -171,10 +171,10 @@ def test_one_chunk_of_a_large_manifest_is_found_by_ranges() -> None:
     storage = CountsBytes(icefloe.in_memory_storage())
     repository = Repository.create(storage)
     session = repository.writable_session("main")
-    session.set_document("/a", array((20_000,)))
+    session.tree.set_document("/a", array((20_000,)))
     numbers = np.random.default_rng(0)
     for place in range(20_000):
-        session.set_chunk("/a", (place,), numbers.bytes(200))
+        session.tree.set_chunk("/a", (place,), numbers.bytes(200))
     expected = session.get_chunk("/a", (12_345,))
     tip = session.commit("four megabytes inline")
     size = sum(manifest.size_bytes for manifest in repository.lookup_snapshot(tip).manifests)
@@ -219,8 +219,8 @@ def test_a_change_of_documents_writes_no_manifest(storage: FaultyStorage) -> Non
     repository = Repository.open(storage)
     before = objects(storage, "manifests")
     session = repository.writable_session("main")
-    session.set_document("/b", array(x=1))
-    session.set_document("/n", array())
+    session.tree.set_document("/b", array(x=1))
+    session.tree.set_document("/n", array())
     session.commit("documents")
     assert objects(storage, "manifests") == before
     assert manifest_of(repository, "/n") == set()
@@ -229,12 +229,12 @@ def test_a_change_of_documents_writes_no_manifest(storage: FaultyStorage) -> Non
 def test_an_array_without_chunks_has_no_manifest(storage: FaultyStorage) -> None:  # H-43
     repository = Repository.open(storage)
     session = repository.writable_session("main")
-    session.delete_chunks("/b")
+    session.tree.clear_chunks("/b")
     tip = session.commit("no chunks")
     assert manifest_of(repository, "/b") == set()
     assert [m.num_chunk_refs for m in repository.lookup_snapshot(tip).manifests] == [10]
     session = repository.writable_session("main")
-    session.delete_node("/g")
+    session.tree.delete_node("/g")
     tip = session.commit("no arrays with chunks")
     assert repository.lookup_snapshot(tip).manifests == []
 
@@ -243,7 +243,7 @@ def test_a_rename_touches_no_manifest_and_no_chunk(storage: FaultyStorage) -> No
     # R0-08, R1-03
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=10))
     session = repository.writable_session("main")
-    session.set_document("/g/a", array(text="in an attribute file of its own"))
+    session.tree.set_document("/g/a", array(text="in an attribute file of its own"))
     set_chunks(session, "/g/a", range(10), LARGE)
     session.commit("large chunks")
     repository = Repository.open(storage)
@@ -256,7 +256,7 @@ def test_a_rename_touches_no_manifest_and_no_chunk(storage: FaultyStorage) -> No
     assert touched == {"transactions", "snapshots", "refs"}
     reader = Repository.open(storage).readonly_session("main")
     assert chunks_of(reader, "/renamed/b") == dict.fromkeys(range(10), LARGE)
-    assert reader.document("/renamed/b") == array(text="in an attribute file of its own")
+    assert reader.tree.document("/renamed/b") == array(text="in an attribute file of its own")
 
 
 # --- attribute files
@@ -279,7 +279,7 @@ def test_attributes_above_the_threshold_go_to_a_file(
     documents = {f"/n{size}": attributes_of_size(size) for size in (limit, limit + 1, limit + 2)}
     session = repository.writable_session("main")
     for path, document in documents.items():
-        session.set_document(path, document)
+        session.tree.set_document(path, document)
     session.commit("attributes")
     (file,) = objects(storage, "attributes")
     for reader in (
@@ -287,15 +287,15 @@ def test_attributes_above_the_threshold_go_to_a_file(
         repository.readonly_session("main"),
         Repository.open(storage).readonly_session("main"),
     ):
-        assert {path: reader.document(path) for path in documents} == documents
+        assert {path: reader.tree.document(path) for path in documents} == documents
         outside = [p for p in documents if (n := reader.get_node(p)) and n.attributes is not None]
         assert outside == [f"/n{limit + 1}", f"/n{limit + 2}"]
     storage.trace.clear()
     reader = Repository.open(storage).readonly_session("main")
-    reader.document(f"/n{limit}")
+    reader.tree.document(f"/n{limit}")
     assert not any(key == file for _, key in storage.trace)
-    reader.document(f"/n{limit + 1}")
-    reader.document(f"/n{limit + 2}")
+    reader.tree.document(f"/n{limit + 1}")
+    reader.tree.document(f"/n{limit + 2}")
     assert [key for _, key in storage.trace].count(file) == 1, "read once"
 
 
@@ -303,29 +303,29 @@ def test_unchanged_attribute_files_are_linked(storage: FaultyStorage) -> None:  
     config = RepositoryConfig(inline_attributes_threshold_bytes=10)
     repository = Repository.open(storage, config)
     session = repository.writable_session("main")
-    session.set_document("/n", group(text="long enough for a file"))
-    session.set_document("/m", array(text="also long enough for a file"))
+    session.tree.set_document("/n", group(text="long enough for a file"))
+    session.tree.set_document("/m", array(text="also long enough for a file"))
     session.commit("one")
     (file,) = objects(storage, "attributes")
     session = Repository.open(storage, config).writable_session("main")
     set_chunks(session, "/m", [1])
-    session.set_document("/other", group())
+    session.tree.set_document("/other", group())
     session.move("/n", "/moved")
     session.commit("nothing about attributes")
     assert objects(storage, "attributes") == {file}
     session = Repository.open(storage, config).writable_session("main")
-    session.set_document("/m", array(text="other words, also long enough"))
+    session.tree.set_document("/m", array(text="other words, also long enough"))
     session.commit("one of two")
     assert len(objects(storage, "attributes")) == 2
-    snapshot = session._snapshot
+    snapshot = session.tree.snapshot
     assert {f"attributes/{info.id}" for info in snapshot.attribute_files} == objects(
         storage, "attributes"
     )
     session = Repository.open(storage, config).writable_session("main")
-    assert session.document("/moved") == group(text="long enough for a file")
-    session.delete_node("/moved")
+    assert session.tree.document("/moved") == group(text="long enough for a file")
+    session.tree.delete_node("/moved")
     session.commit("without the first")
-    listed = {f"attributes/{info.id}" for info in session._snapshot.attribute_files}
+    listed = {f"attributes/{info.id}" for info in session.tree.snapshot.attribute_files}
     assert listed == objects(storage, "attributes") - {file}
 
 
@@ -333,10 +333,10 @@ def test_setting_the_same_large_document_again_is_no_change(storage: FaultyStora
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=10))
     document = group(text="long enough for a file")
     session = repository.writable_session("main")
-    session.set_document("/n", document)
+    session.tree.set_document("/n", document)
     session.commit("one")
     session = repository.writable_session("main")
-    session.set_document("/n", document)
+    session.tree.set_document("/n", document)
     assert not session.has_uncommitted_changes
 
 
@@ -344,10 +344,10 @@ def test_large_attributes_can_become_small_again(storage: FaultyStorage) -> None
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=10))
     for document in (group(text="long enough for a file"), group()):
         session = repository.writable_session("main")
-        session.set_document("/n", document)
+        session.tree.set_document("/n", document)
         session.commit("x")
-        assert Repository.open(storage).readonly_session("main").document("/n") == document
-    assert session._snapshot.attribute_files == ()
+        assert Repository.open(storage).readonly_session("main").tree.document("/n") == document
+    assert session.tree.snapshot.attribute_files == ()
 
 
 @pytest.mark.parametrize(
@@ -362,10 +362,10 @@ def test_documents_come_back_byte_for_byte(storage: FaultyStorage, document: byt
     assert json.loads(document)
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=5))
     session = repository.writable_session("main")
-    session.set_document("/n", document)
+    session.tree.set_document("/n", document)
     session.commit("x")
     assert len(objects(storage, "attributes")) == 1
-    assert Repository.open(storage).readonly_session("main").document("/n") == document
+    assert Repository.open(storage).readonly_session("main").tree.document("/n") == document
 
 
 # --- damage
@@ -375,14 +375,14 @@ def test_documents_come_back_byte_for_byte(storage: FaultyStorage, document: byt
 def test_a_missing_object_is_named(storage: FaultyStorage, folder: str) -> None:
     repository = Repository.open(storage, RepositoryConfig(inline_attributes_threshold_bytes=5))
     session = repository.writable_session("main")
-    session.set_document("/b", array(text="long enough"))
+    session.tree.set_document("/b", array(text="long enough"))
     set_chunks(session, "/b", range(3), LARGE)
     session.commit("x")
     gone = objects(storage, folder)
     storage.inner.delete_many(gone)
     reader = Repository.open(storage).readonly_session("main")
     with pytest.raises(FormatError, match="is missing") as caught:
-        reader.document("/b") if folder == "attributes" else reader.get_chunk("/b", (0,))
+        reader.tree.document("/b") if folder == "attributes" else reader.get_chunk("/b", (0,))
     assert caught.value.key in gone
 
 
@@ -425,7 +425,7 @@ def test_a_lost_answer_is_no_success_of_another() -> None:
     storage = LosesAnswers(icefloe.in_memory_storage())
     repository = Repository.create(storage)
     stale = repository.writable_session("main")
-    stale.set_document("/", group(stale=True))
+    stale.tree.set_document("/", group(stale=True))
     commit_attribute(repository, 1)
     with pytest.raises(ConflictError):
         stale.commit("late")
@@ -474,7 +474,7 @@ def test_a_chunk_that_could_not_be_written_is_not_recorded(storage: FaultyStorag
     session = Repository.open(storage).writable_session("main")
     storage.inject(Fault.ERROR, verb="put", key="chunks/")
     with pytest.raises(StorageError, match="injected"):
-        session.set_chunk("/b", (0,), b"x" * 2_000_000)
+        session.tree.set_chunk("/b", (0,), b"x" * 2_000_000)
     assert not session.has_uncommitted_changes
     assert session.get_chunk("/b", (0,)) == b"\x01"
 

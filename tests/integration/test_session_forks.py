@@ -61,7 +61,7 @@ def test_forks_are_merged_and_committed_once(repository: Repository, session: Se
     forks = [session.fork() for _ in range(3)]
     for place, fork in enumerate(forks):
         set_chunks(fork, "/b", [5 + place], b"%d" % place)
-        fork.set_document(f"/new{place}", group())
+        fork.tree.set_document(f"/new{place}", group())
     session.merge(*forks)
     set_chunks(session, "/b", [9], b"own")
     session.commit("together")
@@ -76,10 +76,10 @@ def test_a_fork_travels_with_what_it_wrote(session: Session) -> None:
     fork = session.fork()
     set_chunks(fork, "/b", [5], b"x")
     set_chunks(fork, "/b", [6], b"y" * 600)
-    fork.set_document("/n", array(label=1))
+    fork.tree.set_document("/n", array(label=1))
     set_chunks(fork, "/n", [0])
-    fork.delete_chunk("/g/a", (3,))
-    fork.delete_node("/g/a")
+    fork.tree.delete_chunk("/g/a", (3,))
+    fork.tree.delete_node("/g/a")
     fork.move("/g", "/h")
     arrived: ForkSession = pickle.loads(pickle.dumps(fork))
     assert repr(arrived.status()) == repr(fork.status())
@@ -95,7 +95,7 @@ def test_what_a_pickle_holds_does_not_change_while_it_is_made(session: Session) 
     node = fork.get_node("/b")
     assert node is not None
     changes = fork.__getstate__()["changes"]
-    fork.set_document("/n", group())
+    fork.tree.set_document("/n", group())
     set_chunks(fork, "/b", [6])
     assert changes.new == {}
     assert changes.chunks[node.id].get((6,)) == (False, None)
@@ -139,7 +139,7 @@ def test_threads_share_one_fork(repository: Repository, session: Session) -> Non
 def test_merging_a_fork_into_itself_is_harmless(session: Session) -> None:
     fork = session.fork()
     set_chunks(fork, "/b", [5])
-    fork.delete_chunks("/g/a")
+    fork.tree.clear_chunks("/g/a")
     before = repr(fork.status())
     fork.merge(fork, fork)
     assert repr(fork.status()) == before
@@ -176,20 +176,20 @@ def test_the_later_merge_wins(session: Session) -> None:
     one, two = session.fork(), session.fork()
     for value, fork in enumerate((one, two)):
         set_chunks(fork, "/b", [0], b"%d" % value)
-        fork.set_document("/b", array(label=value))
+        fork.tree.set_document("/b", array(label=value))
     with (
         pytest.warns(OverlapWarning, match=r"the later one wins: /b \[\[0\]\]"),
         pytest.warns(OverlapWarning, match=r"the later one wins: /b: attributes.label"),
     ):
         session.merge(two, one)
     assert session.get_chunk("/b", (0,)) == b"0"
-    assert session.document("/b") == array(label=0)
+    assert session.tree.document("/b") == array(label=0)
 
 
 def test_chunks_of_an_array_that_both_created_are_reported(session: Session) -> None:
     forks = session.fork(), session.fork()
     for place, fork in enumerate(forks):
-        fork.set_document("/n", array())
+        fork.tree.set_document("/n", array())
         set_chunks(fork, "/n", [0, 1 + place], b"%d" % place)
     with pytest.warns(OverlapWarning, match=r"the later one wins: /n \[\[0\]\]\."):
         session.merge(*forks)
@@ -213,27 +213,27 @@ def test_attributes_of_a_group_that_several_forks_create_all_stay(session: Sessi
     forks = [session.fork() for _ in range(3)]
     for place, fork in enumerate(forks):
         own = {} if place == 2 else {f"of{place}": place, "last": place}
-        fork.set_document("/n", group(**own))
+        fork.tree.set_document("/n", group(**own))
     session.merge(*forks)
-    attributes = json.loads(session.document("/n"))["attributes"]
+    attributes = json.loads(session.tree.document("/n"))["attributes"]
     assert attributes == {"of0": 0, "of1": 1, "last": 1}
 
 
 def test_forks_that_create_different_arrays_at_one_path_are_refused(session: Session) -> None:
     one, two = session.fork(), session.fork()
-    one.set_document("/n", array())
-    two.set_document("/n", array((20,)))
+    one.tree.set_document("/n", array())
+    two.tree.set_document("/n", array((20,)))
     with pytest.raises(AlreadyExistsError, match="different nodes at /n"):
         session.merge(one, two)
     assert not session.has_uncommitted_changes, "nothing was merged"
     session.merge(one)
-    assert session.document("/n") == array()
+    assert session.tree.document("/n") == array()
 
 
 def test_deleting_all_chunks_in_a_fork_spares_those_of_others(session: Session) -> None:
     one, two = session.fork(), session.fork()
     set_chunks(one, "/b", [7])
-    two.delete_chunks("/b")
+    two.tree.clear_chunks("/b")
     session.merge(one, two)
     assert chunks_of(session, "/b") == {7: b"\x01"}
 
@@ -243,7 +243,7 @@ def test_what_one_fork_wrote_and_another_deleted_is_gone(
 ) -> None:
     one, two = session.fork(), session.fork()
     set_chunks(one, "/b", [7])
-    two.delete_node("/b")
+    two.tree.delete_node("/b")
     with pytest.warns(OverlapWarning, match="and is gone"):
         session.merge(one, two)
     tip = session.commit("gone")
@@ -257,11 +257,11 @@ def test_what_one_fork_wrote_and_another_deleted_is_gone(
 
 def test_metadata_that_two_forks_changed_is_merged_key_by_key(session: Session) -> None:
     longer, told = session.fork(), session.fork()
-    longer.set_document("/b", array(shape=[12]))
+    longer.tree.set_document("/b", array(shape=[12]))
     set_chunks(longer, "/b", [10, 11])
-    told.set_document("/b", array(k=1))
+    told.tree.set_document("/b", array(k=1))
     session.merge(longer, told)
-    document = json.loads(session.document("/b") or b"{}")
+    document = json.loads(session.tree.document("/b") or b"{}")
     assert (document["shape"], document["attributes"]) == ([12], {"k": 1})
     assert {10, 11} <= chunks_of(session, "/b").keys()
 
@@ -270,19 +270,19 @@ def test_metadata_that_two_forks_changed_is_merged_key_by_key(session: Session) 
     ("first", "second", "told"),
     [
         (
-            lambda fork: fork.set_document("/b", array(shape=[12])),
-            lambda fork: fork.set_document("/b", array(shape=[14])),
+            lambda fork: fork.tree.set_document("/b", array(shape=[12])),
+            lambda fork: fork.tree.set_document("/b", array(shape=[14])),
             "/b: shape",
         ),
         (lambda fork: fork.move("/b", "/c"), lambda fork: fork.move("/b", "/d"), "/c is /d"),
         (
-            lambda fork: fork.delete_node("/b"),
-            lambda fork: fork.set_document("/b", array(k=1)),
+            lambda fork: fork.tree.delete_node("/b"),
+            lambda fork: fork.tree.set_document("/b", array(k=1)),
             "/b was deleted by one and changed by another",
         ),
         (
             lambda fork: set_chunks(fork, "/b", [5]),
-            lambda fork: fork.delete_node("/b"),
+            lambda fork: fork.tree.delete_node("/b"),
             "/b was deleted by one and changed by another",
         ),
     ],
@@ -309,9 +309,9 @@ def test_a_group_that_a_fork_filled_stays(repository: Repository, leave: str) ->
     if leave == "move":
         fork.move("/g", "/h")
     else:
-        fork.delete_node("/g")
-    other.set_document("/g/new", group())
-    other.set_document("/g/new/a", array())
+        fork.tree.delete_node("/g")
+    other.tree.set_document("/g/new", group())
+    other.tree.set_document("/g/new/a", array())
     session.merge(fork, other)
     session.commit("merged")
     found = node_paths(repository.readonly_session("main"))

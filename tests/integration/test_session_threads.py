@@ -47,11 +47,11 @@ def read_while(session: Session, until: threading.Event, path: str = "/b") -> se
 
 def test_threads_write_one_array(repository: Repository) -> None:
     session = repository.writable_session("main")
-    session.set_document("/n", array((400,)))
+    session.tree.set_document("/n", array((400,)))
 
     def write(worker: int) -> None:
         for place in range(worker, 400, 8):
-            session.set_chunk("/n", (place,), b"%d" % place)
+            session.tree.set_chunk("/n", (place,), b"%d" % place)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
@@ -62,7 +62,7 @@ def test_threads_write_one_array(repository: Repository) -> None:
 
 def test_threads_with_event_loops_of_their_own(repository: Repository) -> None:  # api-facts 2
     session = repository.writable_session("main")
-    session.set_document("/n", array((64,)))
+    session.tree.set_document("/n", array((64,)))
     store = session.store
 
     def write(place: int) -> bytes:
@@ -84,7 +84,7 @@ def test_a_reader_never_misses_a_chunk_while_the_session_is_committed() -> None:
     for _ in range(30):
         repository = Repository.create(icefloe.in_memory_storage())
         session = repository.writable_session("main")
-        session.set_document("/b", array())
+        session.tree.set_document("/b", array())
         set_chunks(session, "/b", range(3), b"x")
         done = threading.Event()
         with ThreadPoolExecutor(2) as pool:
@@ -96,14 +96,14 @@ def test_a_reader_never_misses_a_chunk_while_the_session_is_committed() -> None:
 
 def test_a_reader_sees_bulk_edits_whole(repository: Repository) -> None:
     session = repository.writable_session("main")
-    table = session.chunk_table("/b")
+    table = session.tree.chunk_table("/b")
     assert table is not None
     done = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(read_while, session, done)
         for _ in range(100):
-            session.set_chunk("/b", (0,), b"new")
-            session.set_chunk_refs("/b", table)
+            session.tree.set_chunk("/b", (0,), b"new")
+            session.tree.set_chunk_refs("/b", table)
         done.set()
         assert reader.result() <= {b"\x01", b"new"}
 
@@ -111,7 +111,7 @@ def test_a_reader_sees_bulk_edits_whole(repository: Repository) -> None:
 def test_who_writes_during_a_commit_is_in_it_or_told(repository: Repository) -> None:
     for _ in range(20):
         session = repository.writable_session("main")
-        session.set_document("/n", array((50,)))
+        session.tree.set_document("/n", array((50,)))
         written: list[int] = []
         started = threading.Event()
 
@@ -122,7 +122,7 @@ def test_who_writes_during_a_commit_is_in_it_or_told(repository: Repository) -> 
         ) -> None:
             for place in range(50):
                 try:
-                    session.set_chunk("/n", (place,), b"x")
+                    session.tree.set_chunk("/n", (place,), b"x")
                 except ReadOnlyError:
                     return
                 written.append(place)
@@ -135,31 +135,31 @@ def test_who_writes_during_a_commit_is_in_it_or_told(repository: Repository) -> 
             writing.result()
         assert sorted(chunks_of(repository.readonly_session("main"), "/n")) == written
         clean = repository.writable_session("main")
-        clean.delete_node("/n")
+        clean.tree.delete_node("/n")
         clean.commit("again")
 
 
 def test_a_chunk_is_not_recorded_in_an_array_that_shrank_meanwhile(repository: Repository) -> None:
     """Writing the bytes takes a while; what they are for is checked again afterwards."""
     session = repository.writable_session("main")
-    chunk_files = session._context.chunk_files
+    chunk_files = session.tree.context.chunk_files
     original = chunk_files.write
 
     def write(data: bytes) -> object:
-        session.set_document("/b", array((2,)))
+        session.tree.set_document("/b", array((2,)))
         return original(data)
 
     chunk_files.write = write  # type: ignore[method-assign, assignment]
     try:
         with pytest.raises(icefloe.InvalidInputError, match="invalid chunk index"):
-            session.set_chunk("/b", (5,), b"x")
+            session.tree.set_chunk("/b", (5,), b"x")
     finally:
         chunk_files.write = original  # type: ignore[method-assign]
 
 
 def test_one_of_many_threads_commits_a_session(repository: Repository) -> None:
     session = repository.writable_session("main")
-    session.set_document("/n", group())
+    session.tree.set_document("/n", group())
 
     def commit(_: int) -> str | None:
         try:
@@ -177,7 +177,7 @@ def test_threads_commit_to_one_branch_until_all_are_in(repository: Repository) -
         made = []
         for turn in range(5):
             session = repository.writable_session("main")
-            session.set_document(f"/w{worker}_{turn}", group())
+            session.tree.set_document(f"/w{worker}_{turn}", group())
             made.append(session.commit("x", rebase_with=icefloe.ConflictDetector()))
         return made
 

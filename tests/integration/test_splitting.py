@@ -10,8 +10,10 @@ import pytest
 
 import icefloe
 from icefloe.config import ManifestConfig, ManifestRule, ManifestSet, from_json, from_yaml, to_json
+from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.manifest import ArrayChunks
+from icefloe.session import ForkSession
 from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, group
 from tests.formats import how
@@ -56,7 +58,7 @@ def rows(stop: int, start: int = 0) -> Places:
 def repository(config: RepositoryConfig | None = None) -> icefloe.Repository:
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, **how())
     with repo.transaction("main", message="root") as store:
-        store.session.set_document("/", group())
+        store.session.tree.set_document("/", group())
     return repo
 
 
@@ -64,15 +66,15 @@ def write(
     repo: icefloe.Repository, path: str, shape: tuple[int, ...], places: Places | None = None
 ) -> None:
     session = repo.writable_session("main")
-    session.set_document(path, array(shape))
+    session.tree.set_document(path, array(shape))
     if places is not None:
-        session.set_chunk_refs(path, references(places))
+        session.tree.set_chunk_refs(path, references(places))
     session.commit(f"{path}: {shape}")
 
 
 def delete(repo: icefloe.Repository, path: str, places: Places) -> None:
     session = repo.writable_session("main")
-    session.set_chunk_refs(path, None, references(places).index)
+    session.tree.set_chunk_refs(path, None, references(places).index)
     session.commit("delete")
 
 
@@ -84,13 +86,13 @@ def manifests(repo: icefloe.Repository, path: str) -> tuple[ManifestRef, ...]:
 
 def sets(repo: icefloe.Repository, path: str) -> list[str]:
     """The set of each manifest of an array."""
-    snapshot = repo.readonly_session("main")._view.snapshot
+    snapshot = repo.readonly_session("main").tree.snapshot
     names = {info.id: info.set_name for info in snapshot.manifests}
     return [names[ref.manifest_id] for ref in manifests(repo, path)]
 
 
 def places_of(repo: icefloe.Repository, path: str) -> list[list[int]]:
-    found: list[list[int]] = repo.readonly_session("main").chunk_coords(path).tolist()
+    found: list[list[int]] = repo.readonly_session("main").tree.chunk_coords(path).tolist()
     return found
 
 
@@ -128,7 +130,7 @@ def test_the_default_configuration_of_the_seed_splits_nothing() -> None:  # R4-1
     assert sets(repo, "/t2m") == ["default"]
     assert sets(repo, "/time") == ["coordinates"]
     with repo.transaction("main", message="one chunk") as store:
-        store.session.set_chunk("/t2m", (99_999,), b"x")
+        store.session.tree.set_chunk("/t2m", (99_999,), b"x")
     assert [ref.num_refs for ref in manifests(repo, "/t2m")] == [100_000]
 
 
@@ -246,8 +248,8 @@ def test_an_array_is_split_when_another_one_of_its_manifest_changes() -> None:  
     repo = icefloe.Repository.create(storage, whole, **how())
     session = repo.writable_session("main")
     for path, count in (("/a", 5), ("/b", 50)):
-        session.set_document(path, array((1_000,)))
-        session.set_chunk_refs(path, references(rows(count)))
+        session.tree.set_document(path, array((1_000,)))
+        session.tree.set_chunk_refs(path, references(rows(count)))
     session.commit("both")
     repo = icefloe.Repository.open(storage, splitting(20))
     write(repo, "/a", (1_000,), rows(6, 5))
@@ -259,14 +261,14 @@ def test_a_split_array_leaves_the_manifest_that_it_shared() -> None:  # R4-58
     repo = repository(splitting(100))
     session = repo.writable_session("main")
     for path, count in (("/a", 60), ("/b", 50)):
-        session.set_document(path, array((1_000,)))
-        session.set_chunk_refs(path, references(rows(count)))
+        session.tree.set_document(path, array((1_000,)))
+        session.tree.set_chunk_refs(path, references(rows(count)))
     session.commit("both")
     assert manifests(repo, "/a")[0].manifest_id == manifests(repo, "/b")[0].manifest_id
     write(repo, "/a", (1_000,), rows(150, 60))
     assert [ref.num_refs for ref in manifests(repo, "/a")] == [100, 50]
     (other,) = manifests(repo, "/b")
-    snapshot = repo.readonly_session("main")._view.snapshot
+    snapshot = repo.readonly_session("main").tree.snapshot
     assert {info.id: info.num_chunk_refs for info in snapshot.manifests}[other.manifest_id] == 50
 
 
@@ -288,7 +290,7 @@ def test_arrays_move_between_sets_that_split_and_sets_that_do_not() -> None:  # 
     )
     repo = repository(config)
     with repo.transaction("main", message="group") as store:
-        store.session.set_document("/whole", group())
+        store.session.tree.set_document("/whole", group())
     write(repo, "/a", (90,), rows(20))
     assert sets(repo, "/a") == ["few"]
     write(repo, "/a", (120,), rows(21, 20))
@@ -393,8 +395,8 @@ def test_writers_of_one_split_array_meet() -> None:  # R4-63
     repo = repository(splitting(20))
     write(repo, "/a", (1_000,), rows(100))
     ours, theirs = repo.writable_session("main"), repo.writable_session("main")
-    ours.set_chunk_refs("/a", references(rows(150, 100)))
-    theirs.set_chunk_refs("/a", references(rows(900, 895)), references(rows(60, 5)).index)
+    ours.tree.set_chunk_refs("/a", references(rows(150, 100)))
+    theirs.tree.set_chunk_refs("/a", references(rows(900, 895)), references(rows(60, 5)).index)
     theirs.commit("theirs")
     ours.commit("ours", rebase_with=icefloe.ConflictDetector())
     expected = [*range(5), *range(60, 150), *range(895, 900)]
@@ -409,7 +411,7 @@ def test_branches_that_split_one_array_are_merged() -> None:
     repo.create_branch("other", repo.lookup_branch("main"))
     write(repo, "/a", (1_000,), rows(80, 30))
     session = repo.writable_session("other")
-    session.set_chunk_refs("/a", references(rows(700, 640)))
+    session.tree.set_chunk_refs("/a", references(rows(700, 640)))
     session.commit("other")
     repo.merge("other", "main")
     assert places_of(repo, "/a") == [[place] for place in [*range(80), *range(640, 700)]]
@@ -422,8 +424,8 @@ def test_forks_write_into_one_split_array() -> None:
     session = repo.writable_session("main")
     forks = [pickle.loads(pickle.dumps(session.fork())) for _ in range(4)]
     for number, fork in enumerate(forks):
-        fork.set_chunk("/a", (200 + number,), b"x")
-        fork.delete_chunk("/a", (number,))
+        fork.tree.set_chunk("/a", (200 + number,), b"x")
+        fork.tree.delete_chunk("/a", (number,))
     session.merge(*forks)
     session.commit("together")
     assert places_of(repo, "/a") == [[place] for place in [*range(4, 50), *range(200, 204)]]
@@ -436,13 +438,13 @@ def test_linked_manifests_that_are_too_small_come_together_in_the_commit() -> No
     write(repo, "/a", (1_000,), rows(25))
     session = repo.writable_session("main")
     for start in (100, 140, 500):
-        part = pickle.loads(pickle.dumps(session.part()))
-        part.set_chunk_refs("/a", references(rows(start + 4, start)))
-        tiles = part.written_tiles("/a")
+        part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
+        part.tree.set_chunk_refs("/a", references(rows(start + 4, start)))
+        tiles = write_tiles(part.tree, "/a")
         assert tiles is not None
-        session.link_tiles("/a", tiles)
-    session.delete_chunk("/a", (24,))
-    session.set_chunk("/a", (101,), b"edited")
+        link_tiles(session.tree, "/a", tiles)
+    session.tree.delete_chunk("/a", (24,))
+    session.tree.set_chunk("/a", (101,), b"edited")
     session.commit("linked")
     starts = [*range(24), *range(100, 104), *range(140, 144), *range(500, 504)]
     assert places_of(repo, "/a") == [[place] for place in starts]
@@ -456,11 +458,11 @@ def test_a_linked_manifest_of_an_array_with_few_references_is_packed() -> None:
     repo = repository(splitting(20))
     write(repo, "/a", (1_000,), rows(5))
     session = repo.writable_session("main")
-    part = session.part()
-    part.set_chunk_refs("/a", references(rows(504, 500)))
-    tiles = part.written_tiles("/a")
+    part = ForkSession.part_of(session)
+    part.tree.set_chunk_refs("/a", references(rows(504, 500)))
+    tiles = write_tiles(part.tree, "/a")
     assert tiles is not None
-    session.link_tiles("/a", tiles)
+    link_tiles(session.tree, "/a", tiles)
     session.commit("linked")
     assert [ref.num_refs for ref in manifests(repo, "/a")] == [9]
 
@@ -469,9 +471,9 @@ def test_compacting_a_split_array_keeps_its_manifests_small() -> None:
     repo = repository(splitting(20))
     for start in (0, 30):
         session = repo.writable_session("main")
-        session.set_document("/a", array((1_000,)))
+        session.tree.set_document("/a", array((1_000,)))
         for place in range(start, start + 25):
-            session.set_chunk("/a", (place,), bytes([place]) * 600)
+            session.tree.set_chunk("/a", (place,), bytes([place]) * 600)
         session.commit("chunks")
     before = [ref.num_refs for ref in manifests(repo, "/a")]
     assert repo.compact(branch="main").snapshot_id is not None

@@ -213,9 +213,9 @@ def test_another_fill_value_changes_cells_that_nobody_wrote() -> None:
     session.commit("sparse")
     session = repo.writable_session("main")
     for path in ("/sparse", "/a"):
-        document = session.document(path)
+        document = session.tree.document(path)
         assert document is not None
-        session.set_document(path, document.replace(b'"fill_value": 0', b'"fill_value": 7'))
+        session.tree.set_document(path, document.replace(b'"fill_value": 0', b'"fill_value": 7'))
     session.commit("another fill value")
     found = {each.path: each for each in repo.diff_values(from_branch="main~1", to_branch="main")}
     # The chunks that were written are two rows high; the second row was filled when written.

@@ -346,7 +346,7 @@ def rewritten(repo: Repository, change: Callable[[Snapshot], Snapshot]) -> None:
 def with_refs(change: Callable[[ManifestRef], ManifestRef]) -> Callable[[Snapshot], Snapshot]:
     def changed(snapshot: Snapshot) -> Snapshot:
         nodes = [
-            node.evolve(manifests=tuple(change(ref) for ref in node.manifests))
+            node.evolve(manifests=tuple(map(change, node.manifests))) if node.is_array else node
             for node in snapshot.nodes
         ]
         return msgspec.structs.replace(snapshot, nodes=NodeTable.of(nodes))

@@ -36,8 +36,8 @@ def repository(request: pytest.FixtureRequest) -> Repository:
     repository = Repository.create(storage, NATIVE, generation=request.param)
     with wide_ids():
         session = repository.writable_session("main")
-        session.set_document("/", group())
-        session.set_document("/a", array())
+        session.tree.set_document("/", group())
+        session.tree.set_document("/a", array())
         set_chunks(session, "/a", range(4))
         session.commit("theirs")
     repository.create_branch("work", repository.lookup_branch("main"))
@@ -152,8 +152,8 @@ def test_a_session_finds_the_files_of_its_base_again(request: pytest.FixtureRequ
     config = msgspec.structs.replace(NATIVE, manifest=ManifestConfig(splitting=splitting))
     repository = Repository.create(storage, config, generation="store")
     session = repository.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array())
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array())
     session.commit("start")
     with wide_ids():
         put(repository, "main", 0, 1, value=1)
@@ -164,7 +164,7 @@ def test_a_session_finds_the_files_of_its_base_again(request: pytest.FixtureRequ
     lease.take()
     request.addfinalizer(lease.release)
     announce(storage, lease.id, [], storage_now(storage) + timedelta(days=1))
-    check_own_files(repository._context, session._changes)
-    session.set_chunk("/a", (9,), b"\x09")
+    check_own_files(repository._context, session.tree.changes)
+    session.tree.set_chunk("/a", (9,), b"\x09")
     with pytest.raises(SessionStateError, match="1 chunk files that this session wrote"):
-        check_own_files(repository._context, session._changes)
+        check_own_files(repository._context, session.tree.changes)

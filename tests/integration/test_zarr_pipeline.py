@@ -16,7 +16,7 @@ from zarr.registry import register_pipeline
 from zarr.storage import MemoryStore
 
 import icefloe
-from icefloe.engine.working_tree import WorkingTree
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import ReadOnlyStoreError
 from icefloe.zarr_store import acceleration
 from icefloe.zarr_store.pipeline import StorePipeline

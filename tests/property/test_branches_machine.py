@@ -100,7 +100,7 @@ def merged_array(
     their_touched = {p for p in places if other(p) != was(p)}
     if touched & their_touched or (touched and theirs.length != base.length):
         raise Clash
-    has_document = ours.document() not in (base.document(), theirs.document())
+    has_document = ours.tree.document() not in (base.tree.document(), theirs.tree.document())
     is_cut = has_document and ours.length < base.length and ours.length < theirs.length
     if is_cut and any(p >= ours.length and p in theirs.chunks for p in their_touched):
         raise Clash  # what they wrote would be hidden
@@ -157,12 +157,12 @@ class BranchesMachine(RuleBasedStateMachine):
         self.values = 0
         start = {name: ModelArray(f"/{name}", attributes={"x": "", "y": ""}) for name in ARRAYS}
         session = self.repo.writable_session("main")
-        session.set_document("/", group())
+        session.tree.set_document("/", group())
         for node in start.values():
-            session.set_document(node.path, self.document(node))
+            session.tree.set_document(node.path, self.document(node))
             for place in range(3):
                 node.chunks[place] = self.value()
-                session.set_chunk(node.path, (place,), node.chunks[place])
+                session.tree.set_chunk(node.path, (place,), node.chunks[place])
         self.first = session.commit("start")
         self.commits = {self.first: Commit("", start)}
         self.tips = dict.fromkeys(BRANCHES, self.first)
@@ -204,26 +204,26 @@ class BranchesMachine(RuleBasedStateMachine):
         for place in sorted(chosen):
             if place < node.length:
                 node.chunks[place] = self.value()
-                session.set_chunk(node.path, (place,), node.chunks[place])
+                session.tree.set_chunk(node.path, (place,), node.chunks[place])
 
     def drop(self, session: Any, node: ModelArray, chosen: set[int]) -> None:
         for place in sorted(chosen & node.chunks.keys()):
             del node.chunks[place]
-            session.delete_chunk(node.path, (place,))
+            session.tree.delete_chunk(node.path, (place,))
 
     def attribute(self, session: Any, node: ModelArray, key: str, is_long: bool) -> None:
         node.attributes[key] = self.text(is_long=is_long)
-        session.set_document(node.path, self.document(node))
+        session.tree.set_document(node.path, self.document(node))
 
     def unset(self, session: Any, node: ModelArray, key: str) -> None:
         if node.attributes.pop(key, None) is not None:
-            session.set_document(node.path, self.document(node))
+            session.tree.set_document(node.path, self.document(node))
 
     def resize(self, session: Any, node: ModelArray, length: int) -> None:
         self.drop(session, node, {place for place in node.chunks if place >= length})
         if length != node.length:
             node.length = length
-            session.set_document(node.path, self.document(node))
+            session.tree.set_document(node.path, self.document(node))
 
     def append(self, session: Any, node: ModelArray, count: int, is_long: bool) -> None:
         old = node.length
@@ -258,7 +258,7 @@ class BranchesMachine(RuleBasedStateMachine):
         tree = self.commits[self.tips[branch]].tree
         assert node_paths(session) == sorted(["/", *(node.path for node in tree.values())])
         for node in tree.values():
-            document = json.loads(session.document(node.path))
+            document = json.loads(session.tree.document(node.path))
             assert (document["attributes"], document["shape"]) == (node.attributes, [node.length])
             assert chunks_of(session, node.path) == node.chunks
 
@@ -410,20 +410,20 @@ def test_appends_follow_each_other(
         if side["text"] is not None:
             attributes[key] = key * (LONG if side["text"] else 1)
         document = json.loads(array((4 + side["count"],), **attributes))
-        session.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
+        session.tree.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
         for new in range(4, 4 + side["count"]):
-            session.set_chunk("/a", (new,), key.encode() + bytes([new]))
+            session.tree.set_chunk("/a", (new,), key.encode() + bytes([new]))
         if side["overwrites"]:
-            session.set_chunk("/a", (place,), key.encode())
+            session.tree.set_chunk("/a", (place,), key.encode())
 
     storage = in_memory_storage()
     repo = Repository.create(storage, WRITERS["nothing in files"], **FORMATS[name])
     session = repo.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     document = json.loads(array((4,), x="", y=""))
-    session.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
+    session.tree.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
     for place in range(4):
-        session.set_chunk("/a", (place,), b"start")
+        session.tree.set_chunk("/a", (place,), b"start")
     repo.create_branch("work", session.commit("start"))
 
     with ids_of(ours["writer"]):
@@ -445,7 +445,7 @@ def test_appends_follow_each_other(
             session.commit("ours")
 
     shown = repo.readonly_session("main")
-    found = json.loads(shown.document("/a"))
+    found = json.loads(shown.tree.document("/a"))
     assert found["shape"] == [4 + ours["count"] + theirs["count"]]
     texts = {
         key: "" if side["text"] is None else key * (LONG if side["text"] else 1)

@@ -54,9 +54,9 @@ class Chunks(RuleBasedStateMachine):
         )
         self.repo = icefloe.Repository.create(self.storage, config)
         self.session: Session = self.repo.writable_session("main")
-        self.session.set_document("/", group())
+        self.session.tree.set_document("/", group())
         for path, grid in GRIDS.items():
-            self.session.set_document(path, array(grid))
+            self.session.tree.set_document(path, array(grid))
         self.model: dict[tuple[str, Coords], bytes] = {}
         self.count = 0
 
@@ -71,7 +71,7 @@ class Chunks(RuleBasedStateMachine):
     def write_one(self, path: str, number: int, size: int) -> None:
         place = PLACES[path][number % len(PLACES[path])]
         self.model[path, place] = data = self.bytes_of(size)
-        self.session.set_chunk(path, place, data)
+        self.session.tree.set_chunk(path, place, data)
 
     @rule(
         path=PATHS,
@@ -112,12 +112,12 @@ class Chunks(RuleBasedStateMachine):
     @rule(path=PATHS, number=st.integers(0, 11))
     def delete_one(self, path: str, number: int) -> None:
         place = PLACES[path][number % len(PLACES[path])]
-        self.session.delete_chunk(path, place)
+        self.session.tree.delete_chunk(path, place)
         self.model.pop((path, place), None)
 
     @rule(path=PATHS)
     def delete_all(self, path: str) -> None:
-        self.session.delete_chunks(path)
+        self.session.tree.clear_chunks(path)
         self.model = {key: data for key, data in self.model.items() if key[0] != path}
 
     @rule(by=st.integers(-3, 3))

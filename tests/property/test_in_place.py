@@ -71,19 +71,19 @@ def apply(session: icefloe.Session, todo: list[tuple[str, str, int, bytes]]) -> 
         path = f"/{name}"
         node = session.get_node(path)
         if node is None:
-            session.set_document(path, array((6,)))
+            session.tree.set_document(path, array((6,)))
         if what == "set":
-            session.set_chunk(path, (number,), data)
+            session.tree.set_chunk(path, (number,), data)
         elif what == "delete":
-            session.delete_chunk(path, (number,))
+            session.tree.delete_chunk(path, (number,))
         elif what == "resize":
-            session.set_document(path, array((number,)))
+            session.tree.set_document(path, array((number,)))
         elif what == "attributes":
-            session.set_document(path, array((9,), note=number))
+            session.tree.set_document(path, array((9,), note=number))
         elif what == "clear":
-            session.delete_chunks(path)
+            session.tree.clear_chunks(path)
         else:
-            session.delete_node(path)
+            session.tree.delete_node(path)
 
 
 def picture(repository: Repository) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -94,9 +94,9 @@ def picture(repository: Repository) -> tuple[dict[str, Any], dict[str, Any]]:
     chunks = {
         path: {
             tuple(place): session.get_chunk(path, tuple(place))
-            for place in session.chunk_coords(path).tolist()
+            for place in session.tree.chunk_coords(path).tolist()
         }
-        for path in session.node_paths("/")
+        for path in session.tree.node_paths("/")
     }
     set_of = {info.id: info.set_name for info in snapshot.manifests}
     size_of = {info.id: info.num_chunk_refs for info in snapshot.manifests}
@@ -138,11 +138,11 @@ def test_a_manifest_in_place_is_the_manifest_packed_anew(
     for write in (spy, lambda *_: None):
         storage = icefloe.in_memory_storage()
         session = icefloe.Repository.create(storage, config=before).writable_session("main")
-        session.set_document("/", group())
+        session.tree.set_document("/", group())
         for name in NAMES[:-1]:
-            session.set_document(f"/{name}", array((6,)))
+            session.tree.set_document(f"/{name}", array((6,)))
             for place in (0, 1, 3):
-                session.set_chunk(f"/{name}", (place,), b"x")
+                session.tree.set_chunk(f"/{name}", (place,), b"x")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(InPlaceWriter, "write", lambda *_: None)
             apply(session, first)
@@ -171,17 +171,17 @@ def test_appending_to_one_of_many_arrays_packs_nothing(monkeypatch: pytest.Monke
     )
     storage = icefloe.in_memory_storage()
     session = icefloe.Repository.create(storage).writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     for number in range(20):
-        session.set_document(f"/{number}", array((4,)))
-        session.set_chunk(f"/{number}", (1,), b"x")
-        session.set_chunk(f"/{number}", (3,), b"x")
+        session.tree.set_document(f"/{number}", array((4,)))
+        session.tree.set_chunk(f"/{number}", (1,), b"x")
+        session.tree.set_chunk(f"/{number}", (3,), b"x")
     session.commit("all")
     assert written == []  # there is nothing yet to take the place of
     session = icefloe.Repository.open(storage).writable_session("main")
-    session.set_document("/7", array((5,)))
-    session.set_chunk("/7", (4,), b"appended")
-    session.set_document("/8", array((9,)))  # resized only
+    session.tree.set_document("/7", array((5,)))
+    session.tree.set_chunk("/7", (4,), b"appended")
+    session.tree.set_document("/8", array((9,)))  # resized only
     session.commit("append")
     repository = icefloe.Repository.open(storage)
     snapshot = repository._context.files.read_snapshot(
@@ -192,7 +192,7 @@ def test_appending_to_one_of_many_arrays_packs_nothing(monkeypatch: pytest.Monke
     reader = repository.readonly_session("main")
     for number in range(20):
         places = [1, 3, 4] if number == 7 else [1, 3]
-        assert reader.chunk_coords(f"/{number}").ravel().tolist() == places
+        assert reader.tree.chunk_coords(f"/{number}").ravel().tolist() == places
         assert reader.get_chunk(f"/{number}", (3,)) == b"x"
     assert reader.get_chunk("/7", (4,)) == b"appended"
     assert reader.get_node("/8").array.shape == (9,)

@@ -220,7 +220,7 @@ class Layout:
 
 
 def layout_of(session: Session) -> Layout:
-    snapshot = session._view.snapshot
+    snapshot = session.tree.snapshot
     parts = tuple(
         Part(node.id, ref.manifest_id, ref.extents, ref.num_refs)
         for node in snapshot.nodes
@@ -436,8 +436,8 @@ class PackingMachine(RuleBasedStateMachine):
         self.configure(some_config(chance, self.split_share))
         repo = icefloe.Repository.create(self.storage, self.repository_config(), **how)
         session = repo.writable_session("main")
-        session.set_document("/", group())
-        session.set_document("/g", group())
+        session.tree.set_document("/", group())
+        session.tree.set_document("/g", group())
         session.commit("groups")
         self.model: dict[str, ModelArray] = {}
         self.counter = 0
@@ -484,7 +484,7 @@ class PackingMachine(RuleBasedStateMachine):
             self._create(chance, chance.choice(free), chance.choice(self.grids))
 
     def _create(self, chance: Random, path: str, grid: Grid) -> None:
-        self.session.set_document(path, array(grid))
+        self.session.tree.set_document(path, array(grid))
         model = self.model[path] = ModelArray(grid)
         self.born.add(self.node_id(path))
         share = chance.choice([0, 0.3, 0.7, 1, 1])
@@ -493,7 +493,7 @@ class PackingMachine(RuleBasedStateMachine):
     def _write(self, path: str, places: list[Coords]) -> None:
         for coords in places:
             content = self.content()
-            self.session.set_chunk(path, coords, content)
+            self.session.tree.set_chunk(path, coords, content)
             self.model[path].chunks[coords] = content
         if places:
             self.edits.touch(self.node_id(path), places)
@@ -511,7 +511,7 @@ class PackingMachine(RuleBasedStateMachine):
         places = places[start : start + chance.randint(1, 30)]
         contents = [self.counter.to_bytes(3, "big") for self.counter in self._numbers(len(places))]
         table = ArrayChunks.of(places, [InlineRef(c) for c in contents], len(model.grid))
-        self.session.set_chunk_refs(path, table)
+        self.session.tree.set_chunk_refs(path, table)
         model.chunks.update(zip(places, contents, strict=True))
         self.edits.touch(self.node_id(path), places)
 
@@ -522,14 +522,14 @@ class PackingMachine(RuleBasedStateMachine):
         path, model = self.some_array(chance)
         places = some_places(chance, model)
         for coords in places:
-            self.session.delete_chunk(path, coords)
+            self.session.tree.delete_chunk(path, coords)
             model.chunks.pop(coords, None)
         if places:
             self.edits.touch(self.node_id(path), places)
 
     def clear(self, chance: Random) -> None:
         path, model = self.some_array(chance)
-        self.session.delete_chunks(path)
+        self.session.tree.clear_chunks(path)
         model.chunks.clear()
         self.edits.chunks[self.node_id(path)] = None
 
@@ -540,17 +540,17 @@ class PackingMachine(RuleBasedStateMachine):
         inside = Box((0,) * len(grid), grid)
         outside = [coords for coords in model.chunks if not inside.contains(coords)]
         for coords in outside:
-            self.session.delete_chunk(path, coords)
+            self.session.tree.delete_chunk(path, coords)
             del model.chunks[coords]
         if outside:
             self.edits.touch(self.node_id(path), outside)
-        self.session.set_document(path, array(grid))
+        self.session.tree.set_document(path, array(grid))
         model.grid = grid
 
     def delete_array(self, chance: Random) -> None:
         path, model = self.some_array(chance)
         node_id = self.node_id(path)
-        self.session.delete_node(path)
+        self.session.tree.delete_node(path)
         self.edits.chunks.pop(node_id, None)
         if node_id in self.born:
             self.born.discard(node_id)
@@ -626,7 +626,7 @@ class PackingMachine(RuleBasedStateMachine):
 
     def check_contents(self) -> None:
         for path, model in self.model.items():
-            coords = [tuple(row) for row in self.session.chunk_coords(path).tolist()]
+            coords = [tuple(row) for row in self.session.tree.chunk_coords(path).tolist()]
             assert coords == sorted(model.chunks)
             places = itertools.product(*map(range, model.grid)) if model.size <= MANY else coords
             for place in places:
@@ -634,7 +634,7 @@ class PackingMachine(RuleBasedStateMachine):
 
     def check_parts(self) -> None:
         """Extents are bounding boxes and keep out of each other's way; counts are true (R4-02)."""
-        snapshot_chunks = self.session._view.chunks
+        snapshot_chunks = self.session.tree.chunks
         for path, model in self.model.items():
             node = self.session.get_node(path)
             assert node is not None

@@ -28,7 +28,7 @@ def stored_chunks(store):
 
 
 def our_chunks(session):
-    return {tuple(row) for row in session.chunk_coords("/a").tolist()}
+    return {tuple(row) for row in session.tree.chunk_coords("/a").tolist()}
 
 
 @given(st.data())

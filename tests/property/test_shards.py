@@ -18,7 +18,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 
 import icefloe
 from icefloe.arrays import shards
-from icefloe.arrays.layout import plan_of
+from icefloe.arrays.layout import layout_of
 from icefloe.config import ChunkPackingConfig
 from icefloe.errors import DamagedChunkError, FormatError
 from icefloe.storage.forwarding import ForwardingStorage
@@ -98,7 +98,7 @@ def test_parts_of_shards_are_what_numpy_says(data: st.DataObject) -> None:
     session = repository.writable_session("main")
     given_array = data.draw(sharded())
     array = zarr.create_array(session.store, name="a", compressors=None, **given_array)
-    assert plan_of(session, "/a")[1].shards is not None
+    assert layout_of(session.tree, "/a").shards is not None
     model = filled(data, array)
     if data.draw(st.booleans()):
         session.commit("written")
@@ -233,7 +233,7 @@ def test_shards_shorter_than_an_index_are_an_error() -> None:
     repository = new_repository("alone")
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), shards=(8,), dtype="u1")
-    session.set_chunk("/a", (0,), b"short")
+    session.tree.set_chunk("/a", (0,), b"short")
     for near in (-1, 100):
         for selection in (3, slice(3, 5)):
             with read_whole_up_to(near), pytest.raises(FormatError, match=r"chunk \[0\] of /a"):
@@ -309,6 +309,6 @@ def test_what_is_not_understood_is_left_to_zarr(case: str) -> None:
     if case == "text":
         model = model.astype(str).astype(object)
     array[:] = model
-    assert plan_of(session, "/a")[1].shards is None
+    assert layout_of(session.tree, "/a").shards is None
     assert (session.read_region("a", (slice(1, 6), 3)) == model[1:6, 3]).all()
     assert (array[2:, ::3] == model[2:, ::3]).all()

@@ -84,8 +84,8 @@ def all_known(repo, path):
     session = repo.readonly_session("main")
     found = read_entries(session, variable_of(session, path))
     summaries = Summaries(session, [path])
-    summaries.add_chunks(path, session.chunk_coords(path))
-    expected = summaries.entries(path, session.chunk_table(path)).numbers
+    summaries.add_chunks(path, session.tree.chunk_coords(path))
+    expected = summaries.entries(path, session.tree.chunk_table(path)).numbers
     return bool(found[1].all() and np.array_equal(found[0].reshape(-1, 3), expected))
 
 

@@ -76,7 +76,7 @@ def main() -> None:
     assert node is not None
     assert node.num_refs == count
     last = (count // COLUMNS - 1, COLUMNS - 1)
-    ref = session.locate("/a", last)
+    ref = session.tree.locate("/a", last)
     print(report)
     print(f"{count:,} references in {len(node.manifests)} manifests, {seconds:.1f} s")
     print(f"driver: {peak / 1024:.0f} MiB at most, {(peak - before) / 1024:.0f} MiB for the job")

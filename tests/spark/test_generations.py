@@ -12,8 +12,8 @@ import zarr
 import icefloe
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
 from icefloe.errors import RebaseFailedError
-from icefloe.session import Session
 from icefloe.spark import NewArray, ingest, map_blocks, rechunk, reduce, table, write, write_table
+from icefloe.spark.engine import linking
 from icefloe.spark.engine.job import Job
 from icefloe.zarr_store import session_arrays as arrays
 from tests.virtual.files import month_file
@@ -124,18 +124,18 @@ class Watched:
         self.meanwhile = None
         """Is called after the tasks and before the commit."""
         monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
-        link, commit = Session.link_tiles, Job.commit
+        link, commit = linking.link_tiles, Job.commit
 
-        def noted(session, path, tiles):
+        def noted(tree, path, tiles):
             self.linked.append(path)
-            link(session, path, tiles)
+            link(tree, path, tiles)
 
         def late(job, plan):
             if self.meanwhile is not None:
                 self.meanwhile()
             return commit(job, plan)
 
-        monkeypatch.setattr(Session, "link_tiles", noted)
+        monkeypatch.setattr(linking, "link_tiles", noted)
         monkeypatch.setattr(Job, "commit", late)
 
 

@@ -435,7 +435,7 @@ def test_names_of_sources(repo: icefloe.Repository, data: Path) -> None:
         path = data / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"1")
-    sources = repo.readonly_session("main").virtual_sources
+    sources = repo.readonly_session("main").tree.virtual_sources
 
     def names(given: Any) -> list[str]:
         base = f"{data.as_uri()}/"

@@ -32,18 +32,18 @@ def test_virtual_references_never_reach_the_driver(spark, tmp_path, monkeypatch)
     def refuse(*_):
         raise AssertionError("references came to the driver")
 
-    monkeypatch.setattr("icefloe.session.Session.set_chunk_refs", refuse)
+    monkeypatch.setattr("icefloe.engine.tree.working_tree.WorkingTree.set_chunk_refs", refuse)
     repo = make(tmp_path, 128)
     report = link_references(spark, repo, 60_000)
     monkeypatch.undo()
     assert report.chunks == 60_000
     session = repo.readonly_session("main")
-    found = session.chunk_table("/a")
+    found = session.tree.chunk_table("/a")
     expected = virtual_references(0, 600)
     assert len(session.get_node("/a").manifests) == 5
     assert np.array_equal(found.index.coords(), expected.index.coords())
     assert np.array_equal(found.refs.offsets, expected.refs.offsets)
-    assert session.locate("/a", (599, 99)) == expected.refs.get(59_999)
+    assert session.tree.locate("/a", (599, 99)) == expected.refs.get(59_999)
 
 
 def numbers(region):
@@ -62,7 +62,7 @@ def test_chunks_that_tasks_write_are_linked_too(spark, tmp_path, monkeypatch):
     found = repo.readonly_session("main")
     np.testing.assert_array_equal(found.read_region("/a"), expected)
     assert len(found.get_node("/a").manifests) == 6
-    assert all(info.checksum for info in found._snapshot.manifests)
+    assert all(info.checksum for info in found.tree.snapshot.manifests)
 
 
 def test_two_tasks_with_one_chunk_commit_nothing(spark, tmp_path):
@@ -106,14 +106,14 @@ def run_linked(spark, repo, rows, *tables, deleted=None):
     if job.session.get_node("/a") is None:
         arrays.create(job.session, "/a", NewArray((rows, 100), "f4", (1, 1)))
     job.run(work, list(range(len(tables))), None, linked=True)
-    linked = sum(map(len, job.session._changes.linked.values()))
+    linked = sum(map(len, job.session.tree.changes.linked.values()))
     job.commit(job.plan([], len(tables)))
     return linked
 
 
 def layout(repo):
     session = repo.readonly_session("main")
-    names = {info.id: info.set_name for info in session._snapshot.manifests}
+    names = {info.id: info.set_name for info in session.tree.snapshot.manifests}
     refs = session.get_node("/a").manifests
     assert {names[ref.manifest_id] for ref in refs} == {"default"}
     assert repo.verify(deep=True).is_clean
@@ -135,7 +135,7 @@ def test_a_manifest_set_decides_how_executors_split(spark, tmp_path):  # R4-14
     assert sum(sizes) == 5_000
     assert max(sizes) <= limit
     assert len(sizes) <= 10, "however many tiles of the grid they are spread over"
-    found = repo.readonly_session("main").chunk_table("/a")
+    found = repo.readonly_session("main").tree.chunk_table("/a")
     assert np.array_equal(found.index.coords(), coords)
     assert np.array_equal(found.refs.offsets, whole.refs.offsets)
     # The same references again, and one less: as many manifests as an ordinary commit makes.
@@ -166,8 +166,8 @@ def test_executors_leave_to_the_driver_what_was_split_in_another_way(spark, tmp_
     repo = icefloe.Repository.open(repo.storage, config)
     run_linked(spark, repo, 90, virtual_references(12, 50))
     session = repo.readonly_session("main")
-    assert session.chunk_table("/a").index.is_dense
-    assert np.array_equal(session.chunk_table("/a").refs.offsets, table.refs.offsets)
+    assert session.tree.chunk_table("/a").index.is_dense
+    assert np.array_equal(session.tree.chunk_table("/a").refs.offsets, table.refs.offsets)
     assert sum(layout(repo)) == 9_000
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import contextmanager
 
@@ -45,15 +44,18 @@ class Cell:
         self.status = reply["content"]["status"]
         self.error = reply["content"].get("ename")
 
-    def bars(self):
-        """Kind, identity, HTML and text of all that was displayed, in order."""
+    def widgets(self):
+        """How many widgets were displayed."""
+        shown = [m["content"]["data"] for m in self.messages if m["msg_type"] == "display_data"]
+        return sum("application/vnd.jupyter.widget-view+json" in data for data in shown)
+
+    def states(self, name):
+        """The values that a property of widgets took, in order."""
         found = []
         for message in self.messages:
-            if message["msg_type"] in ("display_data", "update_display_data"):
-                content = message["content"]
-                data = content["data"]
-                name = content["transient"]["display_id"]
-                found.append((message["msg_type"], name, data["text/html"], data["text/plain"]))
+            if message["msg_type"] in ("comm_open", "comm_msg"):
+                state = message["content"]["data"].get("state", {})
+                found += [state[name]] if name in state else []
         return found
 
     def printed(self):
@@ -87,56 +89,67 @@ def kernel(folder):
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
-    """One session, three jobs: a good one, one whose task fails, one that shall show nothing."""
+    """One session, jobs with widgets and without: good ones, failing ones, and a silent one."""
     # Names of sockets must be short.
     with kernel(tmp_path_factory.mktemp("k")) as client:
         started = Cell(client, START)
         assert started.status == "ok", started.messages
-        good = Cell(client, "bad = None\nreport = fill('good')")
-        failing = Cell(client, "bad = 4\nfill('failing')")
-        quiet = Cell(client, "bad = None\nprint(fill('quiet', progress=False).chunks)")
+        ran = {
+            "good": Cell(client, "bad = None\nreport = fill('good')"),
+            "failing": Cell(client, "bad = 4\nfill('failing')"),
+            "silent": Cell(client, "bad = None\nprint(fill('silent', progress=False).chunks)"),
+            "hidden": Cell(client, "import sys\nsys.modules['ipywidgets'] = None"),
+            "good text": Cell(client, "bad = None\nreport = fill('good_text')"),
+            "failing text": Cell(client, "bad = 4\nfill('failing_text')"),
+        }
         Cell(client, "spark.stop()")
-        yield good, failing, quiet
+        yield ran
 
 
-def shares(bars):
-    return [float(re.search(r"width:([\d.]+)%", html)[1]) for _, _, html, _ in bars]
-
-
-def test_a_bar_begins_moves_and_ends(cells):
-    good = cells[0]
-    assert good.status == "ok"
-    bars = good.bars()
-    assert bars[0][0] == "display_data"
-    assert {kind for kind, _, _, _ in bars[1:]} == {"update_display_data"}
-    assert len({name for _, name, _, _ in bars}) == 1
-    moved = shares(bars)
+def test_a_widget_begins_moves_and_ends(cells):
+    good = cells["good"]
+    assert (good.status, good.widgets()) == ("ok", 1)
+    moved = [value for value in good.states("value") if isinstance(value, float)]
     assert moved[0] == 0
-    assert moved[-1] == 100
+    assert moved[-1] == 6
     assert moved == sorted(moved)
-    assert any(0 < share < 100 for share in moved)
-    assert "starting" in bars[0][2]
-    assert "6 of 6 tasks, done after" in bars[-1][2]
-    assert 'aria-valuenow="100"' in bars[-1][2]
-    assert bars[-1][3].startswith("write ██████████████████████████████ 6/6 tasks")
-    assert "█" not in good.printed()
+    assert any(0 < value < 6 for value in moved)
+    assert good.states("bar_style")[-1] == "success"
+    assert any("6/6" in str(value) for value in good.states("value"))
+    assert good.printed() == ""
 
 
-def test_a_failure_is_seen(cells):
-    failing = cells[1]
+def test_a_widget_shows_a_failure(cells):
+    failing = cells["failing"]
     assert (failing.status, failing.error) == ("error", "TaskFailedError")
-    bars = failing.bars()
-    assert "5 of 6 tasks, failed after" in bars[-1][2]
-    assert bars[-1][3].endswith("failed")
-    colour = re.compile(r"background:(#\w+)")
-    assert colour.search(bars[-1][2])[1] != colour.search(cells[0].bars()[-1][2])[1]
+    assert failing.states("bar_style")[-1] == "danger"
+    texts = [value for value in failing.states("value") if isinstance(value, str)]
+    assert "5/6" in texts[-1]
+    assert "failed" in texts[-1]
+
+
+def test_a_bar_of_text_where_widgets_are_not_installed(cells):
+    good = cells["good text"]
+    assert (good.status, good.widgets()) == ("ok", 0)
+    lines = good.printed().strip().split("\r")
+    assert lines[0].startswith("write:   0%")
+    assert lines[-1].startswith("write: 100%|█")
+    assert any("/6" in line and "0/6" not in line and "6/6" not in line for line in lines)
+    assert "Warning" not in good.printed()
+
+
+def test_a_bar_of_text_shows_a_failure(cells):
+    failing = cells["failing text"]
+    assert (failing.status, failing.error) == ("error", "TaskFailedError")
+    last = failing.printed().strip().split("\r")[-1]
+    assert "5/6" in last
+    assert "failed" in last
 
 
 def test_no_bar_if_none_is_wanted(cells):
-    quiet = cells[2]
-    assert quiet.status == "ok"
-    assert quiet.bars() == []
-    assert quiet.printed().strip() == "6"
+    silent = cells["silent"]
+    assert (silent.status, silent.widgets()) == ("ok", 0)
+    assert silent.printed().strip() == "6"
 
 
 def test_nothing_where_no_one_looks(spark, tmp_path, capfd):

@@ -72,14 +72,14 @@ def check(spark, repo, *paths, group="/"):
     assert compute_statistics(spark, repo, group=group, variables=names).snapshot_id is None
     repo.create_branch("again", before)
     session = repo.writable_session("again")
-    session.delete_node(GROUP)
+    session.tree.delete_node(GROUP)
     session.commit("without")
     compute_statistics(spark, repo, group=group, variables=names, branch="again")
     for path in paths:
         (numbers, current), (expected, there) = mine[path], known(repo, path, "again")
         np.testing.assert_array_equal(current, there)
         np.testing.assert_array_equal(numbers[current], expected[there])
-        assert current.sum() == len(repo.readonly_session("main").chunk_coords(path))
+        assert current.sum() == len(repo.readonly_session("main").tree.chunk_coords(path))
     repo.delete_branch("again")
 
 
@@ -144,7 +144,7 @@ def test_results_of_maps_and_of_rechunking(spark, repo):
     check(spark, repo, "/c", "/l")
     rechunk(spark, repo, ["l", "c"], (2, 2), shards=(4, 4), statistics=True)
     check(spark, repo, "/c", "/l")
-    groups = [p for p in repo.readonly_session("main").node_paths(GROUP) if p.count("/") == 2]
+    groups = [p for p in repo.readonly_session("main").tree.node_paths(GROUP) if p.count("/") == 2]
     assert len(groups) == 2
 
 
@@ -289,7 +289,7 @@ def compute_by_hand(repo):
 
     session = repo.writable_session("main")
     statistics, summaries = WrittenStatistics(session), Summaries(session, ["/a"])
-    summaries.add_chunks("/a", session.chunk_coords("/a"))
+    summaries.add_chunks("/a", session.tree.chunk_coords("/a"))
     statistics.add_own(summaries)
     statistics.write()
     session.commit("by hand")
@@ -304,7 +304,7 @@ def test_many_chunks_whose_manifests_executors_write(spark, tmp_path, monkeypatc
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     repo = icefloe.Repository.create(storage, config)
     write(spark, repo, {"a": holes_at}, create={"a": NEW}, task_bytes=50, statistics=True)
-    assert len(repo.readonly_session("main")._snapshot.manifests) > 2
+    assert len(repo.readonly_session("main").tree.snapshot.manifests) > 2
     check(spark, repo, "/a")
 
 

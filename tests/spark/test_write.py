@@ -74,12 +74,12 @@ def test_distributed_and_serial_writes_give_equal_repositories(spark, repo, tmp_
     array[:] = EXPECTED
     session.commit("serial")
     ours, theirs = repo.readonly_session("main"), other.readonly_session("main")
-    assert ours.document("/t") == theirs.document("/t")
-    coords = ours.chunk_coords("/t")
-    assert np.array_equal(coords, theirs.chunk_coords("/t"))
+    assert ours.tree.document("/t") == theirs.tree.document("/t")
+    coords = ours.tree.chunk_coords("/t")
+    assert np.array_equal(coords, theirs.tree.chunk_coords("/t"))
     for place in map(tuple, coords.tolist()):
         assert ours.get_chunk("/t", place) == theirs.get_chunk("/t", place)
-    assert len(ours._snapshot.manifests) == len(theirs._snapshot.manifests)
+    assert len(ours.tree.snapshot.manifests) == len(theirs.tree.snapshot.manifests)
 
 
 def test_regions_and_appends_touch_nothing_else(spark, repo):

@@ -235,12 +235,12 @@ def test_values_are_those_of_the_files_or_nothing_is_written(layout: Layout, fir
         steps = [0, *([first] if first < len(files) else []), len(files)]
         rows = 0
         for start, stop in pairwise(steps):
-            before = session.document("/v0") if start else None
+            before = session.tree.document("/v0") if start else None
             try:
                 reference_files(session, files[start:stop])
             except InconsistentFilesError:
                 assert start or not must_fit(layout)
-                assert (session.document("/v0") if start else None) == before
+                assert (session.tree.document("/v0") if start else None) == before
                 break
             rows = sum(layout.lengths[:stop])
         else:

@@ -293,7 +293,7 @@ def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> N
         with pytest.raises(InvalidInputError, match=r"/v .*: drop_variables=\['v'\]"):
             reference_files(session, path, **options)
     with pytest.raises(InvalidInputError, match="/v "):
-        read_file(path.as_uri(), session.virtual_sources, ParseOptions(for_copies=True))
+        read_file(path.as_uri(), session.tree.virtual_sources, ParseOptions(for_copies=True))
     assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
 
 
@@ -406,7 +406,7 @@ def test_hdf5_files_whose_data_is_in_other_files_are_refused(tmp_path: Path) -> 
             reference_files(session, data / f"{name}.h5")
         url = (data / f"{name}.h5").as_uri()
         with pytest.raises(InvalidInputError, match="in another file"):
-            read_file(url, session.virtual_sources, ParseOptions(for_copies=True))
+            read_file(url, session.tree.virtual_sources, ParseOptions(for_copies=True))
 
 
 def soft_link_out(file: h5py.File, other: Path) -> None:
@@ -429,12 +429,12 @@ def test_groups_of_hdf5_files_lead_to_no_other_files(tmp_path: Path) -> None:
     url = (data / "a.h5").as_uri()
     for copies in (False, True):
         # What is below the group that is read is not looked at, so it may be anything.
-        found = read_file(url, session.virtual_sources, ParseOptions(for_copies=copies))
+        found = read_file(url, session.tree.virtual_sources, ParseOptions(for_copies=copies))
         assert set(found.arrays) == {"mine"}
         for group in ("below/deeper/out", "below/soft", "/below/deeper/../deeper/out"):
             options = ParseOptions(group=group, for_copies=copies)
             with pytest.raises(InvalidInputError, match=r"in another file|has no group"):
-                read_file(url, session.virtual_sources, options)
+                read_file(url, session.tree.virtual_sources, options)
 
 
 def virtual_layout(folder: Path) -> Any:

@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InconsistentFilesError, InvalidInputError
-from icefloe.ingest.placing import references
-from icefloe.ingest.writing import write_documents, write_references, write_values
+from icefloe.ingest.apply import write_documents, write_references, write_values
+from icefloe.ingest.place import references
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, reference_files
 from tests.virtual.files import month_file, session_for
@@ -263,10 +263,10 @@ def test_partial_chunks_in_the_middle_cannot_be_virtual(tmp_path: Path) -> None:
 
 
 def report_of_later(session: Session, files: list[Path]) -> str:
-    before = session.document("/t2m")
+    before = session.tree.document("/t2m")
     with pytest.raises(InconsistentFilesError) as raised:
         reference_files(session, files)
-    assert session.document("/t2m") == before
+    assert session.tree.document("/t2m") == before
     return str(raised.value)
 
 
@@ -321,7 +321,7 @@ def test_the_steps_alone_make_the_same_group(tmp_path: Path) -> None:
     session, other = session_for(tmp_path), session_for(tmp_path)
     reference_files(session, files)
     options = ParseOptions()
-    sources = other.virtual_sources
+    sources = other.tree.virtual_sources
     headers = [read_header(file.as_uri(), sources, options) for file in files]
     headers = pickle.loads(pickle.dumps(headers))
     assert len(pickle.dumps(headers)) < 20_000

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
+    from icefloe.engine.port import ChunkStore
     from icefloe.model.segments import FoundChunks
-    from icefloe.session import Session
 
     Coords = npt.NDArray[np.int64]
     Chunks = npt.NDArray[Any]
@@ -37,17 +37,17 @@ class ChunkArrays:
     _what = "chunk"
 
     def __init__(
-        self, session: Session, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
+        self, tree: ChunkStore, path: str, layout: ArrayLayout, *, write_empty_chunks: bool = False
     ) -> None:
-        """Take an array of a session."""
-        self._session = session
+        """Take an array of a tree."""
+        self._tree = tree
         self._path = path
-        self._plan = plan
+        self._layout = layout
         self._write_empty = write_empty_chunks
 
     @cached_property
     def _zarr(self) -> ZarrCodecs:
-        return ZarrCodecs(self._plan, write_empty_chunks=self._write_empty)
+        return ZarrCodecs(self._layout, write_empty_chunks=self._write_empty)
 
     # --- reading
 
@@ -71,36 +71,36 @@ class ChunkArrays:
             chunks[rows] = decoded
             present[rows] = True
         if chunks is not None and not present.all():
-            chunks[~present] = self._plan.fill_value
+            chunks[~present] = self._layout.fill_value
         return chunks, present
 
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come."""
-        return self._session.read_chunks(self._path, coords)
+        return self._tree.read_chunks(self._path, coords)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
         """Read one chunk, with the axes of the array and as little ado as possible."""
-        data = self._session.get_chunk(self._path, coords)
+        data = self._tree.get_chunk(self._path, coords)
         return None if data is None else self.decode_one(data, coords, shape)
 
     def decode_one(self, data: bytes | memoryview, coords: Any, shape: tuple[int, ...]) -> Chunks:
         """Decode one chunk, with the axes of the array."""
-        plan = self._plan
-        if plan.is_batched and not plan.steps and len(data) == plan.chunk_bytes:
-            plain = np.frombuffer(data, plan.stored_dtype).reshape(plan.stored_shape)
-            return plain.transpose(plan.inverse_order) if plan.is_transposed else plain
+        layout = self._layout
+        if layout.is_batched and not layout.steps and len(data) == layout.chunk_bytes:
+            plain = np.frombuffer(data, layout.stored_dtype).reshape(layout.stored_shape)
+            return plain.transpose(layout.inverse_order) if layout.is_transposed else plain
         length = np.array([len(data)], dtype=np.int64)
         segments = Segments(data, np.zeros(1, dtype=np.int64), length)
         place = np.array([coords], dtype=np.int64)
         chunk: Chunks = self._decode_segments(segments, place, shape, 1)[0, ...]
-        return chunk.transpose(plan.inverse_order)
+        return chunk.transpose(layout.inverse_order)
 
     def empty(self, count: int, shape: tuple[int, ...]) -> Chunks:
         """An array for so many chunks, whose values are not set."""
-        plan = self._plan
-        if plan.is_batched:
-            return np.empty((count, *plan.stored_shape), dtype=plan.stored_dtype)
-        return np.empty((count, *shape), dtype=plan.dtype)
+        layout = self._layout
+        if layout.is_batched:
+            return np.empty((count, *layout.stored_shape), dtype=layout.stored_dtype)
+        return np.empty((count, *shape), dtype=layout.dtype)
 
     def _decode(
         self, found: FoundChunks, coords: Coords, shape: tuple[int, ...], threads: int
@@ -110,12 +110,14 @@ class ChunkArrays:
     def _decode_segments(
         self, segments: Segments, coords: Coords, shape: tuple[int, ...], threads: int
     ) -> Chunks:
-        plan = self._plan
-        if plan.is_batched:
-            pays = len(segments) * plan.chunk_bytes >= _THREADS_PAY_BYTES
+        layout = self._layout
+        if layout.is_batched:
+            pays = len(segments) * layout.chunk_bytes >= _THREADS_PAY_BYTES
             try:
-                plain = decode_all(plan.steps, segments, plan.chunk_bytes, threads if pays else 1)
-                return _rows(plain, plan.chunk_bytes, plan.stored_dtype, plan.stored_shape)
+                plain = decode_all(
+                    layout.steps, segments, layout.chunk_bytes, threads if pays else 1
+                )
+                return _rows(plain, layout.chunk_bytes, layout.stored_dtype, layout.stored_shape)
             except Exception:  # noqa: BLE001
                 # One chunk is not what it should be, or is what only Zarr's codec understands.
                 return self._decode_singly(segments, coords, shape)
@@ -131,7 +133,7 @@ class ChunkArrays:
         for row in range(len(segments)):
             try:
                 stacked = self._stack(self._zarr.decode([segments.piece(row)], shape), shape)
-                chunks[row] = stacked[0, ...].transpose(self._plan.order)
+                chunks[row] = stacked[0, ...].transpose(self._layout.order)
             except IcefloeError:
                 raise
             except Exception as error:
@@ -143,9 +145,9 @@ class ChunkArrays:
 
     def _stack(self, arrays: Sequence[Chunks | None], shape: tuple[int, ...]) -> Chunks:
         """Decoded chunks with the axes of the array, as rows."""
-        stacked = np.empty((len(arrays), *shape), dtype=self._plan.dtype)
+        stacked = np.empty((len(arrays), *shape), dtype=self._layout.dtype)
         for row, array in enumerate(arrays):
-            stacked[row] = self._plan.fill_value if array is None else array
+            stacked[row] = self._layout.fill_value if array is None else array
         return stacked
 
     # --- writing
@@ -159,43 +161,43 @@ class ChunkArrays:
                 coords, chunks = coords[~empty], chunks[~empty]
         if not len(coords):
             return
-        encoded = self._encode_batch(chunks, threads) if self._plan.is_batched else None
+        encoded = self._encode_batch(chunks, threads) if self._layout.is_batched else None
         if encoded is not None:
-            self._session.write_chunks(self._path, coords, encoded)
+            self._tree.write_chunks(self._path, coords, encoded)
             return
         self._write_pieces(coords, self._zarr.encode(self._logical(chunks)))
 
     def _logical(self, chunks: Chunks) -> list[Chunks]:
         """Each chunk with the axes of the array; one without axes is an array all the same."""
-        inverse = self._plan.inverse_order
+        inverse = self._layout.inverse_order
         return [chunks[row, ...].transpose(inverse) for row in range(len(chunks))]
 
     def _encode_batch(self, chunks: Chunks, threads: int) -> Segments | None:
-        size = self._plan.chunk_bytes
+        size = self._layout.chunk_bytes
         data = np.ascontiguousarray(chunks).reshape(-1).view(np.uint8).data
         offsets = np.arange(len(chunks), dtype=np.int64) * size
         lengths = np.full(len(chunks), size, dtype=np.int64)
         pays = len(data) >= _THREADS_PAY_BYTES
         segments = Segments(data, offsets, lengths)
-        return encode_all(self._plan.steps, segments, threads if pays else 1)
+        return encode_all(self._layout.steps, segments, threads if pays else 1)
 
     def _write_pieces(self, coords: Coords, pieces: Sequence[bytes | None]) -> None:
         kept = np.array([piece is not None for piece in pieces], dtype=np.bool_)
         self._delete(coords[~kept])
         segments = Segments.of([piece for piece in pieces if piece is not None])
         if len(segments):
-            self._session.write_chunks(self._path, coords[kept], segments)
+            self._tree.write_chunks(self._path, coords[kept], segments)
 
     def _delete(self, coords: Coords) -> None:
-        self._session.delete_chunk_set(self._path, coords)
+        self._tree.delete_chunks(self._path, coords)
 
     def _empty_rows(self, chunks: Chunks) -> npt.NDArray[np.bool_]:
         """Which chunks have nothing but the fill value, by Zarr's idea of equal."""
-        if not self._plan.is_batched:
+        if not self._layout.is_batched:
             found = [self._zarr.is_empty(chunk) for chunk in self._logical(chunks)]
             return np.array(found, dtype=np.bool_)
         rows = chunks.reshape(len(chunks), -1)
-        same = _same_as(self._plan.fill_value, chunks.dtype)
+        same = _same_as(self._layout.fill_value, chunks.dtype)
         empty: npt.NDArray[np.bool_] = same(rows[:, 0])
         # Nearly always, a look at the first element of each chunk is enough.
         candidates = np.flatnonzero(empty)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.arrays.chunk_arrays import ChunkArrays
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
     from icefloe.arrays.spans import Slab, Spans
 
     Values = npt.NDArray[Any]
@@ -27,28 +27,28 @@ LARGE_PLAIN_BYTES = 1 << 20
 """The same for chunks that are copied only. Smaller ones stand in packs, as rows of one array."""
 
 
-def is_for_large_chunks(plan: ArrayPlan) -> bool:
+def is_for_large_chunks(layout: ArrayLayout) -> bool:
     """Whether an array's chunks are large, and of a kind that can be decoded in place."""
-    if not plan.is_batched:
+    if not layout.is_batched:
         return False
-    size = int(plan.chunk_bytes)
-    if not plan.steps:
+    size = int(layout.chunk_bytes)
+    if not layout.steps:
         return size >= LARGE_PLAIN_BYTES
-    return len(plan.steps) == 1 and isinstance(plan.steps[0], ZstdBatch) and size >= LARGE_BYTES
+    return len(layout.steps) == 1 and isinstance(layout.steps[0], ZstdBatch) and size >= LARGE_BYTES
 
 
 class LargeChunks:
     """Reads large chunks of an array into one that the caller gives."""
 
     def __init__(
-        self, chunks: ChunkArrays, plan: ArrayPlan, spans: Sequence[Spans], target: Values
+        self, chunks: ChunkArrays, layout: ArrayLayout, spans: Sequence[Spans], target: Values
     ) -> None:
         """Take the chunks, which elements of them are wanted, and where these go."""
         self._chunks = chunks
-        self._plan = plan
+        self._layout = layout
         self._spans = spans
         self._target = target
-        self._may_decode_there = not plan.is_transposed and target.dtype == plan.stored_dtype
+        self._may_decode_there = not layout.is_transposed and target.dtype == layout.stored_dtype
 
     def read(self, slab: Slab) -> npt.NDArray[np.bool_]:
         """Read the chunks of a slab; says which of them there are."""
@@ -60,7 +60,7 @@ class LargeChunks:
                 self._place(slab, row, found.segments.piece(number), coords)
         for row in np.flatnonzero(~present).tolist():
             _, there = self._selections(slab, row)
-            self._target[there] = self._plan.fill_value
+            self._target[there] = self._layout.fill_value
         return present
 
     def _selections(self, slab: Slab, row: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -81,18 +81,18 @@ class LargeChunks:
         part = self._target[there]
         if self._decodes_there(piece, part):
             return
-        chunk = self._chunks.decode_one(piece, coords[row], self._plan.chunk_shape)
+        chunk = self._chunks.decode_one(piece, coords[row], self._layout.chunk_shape)
         part[...] = chunk[inner]
 
     def _decodes_there(self, piece: memoryview, part: Values) -> bool:
         """Decompress a chunk right into the result, if it is all wanted and stands in one piece."""
-        plan = self._plan
-        if not plan.steps or not self._may_decode_there or part.shape != plan.chunk_shape:
+        layout = self._layout
+        if not layout.steps or not self._may_decode_there or part.shape != layout.chunk_shape:
             return False
         if not part.flags.c_contiguous:
             return False
         try:
-            if zstandard.frame_content_size(piece) != plan.chunk_bytes:
+            if zstandard.frame_content_size(piece) != layout.chunk_bytes:
                 return False
             numcodecs.zstd.decompress(piece, part)
         except Exception:  # noqa: BLE001

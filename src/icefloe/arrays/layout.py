@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.errors import InvalidInputError
+from icefloe.model.nodes import expect_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.batch_codecs import BatchCodec
     from icefloe.arrays.shards import ShardLayout
-    from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.engine.port import Nodes
 
 _BATCH_KINDS = frozenset("biufcmMUS")
 """Kinds of data types whose values are their bytes, up to the order of those."""
@@ -29,8 +29,12 @@ _NUMCODECS = ("zarr.codecs.numcodecs.", "numcodecs.zarr3")
 """Where the codecs of numcodecs for Zarr 3 are, now and before."""
 
 
-class ArrayPlan:
-    """What reading and writing an array needs to know of its document."""
+class ArrayLayout:
+    """How the elements of an array are spread over chunks, and how chunks are encoded.
+
+    One for each document (see `layout_of`). Only the pipeline makes its own, of the metadata with
+    which Zarr opened the array: the array may have been resized since.
+    """
 
     def __init__(self, metadata: Any) -> None:
         """Take the document as Zarr understands it (`ArrayV3Metadata`)."""
@@ -85,24 +89,20 @@ class ArrayPlan:
         return chunks.transpose(*range(before), *(before + axis for axis in self.inverse_order))
 
 
-def plan_of(session: Session, path: str) -> tuple[Node, ArrayPlan]:
-    """The array at a path and its plan; raises NodeNotFoundError."""
-    node = session.get_node(path)
-    if node is None or node.array is None:
-        what = "is a group" if node is not None else "does not exist"
-        raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
-    return node, _plan(node.outline, path)
+def layout_of(tree: Nodes, path: str) -> ArrayLayout:
+    """The layout of the array at a path; raises NodeNotFoundError."""
+    return _layout(expect_array(tree.get_node(path), path).outline, path)
 
 
 @lru_cache(maxsize=512)
-def _plan(document: bytes, path: str) -> ArrayPlan:
+def _layout(document: bytes, path: str) -> ArrayLayout:
     from zarr.core.metadata.v3 import ArrayV3Metadata
 
     try:
         metadata = ArrayV3Metadata.from_dict(json.loads(document))
     except Exception as error:
         raise InvalidInputError(f"Zarr cannot read the metadata of {path}: {error}") from error
-    return ArrayPlan(metadata)
+    return ArrayLayout(metadata)
 
 
 def _in_order(dtype: np.dtype[Any], endian: str | None) -> np.dtype[Any]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
-    from icefloe.session import Session
+    from icefloe.arrays.layout import ArrayLayout
+    from icefloe.engine.port import ChunkStore
 
     Values = npt.NDArray[Any]
 
@@ -42,24 +42,24 @@ class ScatteredChunks:
     """Reads and writes parts of chunks of an array with a regular grid."""
 
     def __init__(
-        self, session: Session, path: str, plan: ArrayPlan, *, write_empty_chunks: bool = False
+        self, tree: ChunkStore, path: str, layout: ArrayLayout, *, write_empty_chunks: bool = False
     ) -> None:
-        """Take an array of a session."""
-        self._plan = plan
-        self._chunks = ChunkArrays(session, path, plan, write_empty_chunks=write_empty_chunks)
-        self._threads = allowed_threads(session)
+        """Take an array of a tree."""
+        self._layout = layout
+        self._chunks = ChunkArrays(tree, path, layout, write_empty_chunks=write_empty_chunks)
+        self._threads = allowed_threads(tree)
 
     def read(self, parts: Parts, target: Values) -> npt.NDArray[np.bool_]:
         """Read parts of chunks into an array; says which of the chunks there are."""
         present = np.zeros(len(parts.coords), dtype=np.bool_)
         for rows in self._groups(parts):
             stored, present[rows] = self._chunks.load(
-                parts.coords[rows], self._plan.chunk_shape, self._threads
+                parts.coords[rows], self._layout.chunk_shape, self._threads
             )
-            chunks = None if stored is None else self._plan.logical(stored, (len(stored),))
+            chunks = None if stored is None else self._layout.logical(stored, (len(stored),))
             for number, row in enumerate(range(rows.start, rows.stop)):
                 if chunks is None:
-                    target[parts.in_values[row]] = self._plan.fill_value
+                    target[parts.in_values[row]] = self._layout.fill_value
                     continue
                 part = chunks[number, ...][parts.in_chunk[row]]
                 if parts.drop_axes:
@@ -69,17 +69,17 @@ class ScatteredChunks:
 
     def write(self, parts: Parts, values: Values) -> None:
         """Write parts of chunks out of an array; what is not written stays as it is."""
-        shape = self._plan.chunk_shape
+        shape = self._layout.chunk_shape
         for rows in self._groups(parts):
             coords = parts.coords[rows]
             stored = self._chunks.empty(len(coords), shape)
-            stored[...] = self._plan.fill_value
+            stored[...] = self._layout.fill_value
             partial = ~parts.whole[rows]
             if partial.any():
                 before, _ = self._chunks.load(coords[partial], shape, self._threads)
                 if before is not None:
                     stored[partial] = before
-            chunks = self._plan.logical(stored, (len(stored),))
+            chunks = self._layout.logical(stored, (len(stored),))
             for number, row in enumerate(range(rows.start, rows.stop)):
                 chunks[number, ...][parts.in_chunk[row]] = self._part(parts, row, values)
             self._chunks.store(coords, stored, self._threads)
@@ -91,10 +91,10 @@ class ScatteredChunks:
         part: Values = values[parts.in_values[row]]
         if not parts.drop_axes:
             return part
-        rank = len(self._plan.shape)
+        rank = len(self._layout.shape)
         return part[tuple(None if a in parts.drop_axes else slice(None) for a in range(rank))]
 
     def _groups(self, parts: Parts) -> Iterator[slice]:
-        step = max(1, _GROUP_BYTES // self._plan.chunk_bytes)
+        step = max(1, _GROUP_BYTES // self._layout.chunk_bytes)
         count = len(parts.coords)
         return (slice(start, min(start + step, count)) for start in range(0, count, step))

@@ -20,7 +20,6 @@ from icefloe.model.byte_range import ByteRange
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.located import Located
 from icefloe.model.segments import FoundChunks, Segments
-from icefloe.objects.bulk_reads import gap_bytes
 from icefloe.objects.chunks import size_of
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
     from icefloe.arrays.spans import Spans
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkStore
 
     Coords = npt.NDArray[np.int64]
     Index = npt.NDArray[np.uint64]
@@ -44,7 +43,7 @@ _OUTSIDE = "its index speaks of bytes that it does not have"
 class ShardLayout(NamedTuple):
     """How the shards of an array are laid out."""
 
-    inner: ArrayPlan
+    inner: ArrayLayout
     """How the chunks inside of shards are, as if they were the chunks of the array."""
     per_shard: tuple[int, ...]
     """Number of chunks in a shard, along each axis."""
@@ -93,18 +92,22 @@ class ShardLayout(NamedTuple):
         return list(slabs_of_parts(bounds, most))
 
 
-def shard_layout(plan: ArrayPlan) -> ShardLayout | None:
+def shard_layout(layout: ArrayLayout) -> ShardLayout | None:
     """The layout of an array's shards; None without shards, or with what Zarr has to decode."""
     from zarr.codecs import ShardingCodec
 
-    if not plan.is_regular or len(plan.codecs) != 1 or type(plan.codecs[0]) is not ShardingCodec:
+    if (
+        not layout.is_regular
+        or len(layout.codecs) != 1
+        or type(layout.codecs[0]) is not ShardingCodec
+    ):
         return None
-    codec: Any = plan.codecs[0]
+    codec: Any = layout.codecs[0]
     index = _index_form(codec.index_codecs)
-    inner = _inner_plan(plan, codec)
+    inner = _inner_layout(layout, codec)
     if index is None or inner is None or not inner.is_batched:
         return None
-    pairs = zip(plan.chunk_shape, inner.chunk_shape, strict=True)
+    pairs = zip(layout.chunk_shape, inner.chunk_shape, strict=True)
     return ShardLayout(
         inner,
         tuple(size // part for size, part in pairs),
@@ -128,8 +131,8 @@ def _text(setting: Any) -> str:
     return str(getattr(setting, "value", setting))
 
 
-def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
-    document = plan.metadata.to_dict()
+def _inner_layout(layout: ArrayLayout, codec: Any) -> ArrayLayout | None:
+    document = layout.metadata.to_dict()
     document["chunk_grid"] = {
         "name": "regular",
         "configuration": {"chunk_shape": list(codec.chunk_shape)},
@@ -139,7 +142,7 @@ def _inner_plan(plan: ArrayPlan, codec: Any) -> ArrayPlan | None:
         with warnings.catch_warnings():
             # What Zarr thinks of the data type it has said when the array was opened.
             warnings.simplefilter("ignore")
-            return type(plan)(type(plan.metadata).from_dict(document))
+            return type(layout)(type(layout.metadata).from_dict(document))
     except Exception:  # noqa: BLE001
         # What Zarr cannot make sense of so, it decodes as a whole, or has the error for it.
         return None
@@ -161,53 +164,53 @@ class ShardedChunks(ChunkArrays):
 
     _what = "inner chunk"
 
-    def __init__(self, session: Session, path: str, layout: ShardLayout) -> None:
-        """Take an array of a session."""
-        super().__init__(session, path, layout.inner)
-        self._layout = layout
+    def __init__(self, tree: ChunkStore, path: str, shards: ShardLayout) -> None:
+        """Take an array of a tree."""
+        super().__init__(tree, path, shards.inner)
+        self._shards = shards
         self.present: set[tuple[int, ...]] = set()
         """Coordinates of the shards that were found."""
 
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come; of each shard all that are wanted are given at once."""
         wanted = self._sort(coords)
-        located = self._session._locate_chunks(self._path, wanted.shards)  # noqa: SLF001
+        located = self._tree.locate_chunks(self._path, wanted.shards)
         lengths = np.full(len(wanted.shards), -1, dtype=np.int64)
         whole = np.zeros(len(wanted.shards), dtype=np.bool_)
-        enough = 2 * np.bincount(wanted.shard_of, minlength=len(whole)) >= self._layout.chunks
+        enough = 2 * np.bincount(wanted.shard_of, minlength=len(whole)) >= self._shards.chunks
         for group in located:
             lengths[group.rows] = group.refs.lengths.astype(np.int64)
             held = group.refs.kinds == ChunkKind.INLINE
             whole[group.rows] = held | enough[group.rows]
         self.present.update(map(tuple, wanted.shards[lengths >= 0].tolist()))
-        whole |= (lengths <= self._near_bytes()) | self._session.verify_chunks
+        whole |= (lengths <= self._near_bytes()) | self._tree.verify_chunks
         yield from self._in_whole_shards(wanted, _only(located, whole))
         yield from self._in_parts(wanted, _only(located, ~whole), lengths)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
         """Read one chunk, with the axes of the array and as little ado as possible."""
-        layout, session, path = self._layout, self._session, self._path
-        pairs = list(zip(coords, layout.per_shard, strict=True))
+        shards, tree, path = self._shards, self._tree, self._path
+        pairs = list(zip(coords, shards.per_shard, strict=True))
         shard = tuple(place // count for place, count in pairs)
         # Located once: another thread may write the shard meanwhile.
-        ref = session.locate(path, shard)
+        ref = tree.locate(path, shard)
         if ref is None:
             return None
         self.present.add(shard)
         length = size_of(ref)
-        whole = length <= self._near_bytes() or session.verify_chunks
-        held = session._read_ref(path, shard, ref) if whole else None  # noqa: SLF001
+        whole = length <= self._near_bytes() or tree.verify_chunks
+        held = tree.read_ref(path, shard, ref) if whole else None
 
         def piece(start: int, length: int) -> memoryview:
             if held is not None:
                 return memoryview(held)[start : start + length]
             part = ByteRange(start, length)
-            return memoryview(session._read_ref(path, shard, ref, part))  # noqa: SLF001
+            return memoryview(tree.read_ref(path, shard, ref, part))
 
-        start = layout.index_start(length)
-        if start < 0 or length < layout.index_bytes:
+        start = shards.index_start(length)
+        if start < 0 or length < shards.index_bytes:
             raise self._damaged(shard, f"its {length} bytes are fewer than those of an index")
-        index = piece(start, layout.index_bytes)
+        index = piece(start, shards.index_bytes)
         position = 0
         for place, count in pairs:
             position = position * count + place % count
@@ -221,7 +224,7 @@ class ShardedChunks(ChunkArrays):
     ) -> tuple[int, int | None]:
         """Where a chunk of a shard begins and how long it is; None if the shard lacks it."""
         try:
-            first, size = self._layout.parse_index(index)[position].tolist()
+            first, size = self._shards.parse_index(index)[position].tolist()
         except ValueError as error:
             raise self._damaged(shard, str(error)) from None
         if first == size == _MISSING:
@@ -231,13 +234,13 @@ class ShardedChunks(ChunkArrays):
         return first, size
 
     def _sort(self, coords: Coords) -> _Wanted:
-        per_shard = np.array(self._layout.per_shard, dtype=np.int64)
+        per_shard = np.array(self._shards.per_shard, dtype=np.int64)
         shards = coords // per_shard
         if not coords.shape[1]:
             none = np.zeros(len(coords), dtype=np.intp)
             return _Wanted(shards[:1], none, none)
         inside = tuple((coords - shards * per_shard).T)
-        position = np.ravel_multi_index(inside, self._layout.per_shard)
+        position = np.ravel_multi_index(inside, self._shards.per_shard)
         lowest = shards.min(axis=0)
         extents = (shards.max(axis=0) - lowest + 1).tolist()
         numbers = np.ravel_multi_index(tuple((shards - lowest).T), extents)
@@ -247,13 +250,11 @@ class ShardedChunks(ChunkArrays):
 
     def _read(self, places: Coords, located: Sequence[Located]) -> Iterator[FoundChunks]:
         """The bytes that references name; `places` are the shards that their rows are about."""
-        return self._session._read_located(self._path, places, located)  # noqa: SLF001
+        return self._tree.read_located(self._path, places, located)
 
     def _near_bytes(self) -> int:
         """Up to so many bytes, to read a shard as a whole takes no longer than its index."""
-        context = self._session._context  # noqa: SLF001
-        is_immediate = context.storage.capabilities.reads_are_immediate
-        return gap_bytes(context.read_limits, is_immediate=is_immediate)
+        return self._tree.gap_bytes
 
     # --- shards that are read as a whole
 
@@ -274,8 +275,8 @@ class ShardedChunks(ChunkArrays):
         """The bytes of the indexes of whole shards."""
         for row in range(len(shards)):
             shard = shards.piece(row)
-            start = max(0, self._layout.index_start(len(shard)))
-            yield shard[start : start + self._layout.index_bytes]
+            start = max(0, self._shards.index_start(len(shard)))
+            yield shard[start : start + self._shards.index_bytes]
 
     # --- shards of which parts are read
 
@@ -296,7 +297,7 @@ class ShardedChunks(ChunkArrays):
 
     def _index_refs(self, wanted: _Wanted, located: Sequence[Located]) -> list[Located]:
         """References of the indexes of shards."""
-        size = self._layout.index_bytes
+        size = self._shards.index_bytes
         found = []
         for group in located:
             lengths = group.refs.lengths.astype(np.int64)
@@ -305,7 +306,7 @@ class ShardedChunks(ChunkArrays):
                 at = int(short[0])
                 what = f"it has {lengths[at]} bytes, and its index alone has {size}"
                 raise self._damaged(wanted.shards[group.rows[at]], what)
-            starts = np.zeros_like(lengths) if self._layout.at_start else lengths - size
+            starts = np.zeros_like(lengths) if self._shards.at_start else lengths - size
             rows = np.arange(len(lengths))
             sizes = np.full(len(lengths), size, dtype=np.int64)
             found.append(Located(group.rows, group.refs.parts(rows, starts, sizes)))
@@ -321,10 +322,10 @@ class ShardedChunks(ChunkArrays):
         pieces: Iterator[memoryview],
     ) -> Index:
         """The indexes of some shards, (m, n, 2), in which nothing is outside of its shard."""
-        indexes = np.empty((len(shards), self._layout.chunks, 2), dtype=np.uint64)
+        indexes = np.empty((len(shards), self._shards.chunks, 2), dtype=np.uint64)
         for number, piece in enumerate(pieces):
             try:
-                indexes[number] = self._layout.parse_index(piece)
+                indexes[number] = self._shards.parse_index(piece)
             except ValueError as error:
                 raise self._damaged(wanted.shards[shards[number]], str(error)) from None
         limits = sizes.astype(np.uint64)[:, None]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkSource
 
 Item = TypeVar("Item")
 
 
-def allowed_threads(session: Session) -> int:
-    """How many threads may decode and encode chunks of a session (`codec_threads`)."""
-    return session._context.settings.codec_threads  # noqa: SLF001
+def allowed_threads(tree: ChunkSource) -> int:
+    """How many threads may decode and encode chunks of a tree (`codec_threads`)."""
+    return tree.settings.codec_threads
 
 
 def for_each(work: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:

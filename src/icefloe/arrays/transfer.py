@@ -8,7 +8,7 @@ import numpy as np
 
 from icefloe.arrays.chunk_arrays import ChunkArrays
 from icefloe.arrays.large_chunks import LargeChunks, is_for_large_chunks
-from icefloe.arrays.layout import plan_of
+from icefloe.arrays.layout import layout_of
 from icefloe.arrays.selection import parse_selection
 from icefloe.arrays.shards import ShardedChunks
 from icefloe.arrays.spans import slabs_of, spans_of
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
     from icefloe.arrays.selection import Region
     from icefloe.arrays.shards import ShardLayout
     from icefloe.arrays.spans import Run, Slab, Spans
-    from icefloe.session import Session
+    from icefloe.engine.port import ChunkStore
 
     Values = npt.NDArray[Any]
 
@@ -37,38 +37,38 @@ _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
 
 
-def read_region(session: Session, path: str, selection: Any, out: Values | None) -> Values:
+def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
     """The elements of an array that a selection means; see `Session.read_region`."""
     path = paths.canonical(path)
-    _, plan = plan_of(session, path)
-    region = parse_selection(selection, plan.shape, path)
+    layout = layout_of(tree, path)
+    region = parse_selection(selection, layout.shape, path)
     if out is None:
-        out = np.empty(region.shape, dtype=plan.dtype)
+        out = np.empty(region.shape, dtype=layout.dtype)
     else:
-        _check_out(out, region.shape, plan.dtype, path)
+        _check_out(out, region.shape, layout.dtype, path)
     if not region.size:
         return out
-    shards = plan.shards
-    plan = plan if shards is None else shards.inner
-    place = one_chunk(region, plan)
+    shards = layout.shards
+    layout = layout if shards is None else shards.inner
+    place = one_chunk(region, layout)
     if place is None:
-        box = Box(session, path, plan, region_spans(region, plan), shards=shards)
+        box = BoxTransfer(tree, path, layout, region_spans(region, layout), shards=shards)
         box.read(region.on_all_axes(out))
     else:
-        _read_from_one(_chunk_arrays(session, path, plan, shards), place, region, plan, out)
+        _read_from_one(_chunk_arrays(tree, path, layout, shards), place, region, layout, out)
     return out
 
 
 def _chunk_arrays(
-    session: Session, path: str, plan: ArrayPlan, shards: ShardLayout | None, **more: bool
+    tree: ChunkStore, path: str, layout: ArrayLayout, shards: ShardLayout | None, **more: bool
 ) -> ChunkArrays:
     if shards is None:
-        return ChunkArrays(session, path, plan, **more)
-    return ShardedChunks(session, path, shards)
+        return ChunkArrays(tree, path, layout, **more)
+    return ShardedChunks(tree, path, shards)
 
 
 def write_region(
-    session: Session,
+    tree: ChunkStore,
     path: str,
     selection: Any,
     values: npt.ArrayLike,
@@ -76,11 +76,11 @@ def write_region(
     write_empty_chunks: bool | None,
 ) -> None:
     """Set the elements of an array that a selection means; see `Session.write_region`."""
-    session._check_writable()  # noqa: SLF001
+    tree.check_writable()
     path = paths.canonical(path)
-    _, plan = plan_of(session, path)
-    region = parse_selection(selection, plan.shape, path)
-    given = as_values(values, plan.dtype)
+    layout = layout_of(tree, path)
+    region = parse_selection(selection, layout.shape, path)
+    given = as_values(values, layout.dtype)
     try:
         given = np.broadcast_to(given, region.shape)
     except ValueError:
@@ -93,8 +93,8 @@ def write_region(
             from zarr.core.config import config
 
             write_empty_chunks = bool(config.get("array.write_empty_chunks"))
-        spans = region_spans(region, plan)
-        box = Box(session, path, plan, spans, write_empty_chunks=write_empty_chunks)
+        spans = region_spans(region, layout)
+        box = BoxTransfer(tree, path, layout, spans, write_empty_chunks=write_empty_chunks)
         box.write(region.on_all_axes(given))
 
 
@@ -107,12 +107,12 @@ def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     return given.astype(dtype)
 
 
-def one_chunk(region: Region, plan: ArrayPlan) -> tuple[int, ...] | None:
+def one_chunk(region: Region, layout: ArrayLayout) -> tuple[int, ...] | None:
     """The chunk that has all elements of a region, if there is one of a known shape."""
-    if not plan.is_regular:
+    if not layout.is_regular:
         return None
     place = []
-    for axis, size in zip(region.axes, plan.chunk_shape, strict=True):
+    for axis, size in zip(region.axes, layout.chunk_shape, strict=True):
         number = axis.start // size
         if (axis.start + (axis.length - 1) * axis.step) // size != number:
             return None
@@ -121,15 +121,15 @@ def one_chunk(region: Region, plan: ArrayPlan) -> tuple[int, ...] | None:
 
 
 def _read_from_one(
-    chunks: ChunkArrays, place: tuple[int, ...], region: Region, plan: ArrayPlan, out: Values
+    chunks: ChunkArrays, place: tuple[int, ...], region: Region, layout: ArrayLayout, out: Values
 ) -> None:
     """Read a region that lies in one chunk, without any of the machinery for many."""
-    chunk = chunks.load_one(place, plan.chunk_shape)
+    chunk = chunks.load_one(place, layout.chunk_shape)
     if chunk is None:
-        out[...] = plan.fill_value
+        out[...] = layout.fill_value
         return
     index: list[Any] = []
-    for axis, number, size in zip(region.axes, place, plan.chunk_shape, strict=True):
+    for axis, number, size in zip(region.axes, place, layout.chunk_shape, strict=True):
         first = axis.start - number * size
         if axis.dropped:
             index.append(first)
@@ -142,20 +142,20 @@ def _read_from_one(
     out[...] = chunk[(*index, ...)]
 
 
-def region_spans(region: Region, plan: ArrayPlan) -> tuple[Spans, ...]:
+def region_spans(region: Region, layout: ArrayLayout) -> tuple[Spans, ...]:
     """Which chunks of an array a region of at least one element touches, along each axis."""
-    axes = zip(region.axes, plan.shape, plan.edges, strict=True)
+    axes = zip(region.axes, layout.shape, layout.edges, strict=True)
     return tuple(spans_of(*given) for given in axes)
 
 
-class Box:
-    """A box of elements of an array, perhaps with gaps, and the chunks that have them."""
+class BoxTransfer:
+    """Reads or writes a box of elements of an array, perhaps with gaps, chunk by chunk."""
 
     def __init__(
         self,
-        session: Session,
+        tree: ChunkStore,
         path: str,
-        plan: ArrayPlan,
+        layout: ArrayLayout,
         spans: Sequence[Spans],
         *,
         write_empty_chunks: bool = False,
@@ -165,27 +165,25 @@ class Box:
         """Take the chunks that have the elements; there is at least one element.
 
         Args:
-            session: Where to read and write.
+            tree: Where to read and write.
             path: Canonical path of the array.
-            plan: How it is laid out and encoded.
+            layout: How it is laid out and encoded.
             spans: Which chunks have the elements, along each axis.
             write_empty_chunks: Whether to keep chunks that only have the fill value.
             covered: Which chunks of the box are written as a whole, if the caller knows better
-                than the plan how large the array is.
-            shards: How the shards are laid out that the chunks are in; then `plan` is about the
+                than the layout how large the array is.
+            shards: How the shards are laid out that the chunks are in; then `layout` is about the
                 chunks inside of them, which can be read only.
         """
-        self._plan = plan
+        self._layout = layout
         self._shards = shards
         self._chunks = _chunk_arrays(
-            session, path, plan, shards, write_empty_chunks=write_empty_chunks
+            tree, path, layout, shards, write_empty_chunks=write_empty_chunks
         )
-        self._threads = allowed_threads(session)
+        self._threads = allowed_threads(tree)
         self._spans = tuple(spans)
         self._covered = covered
-        storage = session._context.storage  # noqa: SLF001
-        immediate = storage.capabilities.reads_are_immediate
-        self._slab_bytes = _SLAB_BYTES if immediate else _REMOTE_SLAB_BYTES
+        self._slab_bytes = _SLAB_BYTES if tree.reads_are_immediate else _REMOTE_SLAB_BYTES
 
     @property
     def shards_found(self) -> set[tuple[int, ...]]:
@@ -197,10 +195,10 @@ class Box:
         if any(len(span.ids) != 1 for span in self._spans):
             return False
         chunk = self._chunks.load_one(
-            tuple(int(span.ids[0]) for span in self._spans), self._plan.chunk_shape
+            tuple(int(span.ids[0]) for span in self._spans), self._layout.chunk_shape
         )
         if chunk is None:
-            target[...] = self._plan.fill_value
+            target[...] = self._layout.fill_value
             return True
         index: list[Any] = []
         for span in self._spans:
@@ -216,8 +214,8 @@ class Box:
         threads = 1 if len(slabs) >= self._threads else self._threads
 
         large = None
-        if is_for_large_chunks(self._plan):
-            large = LargeChunks(self._chunks, self._plan, self._spans, target)
+        if is_for_large_chunks(self._layout):
+            large = LargeChunks(self._chunks, self._layout, self._spans, target)
 
         def read(slab: Slab) -> None:
             if large is not None:
@@ -239,10 +237,10 @@ class Box:
     def _slabs(self, slab_bytes: int) -> list[Slab]:
         if self._shards is not None:
             return self._shards.slabs(self._spans, slab_bytes)
-        if not self._plan.is_regular:
+        if not self._layout.is_regular:
             # Chunks of different shapes do not fit into one array.
             return list(slabs_of(self._spans, 1))
-        return list(slabs_of(self._spans, slab_bytes // self._plan.chunk_bytes))
+        return list(slabs_of(self._spans, slab_bytes // self._layout.chunk_bytes))
 
     def _shape(self, slab: Slab) -> tuple[int, ...]:
         """Shape of the chunks of a slab, with the axes of the array."""
@@ -250,11 +248,11 @@ class Box:
         return tuple(int(span.sizes[low]) for span, low in pairs)
 
     def _place(self, slab: Slab, chunks: Values | None, target: Values) -> None:
-        logical = None if chunks is None else self._plan.logical(chunks, slab.grid)
+        logical = None if chunks is None else self._layout.logical(chunks, slab.grid)
         for tile in slab.tiles(self._spans):
             there = _in_target(target, tile)
             if logical is None:
-                there[...] = self._plan.fill_value
+                there[...] = self._layout.fill_value
             else:
                 there[...] = self._in_chunks(logical, tile, slab)
 
@@ -268,13 +266,13 @@ class Box:
             return
         chunks = self._chunks.empty(len(coords), shape)
         if not all(self._fills_chunks(tile, shape) for tile in tiles):
-            chunks[...] = self._plan.fill_value
+            chunks[...] = self._layout.fill_value
             partial = ~self._covered_by(slab)
             if partial.any():
                 before, _ = self._chunks.load(coords[partial], shape, threads)
                 if before is not None:
                     chunks[partial] = before
-        logical = self._plan.logical(chunks, slab.grid)
+        logical = self._layout.logical(chunks, slab.grid)
         for tile in tiles:
             self._in_chunks(logical, tile, slab)[...] = _in_target(values, tile)
         self._chunks.store(coords, chunks, threads)
@@ -283,10 +281,10 @@ class Box:
         self, tiles: Sequence[tuple[Run, ...]], values: Values, shape: tuple[int, ...]
     ) -> Values | None:
         """Values that are chunks already, one after the other: they need not be copied."""
-        plan = self._plan
-        if len(tiles) != 1 or plan.is_transposed or values.dtype != plan.stored_dtype:
+        layout = self._layout
+        if len(tiles) != 1 or layout.is_transposed or values.dtype != layout.stored_dtype:
             return None
-        if not plan.is_batched or not self._fills_chunks(tiles[0], shape):
+        if not layout.is_batched or not self._fills_chunks(tiles[0], shape):
             return None
         part = _in_target(values, tiles[0])
         return part.reshape((-1, *shape)) if part.flags.c_contiguous else None

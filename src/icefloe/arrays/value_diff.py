@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from icefloe.arrays.cell_differences import Tally, incomparable
+from icefloe.arrays.transfer import read_region
 from icefloe.changes.documents import differing_keys
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_index import bounding_box
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.cell_differences import Difference
     from icefloe.engine.info import Diff
+    from icefloe.engine.port import Tree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.session import Session
 
     Box = tuple[slice, ...]
 
@@ -78,9 +79,7 @@ def _shown(difference: Difference) -> str:
     return f"{difference:g}" if isinstance(difference, float) else str(difference)
 
 
-def compare_values(
-    before: Session, after: Session, diff: Diff, arrays: ArrayChoice = None
-) -> ValueDiff:
+def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = None) -> ValueDiff:
     """Compare the arrays that two versions have in common, chunk by chunk that may differ."""
     wanted = None if arrays is None else set(chosen_arrays(arrays, after.array_paths()))
     found = ValueDiff()
@@ -102,9 +101,7 @@ def compare_values(
 class _Pair:
     """An array as it is in two versions."""
 
-    def __init__(self, before: Session, after: Session, old: Node, new: Node) -> None:
-        assert old.array is not None
-        assert new.array is not None
+    def __init__(self, before: Tree, after: Tree, old: ArrayNode, new: ArrayNode) -> None:
         self._before, self._after = before, after
         self._old, self._new = old, new
         self._shape_before, self._shape_after = old.array.shape, new.array.shape
@@ -204,8 +201,8 @@ class _Pair:
 
     def _values(self, box: Box) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         return (
-            self._before.read_region(self._old.path, box),
-            self._after.read_region(self._new.path, box),
+            read_region(self._before, self._old.path, box),
+            read_region(self._after, self._new.path, box),
         )
 
     def _add(self, tally: Tally, box: Box, cells_alike: int = 1) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
 
 Result = TypeVar("Result")
 
@@ -21,15 +21,15 @@ Result = TypeVar("Result")
 class ZarrCodecs:
     """Zarr's pipeline for the chunks of an array."""
 
-    def __init__(self, plan: ArrayPlan, *, write_empty_chunks: bool = False) -> None:
+    def __init__(self, layout: ArrayLayout, *, write_empty_chunks: bool = False) -> None:
         """Put the pipeline together; shards leave out empty chunks inside them unless told."""
         from zarr.core.array_spec import ArrayConfig
         from zarr.core.buffer import default_buffer_prototype
 
-        self._plan = plan
+        self._layout = layout
         self._config = ArrayConfig.from_dict({"write_empty_chunks": write_empty_chunks})
         self._prototype = default_buffer_prototype()
-        self._pipeline = plan.zarr_pipeline
+        self._pipeline = layout.zarr_pipeline
 
     def decode(
         self, pieces: Sequence[Any], shape: tuple[int, ...]
@@ -51,15 +51,15 @@ class ZarrCodecs:
         """Whether Zarr takes a chunk to have the fill value only."""
         wrap: Any = self._prototype.nd_buffer.from_ndarray_like
         wrapped = wrap(chunk)
-        return bool(wrapped.all_equal(self._plan.fill_value))
+        return bool(wrapped.all_equal(self._layout.fill_value))
 
     def _spec(self, shape: tuple[int, ...]) -> Any:
         from zarr.core.array_spec import ArraySpec
 
         return ArraySpec(
             shape=shape,
-            dtype=self._plan.metadata.data_type,
-            fill_value=self._plan.fill_value,
+            dtype=self._layout.metadata.data_type,
+            fill_value=self._layout.fill_value,
             config=self._config,
             prototype=self._prototype,
         )

@@ -64,8 +64,8 @@ def move_behind(
             f"others made arrays longer along {dimension!r} by different numbers: {sorted(shifts)}"
         )
     shift = shifts.pop()
-    created = [*ours.new.values(), *filter(None, map(head.by_id, their_new))]
-    _check_none_is_new(created, dimension)
+    theirs = [node for node_id in their_new if (node := head.by_id(node_id)) is not None]
+    _check_none_is_new([*ours.new.values(), *theirs], dimension)
     _check_all_move(ours, head, dimension, {each.node_id for each in found})
     documents = {}
     for each in found:
@@ -90,10 +90,9 @@ def move_behind(
 
 def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator[Appended]:
     for node_id in ours.documents:
-        before, mine, other = ours.base.by_id(node_id), ours.by_id(node_id), head.by_id(node_id)
+        before, mine = ours.base.array_by_id(node_id), ours.array_by_id(node_id)
+        other = head.array_by_id(node_id)
         if before is None or mine is None or other is None:
-            continue
-        if before.array is None or mine.array is None or other.array is None:
             continue
         axis = _axis(before.array, dimension)
         if axis is None or before.array.chunk_shape is None:
@@ -107,7 +106,7 @@ def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator
 
 def _check_none_is_new(created: Iterable[Node], dimension: str) -> None:
     for node in created:
-        if node.array is not None and _axis(node.array, dimension) is not None:
+        if node.is_array and _axis(node.array, dimension) is not None:
             raise NotAppendable(
                 f"{node.path} is new and has dimension {dimension!r}, whose length is another now"
             )
@@ -116,10 +115,8 @@ def _check_none_is_new(created: Iterable[Node], dimension: str) -> None:
 def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: set[NodeId]) -> None:
     """Arrays along the dimension must move together, or they would not fit any more."""
     for node_id in ours.documents:
-        before, mine = ours.base.by_id(node_id), ours.by_id(node_id)
+        before, mine = ours.base.array_by_id(node_id), ours.array_by_id(node_id)
         if node_id in moving or before is None or mine is None or head.by_id(node_id) is None:
-            continue
-        if before.array is None or mine.array is None:
             continue
         axis = _axis(before.array, dimension)
         if axis is not None and mine.array.shape[axis] != before.array.shape[axis]:
@@ -131,10 +128,9 @@ def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: se
 def _merged_document(
     ours: ChangeSet, head: NodeTable, each: Appended, document_of: Callable[[Node], bytes]
 ) -> bytes:
-    before, other = ours.base.by_id(each.node_id), head.by_id(each.node_id)
+    before, other = ours.base.by_id(each.node_id), head.array_by_id(each.node_id)
     assert before is not None
     assert other is not None
-    assert other.array is not None
     base, mine, theirs = (
         document_of(before),
         ours.documents[each.node_id],

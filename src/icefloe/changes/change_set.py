@@ -13,7 +13,7 @@ from icefloe.changes.shared_groups import merged_document
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.ids import NodeId
-from icefloe.model.nodes import Node, NodeTable, make_node
+from icefloe.model.nodes import ArrayNode, GroupNode, Node, NodeTable, make_node
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
@@ -29,18 +29,23 @@ _NOT_EDITED: Any = object()
 
 
 def with_document(node: Node, document: bytes) -> Node:
-    """A node with another document; raises if that is none for a node of its kind."""
-    path = node.path
-    changed = make_node(node.id, path, document)
-    if changed.is_array != node.is_array:
-        kind = "an array" if node.is_array else "a group"
-        raise AlreadyExistsError(f"node already exists: {path} is {kind}; delete it first")
-    if changed.array and node.array and changed.array.rank != node.array.rank:
-        raise InvalidInputError(
-            f"bad metadata for {path}: an array keeps its number of dimensions "
-            f"({node.array.rank}), found {changed.array.rank}; delete and create it instead"
-        )
-    return changed.evolve(manifests=node.manifests)
+    """Replace the document of a node, which must stay an array or a group.
+
+    Raises AlreadyExistsError if it would not, InvalidInputError for an invalid document or
+    another number of dimensions.
+    """
+    match node, make_node(node.id, node.path, document):
+        case GroupNode(), GroupNode() as group:
+            return group
+        case ArrayNode(array=old), ArrayNode(array=new) as array:
+            if new.rank != old.rank:
+                raise InvalidInputError(
+                    f"bad metadata for {node.path}: an array keeps its number of dimensions "
+                    f"({old.rank}), found {new.rank}; delete and create it instead"
+                )
+            return array.evolve(manifests=node.manifests)
+    kind = "an array" if node.is_array else "a group"
+    raise AlreadyExistsError(f"node already exists: {node.path} is {kind}; delete it first")
 
 
 class ChangeSet:
@@ -114,6 +119,11 @@ class ChangeSet:
             return self.new[node_id]
         node = None if node_id in self.deleted else self.base.by_id(node_id)
         return None if node is None else self.get(self.places.get(node_id, node.path))
+
+    def array_by_id(self, node_id: NodeId) -> ArrayNode | None:
+        """The array with an id, if it is there."""
+        node = self.by_id(node_id)
+        return node if node is not None and node.is_array else None
 
     def paths_below(self, path: str) -> Sequence[str]:
         """Sorted paths of all nodes below a path."""
@@ -205,15 +215,14 @@ class ChangeSet:
                 self.places[old.id] = path
         self._overlay = overlay
 
-    def edits(self, node: Node) -> ChunkEdits:
+    def edits(self, node: ArrayNode) -> ChunkEdits:
         """The chunk edits of an array, to read or to add to."""
-        assert node.array is not None
         edits = self.chunks.get(node.id)
         if edits is None:
             edits = self.chunks[node.id] = ChunkEdits(node.array.rank)
         return edits
 
-    def clear_chunks(self, node: Node) -> None:
+    def clear_chunks(self, node: ArrayNode) -> None:
         """Delete all chunks of an array."""
         self.linked.pop(node.id, None)
         if node.id in self.new:
@@ -221,11 +230,11 @@ class ChangeSet:
         elif node.manifests or node.id in self.chunks:
             self.edits(node).clear()
 
-    def make_clears_explicit(self, chunks_of: Callable[[Node], ArrayChunks | None]) -> None:
+    def make_clears_explicit(self, chunks_of: Callable[[ArrayNode], ArrayChunks | None]) -> None:
         """Let "all chunks are deleted" mean those of the base; `chunks_of` reads them."""
         for node_id, edits in self.chunks.items():
             if edits.cleared:
-                node = self.base.by_id(node_id)
+                node = self.base.array_by_id(node_id)
                 edits.make_explicit(None if node is None else chunks_of(node))
 
     def discard(self, path: str) -> None:
@@ -331,7 +340,8 @@ class ChangeSet:
         document = self.documents.get(node.id)
         if document is None:
             return node.evolve(path=path)
-        return make_node(node.id, path, document).evolve(manifests=node.manifests)
+        changed = make_node(node.id, path, document)
+        return changed.evolve(manifests=node.manifests) if changed.is_array else changed
 
     def net_moves(self) -> Iterator[Move]:
         """Moves from the base to now, without those that follow from a parent's move."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_refs import ChunkRefs, Locations
     from icefloe.model.ids import NodeId
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode, Node
 
-    ChunkLoader = Callable[[Node], ArrayChunks | None]
+    ChunkLoader = Callable[[ArrayNode], ArrayChunks | None]
     DocumentLoader = Callable[[Node], bytes]
 
 
@@ -55,7 +55,7 @@ def compare_nodes(before: State, after: State) -> TransactionLog:
         twin = old.get(node.id)
         if twin is not None and twin.manifests == node.manifests:
             continue
-        table = None if twin is None else before.chunks(twin)
+        table = before.chunks(twin) if twin is not None and twin.is_array else None
         index = compare_chunks(table, after.chunks(node))
         if index is not None:
             chunks[node.id] = index

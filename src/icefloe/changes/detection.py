@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.nodes import ArrayNode, Node, NodeTable
     from icefloe.model.transaction_log import TransactionLog
 
 
@@ -38,7 +38,7 @@ def detect(
     theirs: TransactionLog,
     head: NodeTable,
     touched: Mapping[NodeId, ChunkIndex],
-    their_chunks: Callable[[Node, ChunkIndex], ArrayChunks | None],
+    their_chunks: Callable[[ArrayNode, ChunkIndex], ArrayChunks | None],
 ) -> list[Found]:
     """Conflicts of our changes, over our base, with their log that led from it to `head`.
 
@@ -150,14 +150,15 @@ def _hidden_chunks(
     theirs: TransactionLog,
     head: NodeTable,
     touched: Mapping[NodeId, ChunkIndex],
-    their_chunks: Callable[[Node, ChunkIndex], ArrayChunks | None],
+    their_chunks: Callable[[ArrayNode, ChunkIndex], ArrayChunks | None],
 ) -> Iterator[Found]:
     """Chunks that they wrote, and that our metadata hides or gives another meaning.
 
     What we deleted with it is a chunk that both wrote; here is what we did not see.
     """
     for node_id in ours.documents.keys() & theirs.updated_chunks.keys():
-        before, mine, other = ours.base.by_id(node_id), ours.by_id(node_id), head.by_id(node_id)
+        before, mine = ours.base.array_by_id(node_id), ours.array_by_id(node_id)
+        other = head.array_by_id(node_id)
         if before is None or mine is None or other is None:
             continue
         coords = theirs.updated_chunks[node_id].coords()
@@ -174,12 +175,10 @@ def _hidden_chunks(
 
 
 def _is_hidden(
-    before: Node, mine: Node, other: Node, coords: npt.NDArray[np.uint64]
+    before: ArrayNode, mine: ArrayNode, other: ArrayNode, coords: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
     """Which of their chunks (n, rank) are no longer seen, or seen otherwise, with our metadata."""
     hidden = np.zeros(len(coords), dtype=np.bool_)
-    if before.array is None or mine.array is None or other.array is None:
-        return hidden
     changed = differing_keys(before.outline, mine.outline)
     if changed & differing_keys(other.outline, mine.outline) & _MEANING_OF_CHUNKS:
         return ~hidden

@@ -10,11 +10,12 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.manifest import ArrayChunks
+from icefloe.model.nodes import make_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.model.nodes import Node, NodeTable
+    from icefloe.model.nodes import ArrayNode, Node, NodeTable
     from icefloe.model.transaction_log import TransactionLog
 
 
@@ -23,7 +24,7 @@ def patch(
     after: NodeTable,
     log: TransactionLog,
     document_of: Callable[[Node], bytes],
-    chunks_after: Callable[[Node], ArrayChunks | None],
+    chunks_after: Callable[[ArrayNode], ArrayChunks | None],
 ) -> ChangeSet:
     """What leads from one state to another, as the changes of a session on the first.
 
@@ -38,9 +39,7 @@ def patch(
     for node in after:
         old = before.by_id(node.id)
         if old is None:
-            changes.new[node.id] = node.evolve(
-                document=document_of(node), attributes=None, manifests=()
-            )
+            changes.new[node.id] = make_node(node.id, node.path, document_of(node))
         elif old.path != node.path:
             changes.places[node.id] = node.path
     for node_id in log.updated_arrays | log.updated_groups:
@@ -49,8 +48,8 @@ def patch(
             changes.documents[node_id] = document_of(changed)
     changes.deleted = {node.id: node for node in before if after.by_id(node.id) is None}
     for node_id in {*log.updated_chunks, *changes.new}:
-        array = after.by_id(node_id)
-        if array is None or not array.is_array:
+        array = after.array_by_id(node_id)
+        if array is None:
             continue
         touched = None if node_id in changes.new else log.updated_chunks[node_id]
         edits = _edits(array, touched, chunks_after(array))
@@ -61,10 +60,9 @@ def patch(
 
 
 def _edits(
-    array: Node, touched: ChunkIndex | None, present: ArrayChunks | None
+    array: ArrayNode, touched: ChunkIndex | None, present: ArrayChunks | None
 ) -> ChunkEdits | None:
     """Edits that make the touched chunks what they are; without `touched`, all of them."""
-    assert array.array is not None
     edits = ChunkEdits(array.array.rank)
     if touched is None:
         if present is None:

@@ -6,7 +6,6 @@ from icefloe.config.conditions import (
     ManifestSplitDimCondition,
 )
 from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.files import from_json, from_yaml, to_json
 from icefloe.config.manifest_sets import ChunkManifests, ManifestRule, ManifestSet
 from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
 from icefloe.config.preloading import (
@@ -24,6 +23,7 @@ from icefloe.config.repository import (
     RepositoryConfig,
     RepoUpdateRetryConfig,
 )
+from icefloe.config.serialization import from_json, from_yaml, to_json
 from icefloe.config.settings import Settings
 
 __all__ = [

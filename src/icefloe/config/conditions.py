@@ -1,44 +1,57 @@
-"""Conditions on arrays and dimensions, as used by the preloading and the splitting of manifests.
+"""Conditions on arrays and on dimensions, for preloading and splitting manifests.
 
-A condition is an immutable, hashable value that can say whether it holds. Regular expressions are
-searched for (not anchored), and one that does not compile never matches: a typing error in a rule
-must not keep anyone from opening a repository.
+A condition is an immutable, hashable value that says whether it holds. Regular expressions are
+searched for (not anchored). An invalid one never matches: a typo in a rule must not keep anyone
+from opening a repository.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 
-from icefloe.config.patterns import found
+from icefloe.config.patterns import occurs_in
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_NESTING = 32
-"""Conditions nested deeper than this are refused: they come from files, and files may lie."""
-
-_SPELLINGS = {"any_array": "AnyArray"}
-"""Kinds whose factory method is not spelled like the kind."""
+"""Conditions nested deeper than this are refused: they come from files that anyone may write."""
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """What conditions on arrays share: a kind and its argument."""
+class ArrayCondition(msgspec.Struct, frozen=True):
+    """The base of conditions on arrays: a kind and its argument."""
 
     kind: str
     argument: Any = None
 
+    @classmethod
+    def or_conditions(cls, conditions: Iterable[Self]) -> Self:
+        """Holds if any of the conditions holds."""
+        return cls("or", cls._members(conditions))
+
+    @classmethod
+    def and_conditions(cls, conditions: Iterable[Self]) -> Self:
+        """Holds if all of the conditions hold."""
+        return cls("and", cls._members(conditions))
+
+    @classmethod
+    def path_matches(cls, regex: str) -> Self:
+        """Holds if the regex occurs in the absolute path of the array (`/group/array`)."""
+        return cls("path_matches", _text(regex))
+
+    @classmethod
+    def name_matches(cls, regex: str) -> Self:
+        """Holds if the regex occurs in the last part of the array's path."""
+        return cls("name_matches", _text(regex))
+
     def __and__(self, other: object) -> Self:
-        if not isinstance(other, type(self)):
-            return NotImplemented
-        return self._joined("and", other)
+        return self._joined("and", other) if isinstance(other, type(self)) else NotImplemented
 
     def __or__(self, other: object) -> Self:
-        if not isinstance(other, type(self)):
-            return NotImplemented
-        return self._joined("or", other)
+        return self._joined("or", other) if isinstance(other, type(self)) else NotImplemented
 
     def _joined(self, kind: str, other: Self) -> Self:
         # A chain `a | b | c` becomes one flat condition, however long it is.
@@ -50,12 +63,12 @@ class Condition(msgspec.Struct, frozen=True):
         if self.kind in {"or", "and"}:
             return f"{name}.{self.kind}_conditions({list(self.argument)!r})"
         if self.argument is None:
-            return f"{name}.{_SPELLINGS.get(self.kind, self.kind)}()"
+            return f"{name}.{'AnyArray' if self.kind == 'any_array' else self.kind}()"
         arguments = self.argument if isinstance(self.argument, tuple) else (self.argument,)
         return f"{name}.{self.kind}({', '.join(map(repr, arguments))})"
 
     @classmethod
-    def _all_of_this_kind(cls, conditions: Iterable[Any]) -> tuple[Self, ...]:
+    def _members(cls, conditions: Iterable[Any]) -> tuple[Self, ...]:
         members = tuple(conditions)
         for member in members:
             if not isinstance(member, cls):
@@ -71,9 +84,9 @@ class Condition(msgspec.Struct, frozen=True):
             case "and":
                 return all(member.matches(path, num_refs) for member in self.argument)
             case "path_matches":
-                return found(self.argument, path)
+                return occurs_in(self.argument, path)
             case "name_matches":
-                return found(self.argument, path.rpartition("/")[2])
+                return occurs_in(self.argument, path.rpartition("/")[2])
             case "num_refs":
                 lowest, end = self.argument
                 return (lowest is None or num_refs >= lowest) and (end is None or num_refs < end)
@@ -81,95 +94,62 @@ class Condition(msgspec.Struct, frozen=True):
                 return self.kind in {"true", "any_array"}
 
 
-class ManifestPreloadCondition(Condition, frozen=True):
-    """Which arrays have their manifests read as soon as a session starts."""
+class ManifestPreloadCondition(ArrayCondition, frozen=True):
+    """A condition on arrays whose manifests are read as soon as a session starts.
 
-    @staticmethod
-    def or_conditions(conditions: Iterable[ManifestPreloadCondition]) -> ManifestPreloadCondition:
-        """Holds if any of the conditions does."""
-        members = ManifestPreloadCondition._all_of_this_kind(conditions)
-        return ManifestPreloadCondition("or", members)
+    >>> from icefloe import ManifestPreloadCondition as Preload
+    >>> small_times = Preload.name_matches("^time$") & Preload.num_refs(None, 1_000)
+    >>> small_times.matches("/model/time", num_refs=10)
+    True
+    """
 
-    @staticmethod
-    def and_conditions(conditions: Iterable[ManifestPreloadCondition]) -> ManifestPreloadCondition:
-        """Holds if all of the conditions do."""
-        members = ManifestPreloadCondition._all_of_this_kind(conditions)
-        return ManifestPreloadCondition("and", members)
-
-    @staticmethod
-    def path_matches(regex: str) -> ManifestPreloadCondition:
-        """Holds if the regex is found in the array's absolute path (`/group/array`)."""
-        return ManifestPreloadCondition("path_matches", _text(regex))
-
-    @staticmethod
-    def name_matches(regex: str) -> ManifestPreloadCondition:
-        """Holds if the regex is found in the last part of the array's path."""
-        return ManifestPreloadCondition("name_matches", _text(regex))
-
-    @staticmethod
-    def num_refs(from_refs: int | None, to_refs: int | None) -> ManifestPreloadCondition:
+    @classmethod
+    def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
         """Holds if the manifest has at least `from_refs` and fewer than `to_refs` references."""
-        bounds = (_bound(from_refs), _bound(to_refs))
-        return ManifestPreloadCondition("num_refs", bounds)
+        return cls("num_refs", (_bound(from_refs), _bound(to_refs)))
 
-    @staticmethod
-    def true() -> ManifestPreloadCondition:
-        """Holds always."""
-        return ManifestPreloadCondition("true")
+    @classmethod
+    def true(cls) -> Self:
+        """Always holds."""
+        return cls("true")
 
-    @staticmethod
-    def false() -> ManifestPreloadCondition:
-        """Holds never."""
-        return ManifestPreloadCondition("false")
+    @classmethod
+    def false(cls) -> Self:
+        """Never holds."""
+        return cls("false")
 
 
-class ManifestSplitCondition(Condition, frozen=True):
-    """Which arrays a splitting rule is for."""
+class ManifestSplitCondition(ArrayCondition, frozen=True):
+    """A condition on arrays that a splitting rule applies to.
 
-    @staticmethod
-    def or_conditions(conditions: Iterable[ManifestSplitCondition]) -> ManifestSplitCondition:
-        """Holds if any of the conditions does."""
-        members = ManifestSplitCondition._all_of_this_kind(conditions)
-        return ManifestSplitCondition("or", members)
+    >>> from icefloe import ManifestSplitCondition as Split
+    >>> condition = Split.name_matches("^temperature$") | Split.path_matches("^/forecast/")
+    >>> condition.matches("/analysis/temperature")
+    True
+    """
 
-    @staticmethod
-    def and_conditions(conditions: Iterable[ManifestSplitCondition]) -> ManifestSplitCondition:
-        """Holds if all of the conditions do."""
-        members = ManifestSplitCondition._all_of_this_kind(conditions)
-        return ManifestSplitCondition("and", members)
-
-    @staticmethod
-    def path_matches(regex: str) -> ManifestSplitCondition:
-        """Holds if the regex is found in the array's absolute path (`/group/array`)."""
-        return ManifestSplitCondition("path_matches", _text(regex))
-
-    @staticmethod
-    def name_matches(regex: str) -> ManifestSplitCondition:
-        """Holds if the regex is found in the last part of the array's path."""
-        return ManifestSplitCondition("name_matches", _text(regex))
-
-    @staticmethod
-    def AnyArray() -> ManifestSplitCondition:  # noqa: N802 (the name that users know)
+    @classmethod
+    def AnyArray(cls) -> Self:  # noqa: N802 (the name that users know)
         """Holds for every array."""
-        return ManifestSplitCondition("any_array")
+        return cls("any_array")
 
 
 class ManifestSplitDimCondition(msgspec.Struct, frozen=True):
-    """Which dimensions of an array a split size is for."""
+    """A condition on the dimensions of an array that a split size applies to."""
 
     Axis: ClassVar[type[AxisCondition]]
     DimensionName: ClassVar[type[DimensionNameCondition]]
     Any: ClassVar[type[AnyDimensionCondition]]
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Whether the dimension at position `axis` is meant."""
+        """Whether the condition holds for the dimension at position `axis`."""
         raise NotImplementedError
 
 
-class AxisCondition(ManifestSplitDimCondition, frozen=True):
+class AxisCondition(ManifestSplitDimCondition, frozen=True, tag="axis"):
     """Holds for the dimension at one position, counted from 0."""
 
-    axis: int
+    axis: Annotated[int, msgspec.Meta(ge=0)]
 
     def __post_init__(self) -> None:
         _whole_number(self.axis, "an axis, counted from 0")
@@ -182,8 +162,8 @@ class AxisCondition(ManifestSplitDimCondition, frozen=True):
         return axis == self.axis
 
 
-class DimensionNameCondition(ManifestSplitDimCondition, frozen=True):
-    """Holds for dimensions in whose name a regex is found."""
+class DimensionNameCondition(ManifestSplitDimCondition, frozen=True, tag="dimension_name"):
+    """Holds for dimensions in whose name a regex occurs."""
 
     regex: str
 
@@ -194,18 +174,18 @@ class DimensionNameCondition(ManifestSplitDimCondition, frozen=True):
         return f"ManifestSplitDimCondition.DimensionName({self.regex!r})"
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:  # noqa: ARG002
-        """Whether the dimension has a fitting name."""
-        return dimension_name is not None and found(self.regex, dimension_name)
+        """Whether the name of the dimension matches."""
+        return dimension_name is not None and occurs_in(self.regex, dimension_name)
 
 
-class AnyDimensionCondition(ManifestSplitDimCondition, frozen=True):
+class AnyDimensionCondition(ManifestSplitDimCondition, frozen=True, tag="any"):
     """Holds for every dimension; put it last, since the first condition that holds decides."""
 
     def __repr__(self) -> str:
         return "ManifestSplitDimCondition.Any()"
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:  # noqa: ARG002
-        """Whether the dimension is one."""
+        """Always true."""
         return True
 
 

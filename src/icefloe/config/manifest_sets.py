@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from icefloe.config.checked import CheckedValue, Count, PositiveCount, refuse
 from icefloe.config.patterns import matches_whole, pattern_error
-from icefloe.config.plain_reading import refuse
-from icefloe.config.section import CheckedValue, Count, PositiveCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -81,7 +80,7 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
 class ManifestRule(CheckedValue, frozen=True, kw_only=True):
     """Sends arrays for which all given conditions hold to a set; the first rule that fits wins."""
 
-    target: str
+    target: Annotated[str, msgspec.Meta(description="the name of a set")]
     path: str | None = None
     """A regular expression for the whole path, such as `.*/time` (H-40)."""
     metadata_chunks: ChunkRange | None = None

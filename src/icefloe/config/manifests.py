@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icefloe.config.checked import Concurrency, Section
 from icefloe.config.conditions import ManifestSplitCondition, ManifestSplitDimCondition
 from icefloe.config.manifest_sets import (
     DEFAULT_RULES,
@@ -19,7 +20,6 @@ from icefloe.config.preloading import (  # noqa: TC001 (msgspec reads annotation
     ManifestPreload,
     ManifestPreloadConfig,
 )
-from icefloe.config.section import Concurrency, Section
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -1,66 +1,70 @@
 """The regular expressions of a configuration: the one place that compiles and applies them.
 
-They come from files that anybody may have written, and with Python's own engine a short hostile
-expression keeps every reader of a repository busy for ever. RE2 takes time in proportion to the
-text, whatever the expression; it has no backreferences and cannot look around.
+They come from files that anyone may have written, and with Python's own engine a short hostile
+expression keeps every reader of a repository busy forever. RE2 takes time in proportion to the
+text, whatever the expression; it has no backreferences and no lookaround.
+
+Expressions such as `.*/time`, which the defaults are made of, are matched without it, so that most
+processes never load RE2.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_PATTERN_LENGTH = 1_000
-"""Longer ones are refused: they come from files, and files may lie."""
+"""Longer expressions are refused."""
+
+_SUFFIX = re.compile(r"\.\*([\w/ -]*)", re.ASCII)
 
 
 def pattern_error(regex: str) -> str | None:
-    """What is wrong with a regular expression; None if it is one."""
+    """What is wrong with a regular expression; None if it is valid."""
+    if _suffix(regex) is not None:
+        return None
     compiled = _compiled(regex)
     return compiled if isinstance(compiled, str) else None
 
 
-def found(regex: str, text: str) -> bool:
-    """Whether the regex occurs in the text; never, if it is no regex."""
+def occurs_in(regex: str, text: str) -> bool:
+    """Whether the regex matches somewhere in the text; an invalid one never does."""
     compiled = _compiled(regex)
     return not isinstance(compiled, str) and compiled.search(text) is not None
 
 
 def matches_whole(regex: str, text: str) -> bool:
-    """Whether the regex describes the whole text (H-40); never, if it is no regex."""
-    if regex == ".*":
-        return "\n" not in text  # the usual one
+    """Whether the regex matches the whole text (H-40); an invalid one never does."""
+    if (suffix := _suffix(regex)) is not None:
+        return text.endswith(suffix) and "\n" not in text
     compiled = _compiled(regex)
     return not isinstance(compiled, str) and compiled.fullmatch(text) is not None
 
 
 def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
-    """Those of many texts that any of some regexes describes as a whole."""
-    valid = [each for each in regexes if pattern_error(each) is None]
-    if are_endings(valid):
-        endings = tuple(map(_ending, valid))
-        # Thousands of paths are looked through when a session starts.
-        texts = filter(methodcaller("endswith", endings), texts)
-    return [text for text in texts if any(matches_whole(each, text) for each in valid)]
+    """The texts that any of the regexes matches as a whole."""
+    patterns = list(regexes)
+    if are_suffixes(patterns):
+        # One call for each of thousands of paths, when a session starts.
+        suffixes = tuple(filter(None, map(_suffix, patterns)))
+        texts = [text for text in texts if text.endswith(suffixes)]
+    return [text for text in texts if any(matches_whole(each, text) for each in patterns)]
 
 
-def are_endings(regexes: Iterable[str]) -> bool:
-    """Whether texts are told by how they end, so that thousands are looked through in no time."""
-    return all(map(_ending, regexes))
+def are_suffixes(regexes: Iterable[str]) -> bool:
+    """Whether all of them only compare how a text ends, so that thousands are matched quickly."""
+    return all(map(_suffix, regexes))
 
 
-_ENDING = re.compile(r"\.\*([\w/ -]+)", re.ASCII)
-
-
-def _ending(regex: str) -> str:
-    """The plain text that all texts end with which the regex describes, where that is plain."""
-    found = _ENDING.fullmatch(regex)
-    return "" if found is None else found[1]
+@lru_cache(maxsize=1_024)
+def _suffix(regex: str) -> str | None:
+    """The literal that a regex such as `.*/time` wants at the end; None for all other regexes."""
+    match = _SUFFIX.fullmatch(regex) if len(regex) <= MAX_PATTERN_LENGTH else None
+    return None if match is None else match[1]
 
 
 @lru_cache(maxsize=1_024)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from icefloe.config.checked import CheckedValue, Count, Section, refuse
 from icefloe.config.conditions import ManifestPreloadCondition
 from icefloe.config.manifest_sets import check_pattern
-from icefloe.config.patterns import are_endings, matches_whole, matching
-from icefloe.config.plain_reading import refuse
-from icefloe.config.section import CheckedValue, Count, Section
+from icefloe.config.patterns import are_suffixes, matches_whole, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -48,7 +47,7 @@ class ManifestPreloadConfig(Section, tag=True):
 class PreloadArrays(CheckedValue, frozen=True, kw_only=True):
     """Arrays whose manifests are fetched in advance."""
 
-    path: str
+    path: Annotated[str, msgspec.Meta(description="a regular expression")]
     """A regular expression for the whole path."""
 
     def matches(self, path: str) -> bool:
@@ -134,7 +133,7 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
     def is_quick(self) -> bool:
         """Whether thousands of paths are looked through in no time."""
         wanted = self.wanted
-        return not isinstance(wanted, ManifestPreloadCondition) and are_endings(
+        return not isinstance(wanted, ManifestPreloadCondition) and are_suffixes(
             entry.path for entry in wanted
         )
 

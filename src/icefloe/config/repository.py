@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 
+from icefloe.config.checked import Concurrency, Count, PositiveCount, Section
 from icefloe.config.containers import VirtualChunkContainer, check_container
 from icefloe.config.manifests import ManifestConfig  # noqa: TC001 (msgspec reads annotations)
-from icefloe.config.section import Concurrency, Count, PositiveCount, Section
 from icefloe.config.settings import Settings
 from icefloe.storage.settings import StorageRetriesSettings, StorageSettings  # noqa: TC001
 

@@ -6,7 +6,6 @@ branch, with the conflict detection of a rebase. One commit at most; the tip mov
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.patches import patch
 from icefloe.changes.solvers import AppendSolver, MergeSolver
-from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.rebase import MeetingView, back_off, rebase_changes
-from icefloe.engine.commit.write import CommitMessage, as_one, write_commit
+from icefloe.engine.commit.node_numbers import NodeOrigin
+from icefloe.engine.commit.rebase import MergeInputs, back_off, rebase_changes
+from icefloe.engine.commit.write import CommitMessage, Replaced, as_one, write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.merge_simplification import Meeting
 from icefloe.engine.history.net_difference import net_difference
@@ -30,17 +29,17 @@ from icefloe.errors import (
     RefNotFoundError,
     SessionStateError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
-from icefloe.session import looking_at
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
-    from icefloe.formats.port import BranchTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
 
@@ -53,10 +52,11 @@ _TAKEN = (
 class BranchWork:
     """The operations on branches of an open repository."""
 
-    def __init__(self, context: Context, default_metadata: dict[str, Any]) -> None:
-        """Take the repository's parts and what every commit says."""
+    def __init__(self, context: Context, default_metadata: dict[str, Any], show: ShowTree) -> None:
+        """Take the repository's parts, what every commit says, and what shows trees to solvers."""
         self._context = context
         self._default_metadata = default_metadata
+        self._show = show
 
     # --- operations
 
@@ -73,7 +73,6 @@ class BranchWork:
         """See Repository.merge."""
         source = self._snapshot(self._live_tip(from_branch))
         target = self._live_tip(into_branch)
-        assert target.snapshot_id is not None
         found = find_merge_base(self._context, source.id, target.snapshot_id)
         base_id = found.snapshot_id
         if base_id == source.id:
@@ -125,7 +124,7 @@ class BranchWork:
         squashed = partial(self._squash, since=since, said=said)
         return moved_from(context.refs, self._live_tip(branch), squashed)
 
-    def _squash(self, tip: BranchTip, since: SnapshotId, said: CommitMessage) -> str:
+    def _squash(self, tip: LiveTip, since: SnapshotId, said: CommitMessage) -> str:
         context = self._context
         newest = self._snapshot(tip)
         changes = None
@@ -142,8 +141,7 @@ class BranchWork:
             ChangeSet(newest.nodes),
             said,
             context.settings,
-            parent=context.files.read_snapshot(since),
-            replaced=changes,
+            replaced=Replaced(context.files.read_snapshot(since), changes),
         )
         context.refs.advance(tip, snapshot.id)
         self._note("squash", tip.branch, newest.id, snapshot.id)
@@ -153,8 +151,6 @@ class BranchWork:
         """See Repository.publish."""
         ensure_conditional_writes(self._context.storage)
         source, target = self._live_tip(from_branch), self._live_tip(to_branch)
-        assert source.snapshot_id is not None
-        assert target.snapshot_id is not None
         if source.snapshot_id == target.snapshot_id:
             return str(target.snapshot_id)
         if not self._descends(source.snapshot_id, target.snapshot_id):
@@ -168,7 +164,7 @@ class BranchWork:
         self._note("publish", to_branch, target.snapshot_id, source.snapshot_id)
         return str(source.snapshot_id)
 
-    def _forward(self, tip: BranchTip, to: SnapshotId) -> None:
+    def _forward(self, tip: LiveTip, to: SnapshotId) -> None:
         with self._pinned(to):
             self._context.refs.advance(tip, to)
 
@@ -222,7 +218,7 @@ class BranchWork:
 
     def _lay_over(
         self,
-        tip: BranchTip,
+        tip: LiveTip,
         base: Snapshot,
         ours: ChangeSet,
         said: CommitMessage,
@@ -244,12 +240,19 @@ class BranchWork:
         meeting.drop_what_is_there(grown)
         theirs = net_difference(context.history, base, head)
         theirs = meeting.without_moved(theirs, grown)
-        view = MeetingView(context, base, head, looking_at)
+        inputs = MergeInputs(context, base, head, self._show)
         chunks = SnapshotChunks(context.files, base)
-        rebase_changes(view, ours, theirs, chunks, solver, shown=shown, advice=advice)
+        rebase_changes(inputs, ours, theirs, chunks, solver, shown=shown, advice=advice)
         if ours.is_empty and not keep_empty:
             return str(head.id)
-        snapshot = write_commit(context.files, head, ours, said, context.settings, are_known=True)
+        snapshot = write_commit(
+            context.files,
+            head,
+            ours,
+            said,
+            context.settings,
+            new_nodes=NodeOrigin.OTHER_BRANCH,
+        )
         context.refs.advance(tip, snapshot.id)
         return str(snapshot.id)
 
@@ -264,17 +267,14 @@ class BranchWork:
             )
         return self._context.files.read_snapshot(snapshot.parent_id)
 
-    def _snapshot(self, tip: BranchTip) -> Snapshot:
-        assert tip.snapshot_id is not None
+    def _snapshot(self, tip: LiveTip) -> Snapshot:
         return self._context.files.read_snapshot(tip.snapshot_id)
 
-    def _live_tip(self, branch: str) -> BranchTip:
+    def _live_tip(self, branch: str) -> LiveTip:
         tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise RefNotFoundError(f"ref not found `{branch}`: there is no such branch", branch)
         return tip
 
     def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        given = {} if metadata is None else plain_metadata(metadata)
-        properties = {**self._default_metadata, **given}
-        return CommitMessage(check_message(message), properties, datetime.now(UTC))
+        return CommitMessage.of(message, metadata, defaults=self._default_metadata)

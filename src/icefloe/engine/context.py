@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.config.settings import Settings
 from icefloe.engine.history.walk import History
+from icefloe.formats.port import LiveTip
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
 from icefloe.objects.bulk_reads import ReadLimits
@@ -85,7 +86,7 @@ class Context:
         )
         self.refs.remember(self.files.known_file)
         self.refs.inform(fmt.codec)
-        if found is not None and found.tip.snapshot_id is not None:
+        if found is not None and isinstance(found.tip, LiveTip):
             self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
         self.chunk_files = ChunkFiles(
             storage,

@@ -8,8 +8,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from icefloe.config.files import from_json, from_yaml, to_json
 from icefloe.config.repository import RepositoryConfig
+from icefloe.config.serialization import from_json, from_yaml, to_json
 from icefloe.errors import AlreadyExistsError
 from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId

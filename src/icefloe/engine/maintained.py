@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from icefloe.config.plain_form import to_plain
+from icefloe.config.plain_tree import to_plain
 from icefloe.engine.async_twin import async_twin
 from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
 from icefloe.engine.history.walk import Version, check_new_name
@@ -25,6 +25,7 @@ from icefloe.errors import (
     NotFoundError,
     RefNotFoundError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model.ids import ManifestId
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.presence import is_there
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from icefloe.engine.context import Context
     from icefloe.engine.retention.collection import GCSummary
     from icefloe.engine.retention.expiry import ExpirationPolicy
-    from icefloe.formats.port import BranchTip
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
     from icefloe.upkeep.compaction import CompactionSummary
@@ -261,15 +261,14 @@ class MaintainedRepository:
             self._note("compact", {"branch": to_branch or branch, **_plain(summary)}, job)
         return summary
 
-    def _tip_to_compact(self, branch: str, to_branch: str | None) -> BranchTip:
+    def _tip_to_compact(self, branch: str, to_branch: str | None) -> LiveTip:
         refs = self._context.refs
         tip = refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise RefNotFoundError(f"ref not found `{branch}`", branch)
         if to_branch is not None:
             check_new_name(to_branch, "branch")
-            taken = refs.tip(to_branch)
-            if taken is not None and taken.snapshot_id is not None:
+            if isinstance(refs.tip(to_branch), LiveTip):
                 raise AlreadyExistsError(f"branch {to_branch!r} exists already")
         ensure_conditional_writes(self._context.storage)
         return tip

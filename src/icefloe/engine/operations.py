@@ -17,6 +17,7 @@ import msgspec
 
 from icefloe.engine.retention.leases import default_holder
 from icefloe.errors import IcefloeError
+from icefloe.formats.port import LiveTip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def commits_newest_first(history: History) -> Iterator[Operation]:
         *(
             _commits_of(history, name, tip.snapshot_id, seen)
             for name, tip in tips
-            if tip is not None and tip.snapshot_id is not None
+            if isinstance(tip, LiveTip)
         ),
         key=_time,
         reverse=True,

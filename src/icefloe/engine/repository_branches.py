@@ -17,18 +17,20 @@ from icefloe.errors import (
     RefNotFoundError,
     SnapshotNotFoundError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import ConflictSolver
-    from icefloe.formats.port import BranchTip
+    from icefloe.engine.commit.rebase import ShowTree
 
 
 class BranchedRepository(RepositoryHistory):
     """Branches and tags: made, moved, merged and published."""
 
     _default_metadata: dict[str, Any]
+    _show: ShowTree
 
     # --- branches and tags
 
@@ -69,7 +71,7 @@ class BranchedRepository(RepositoryHistory):
             )
         target = self._resolve(snapshot_id=snapshot_id)
 
-        def move(place: BranchTip) -> None:
+        def move(place: LiveTip) -> None:
             with self._pinned(str(target)):
                 self._context.refs.advance(place, target)
 
@@ -133,11 +135,11 @@ class BranchedRepository(RepositoryHistory):
             f"tags cannot be deleted once created: {tag!r} stays; create another tag instead"
         )
 
-    def _live_tip(self, branch: str) -> BranchTip:
+    def _live_tip(self, branch: str) -> LiveTip:
         """Where an existing branch stands; raises RefNotFoundError."""
         Version(branch=branch).check("branch")
         tip = self._context.refs.tip(branch)
-        if tip is None or tip.snapshot_id is None:
+        if not isinstance(tip, LiveTip):
             raise RefNotFoundError(
                 f"ref not found `{branch}`: there is no such branch; create it with create_branch",
                 branch,
@@ -248,4 +250,4 @@ class BranchedRepository(RepositoryHistory):
     def _branch_work(self, solver: ConflictSolver | None = None) -> BranchWork:
         if solver is not None:
             check_solver(solver)
-        return BranchWork(self._context, self._default_metadata)
+        return BranchWork(self._context, self._default_metadata, self._show)

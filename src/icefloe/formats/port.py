@@ -6,7 +6,7 @@ No I/O here but in `Refs`, which moves references through a storage.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.model.ids import Identifier, NodeId, SnapshotId
@@ -141,13 +141,31 @@ class Codec(Protocol):
         """Read a transaction log."""
 
 
-class BranchTip(Record, frozen=True):
-    """Where a branch stands: the state that a commit expects to find unchanged."""
+class LiveTip(Record, frozen=True):
+    """The newest state of a branch that exists: what a commit expects to find unchanged."""
 
     branch: str
     sequence: int
-    snapshot_id: SnapshotId | None
-    """None if the branch was deleted; its sequence goes on if it is created again."""
+    snapshot_id: SnapshotId
+
+
+class DeletedTip(Record, frozen=True):
+    """The newest state of a deleted branch, whose sequence goes on if it is created again."""
+
+    branch: str
+    sequence: int
+    snapshot_id: ClassVar[None] = None
+
+
+BranchTip = LiveTip | DeletedTip
+"""Where a branch stands."""
+
+
+def branch_tip(branch: str, sequence: int, snapshot_id: SnapshotId | None) -> BranchTip:
+    """Make the tip of a branch; without a snapshot, of one that was deleted."""
+    if snapshot_id is None:
+        return DeletedTip(branch, sequence)
+    return LiveTip(branch, sequence, snapshot_id)
 
 
 class BranchState(Record, frozen=True):
@@ -183,13 +201,13 @@ class Refs(Protocol):
         Raises ConflictError if the branch has moved past `tip`.
         """
 
-    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+    def repeat(self, tips: Collection[LiveTip]) -> set[str]:
         """Publish for each branch one more state for the snapshot that it has.
 
         Returns the branches that have moved past their `tips`, to which nothing was done.
         """
 
-    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> LiveTip:
         """Create a branch, or continue the sequence of a deleted one.
 
         Of several clients that create one branch, exactly one succeeds. Raises

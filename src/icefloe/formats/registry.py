@@ -12,7 +12,7 @@ from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, 
 from icefloe.formats.config_files import ConfigFiles
 from icefloe.formats.container import WIDE_HEADER_SIZE
 from icefloe.formats.dataset.generation import DatasetGeneration
-from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, Refs
+from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, LiveTip, Refs
 from icefloe.formats.repository.generation import RepositoryGeneration
 from icefloe.formats.sequence_refs import MAIN
 from icefloe.formats.store.generation import StoreGeneration
@@ -153,7 +153,7 @@ def _format_of(
     read: Callable[[Storage, str], bytes],
 ) -> tuple[Format, bytes]:
     """The format of the snapshot that a branch points to, and what was read of its file."""
-    if tip.snapshot_id is None:
+    if not isinstance(tip, LiveTip):
         raise FormatError("branch 'main' is marked as deleted, which no repository allows")
     key = generation.layout.snapshot(tip.snapshot_id)
     try:

@@ -20,7 +20,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.authorship import signed
-from icefloe.formats.port import BranchState, BranchTip
+from icefloe.formats.port import BranchState, BranchTip, LiveTip, branch_tip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.keys import check_key
@@ -166,7 +166,7 @@ class SequenceRefs:
             return None
         sequence, data = newest
         try:
-            return BranchTip(branch, sequence, self._parse(data, folder.key(sequence)))
+            return branch_tip(branch, sequence, self._parse(data, folder.key(sequence)))
         except FormatError as error:
             last = self._last_good(folder, sequence)
             raise FormatError(
@@ -193,9 +193,11 @@ class SequenceRefs:
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
         content = self._content(snapshot_id, tip.snapshot_id)
         # The snapshot of a commit is unlike any other; a branch may be deleted by two clients.
-        return self._advance(tip, snapshot_id, signed(content) if snapshot_id is None else content)
+        self._publish(tip, signed(content) if snapshot_id is None else content)
+        return branch_tip(tip.branch, tip.sequence + 1, snapshot_id)
 
-    def _advance(self, tip: BranchTip, snapshot_id: SnapshotId | None, content: bytes) -> BranchTip:
+    def _publish(self, tip: BranchTip, content: bytes) -> None:
+        """Create the entry after a tip; raises ConflictError if there is one."""
         folder = self._folder(tip.branch)
         sequence = tip.sequence + 1
         try:
@@ -213,9 +215,8 @@ class SequenceRefs:
                 None if tip.snapshot_id is None else str(tip.snapshot_id),
                 None if actual is None else str(actual),
             ) from None
-        return BranchTip(tip.branch, sequence, snapshot_id)
 
-    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+    def repeat(self, tips: Collection[LiveTip]) -> set[str]:
         """Publish for each branch one more state for the snapshot that it has.
 
         Returns the branches that have moved past their `tips`, to which nothing was done.
@@ -228,7 +229,7 @@ class SequenceRefs:
                 moved.add(tip.branch)
         return moved
 
-    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> LiveTip:
         """Create a branch, or continue the sequence of a deleted one.
 
         Raises AlreadyExistsError, InvalidInputError for a bad name.
@@ -236,19 +237,19 @@ class SequenceRefs:
         self._names.check(branch, "branch")
         tip = self.tip(branch)
         if tip is not None:
-            if tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 raise AlreadyExistsError(f"branch {branch!r} exists already")
-            content = self._content(snapshot_id, tip.snapshot_id)
             try:
-                return self._advance(tip, snapshot_id, signed(content))
+                self._publish(tip, signed(self._content(snapshot_id, None)))
             except ConflictError:
                 raise AlreadyExistsError(f"branch {branch!r} exists already") from None
+            return LiveTip(branch, tip.sequence + 1, snapshot_id)
         self._refuse_twins(branch, "branch", map(self._names.branch_of, self._any_entries()))
         try:
             self._folder(branch).create(0, signed(self._content(snapshot_id, None)))
         except AlreadyExistsError:
             raise AlreadyExistsError(f"branch {branch!r} exists already") from None
-        return BranchTip(branch, 0, snapshot_id)
+        return LiveTip(branch, 0, snapshot_id)
 
     def branches(self) -> set[str]:
         """Names of the branches that exist.
@@ -263,7 +264,7 @@ class SequenceRefs:
                 logger.warning("branch %r cannot be read: %s", branch, error)
                 found.add(branch)
                 continue
-            if tip is not None and tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 found.add(branch)
         return found
 
@@ -309,7 +310,7 @@ class SequenceRefs:
             key = folder.key(sequence)
             if data is None:
                 raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
-            yield BranchTip(branch, sequence, self._parse(data, key))
+            yield branch_tip(branch, sequence, self._parse(data, key))
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """All states of a branch as they are found, newest first; needs a storage that lists."""
@@ -322,7 +323,7 @@ class SequenceRefs:
                 yield BranchState(sequence, key, None, fault, is_missing=True)
                 continue
             try:
-                tip = BranchTip(branch, sequence, self._parse(data, key))
+                tip = branch_tip(branch, sequence, self._parse(data, key))
             except FormatError as error:
                 yield BranchState(sequence, key, None, str(error))
             else:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.ingest.apply import child
 from icefloe.ingest.axes import EXISTING
 from icefloe.ingest.headers import FileHeader, VariableHeader, time_attributes
 from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import child
 from icefloe.model.chunk_refs import ChunkKind
 
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ def existing_header(session: Session, group: str) -> FileHeader | None:
         )
         for name, document in documents.items()
     }
-    found = session.document(group)
+    found = session.tree.document(group)
     attributes = json.loads(found).get("attributes") or {} if found is not None else {}
     return FileHeader(EXISTING, "icefloe", None, attributes, variables)
 
 
 def _documents(session: Session, group: str) -> dict[str, dict[str, Any]]:
     found = {}
-    for path in session.node_paths(group):
+    for path in session.tree.node_paths(group):
         name = path[len(group.rstrip("/")) + 1 :]
         node = session.get_node(path)
         if node is not None and node.is_array and "/" not in name:
-            document = session.document(path)
+            document = session.tree.document(path)
             assert document is not None
             found[name] = json.loads(document)
     return found

@@ -222,7 +222,7 @@ def _plain_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDAr
         return None
     order = (codecs[0].get("configuration") or {}).get("endian", "little")
     dtype = np.dtype(kind).newbyteorder(">" if order == "big" else "<")
-    ref = VirtualRef(refs.urls[0], int(refs.offsets[0]), int(refs.lengths[0]))
+    ref = VirtualRef(refs.locations[0], int(refs.offsets[0]), int(refs.lengths[0]))
     if ref.length != prod(array.chunk_shape) * dtype.itemsize:
         return None
     values = np.frombuffer(sources.read(ref, 0, ref.length), dtype).reshape(array.chunk_shape)
@@ -246,7 +246,7 @@ def _fetched(
         upper = -(-np.array([part.stop for part in region]) // chunk)
         rows = np.flatnonzero(((refs.coords >= lower) & (refs.coords < upper)).all(axis=1))
     wanted = [
-        VirtualRef(refs.urls[code], offset, length)
+        VirtualRef(refs.locations[code], offset, length)
         for code, offset, length in zip(
             refs.codes[rows].tolist(),
             refs.offsets[rows].tolist(),

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import FormatError
+from icefloe.ingest.apply import child
 from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import child
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus, same_etag
 
@@ -89,9 +89,9 @@ def record_ingested(session: Session, group: str, rows: Sequence[IngestedFile]) 
     folder = child(group, FOLDER)
     if session.get_node(folder) is None:
         document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-        session.set_document(folder, json.dumps(document).encode())
+        session.tree.set_document(folder, json.dumps(document).encode())
     if session.get_node(path) is None:
-        session.set_document(path, json.dumps(_document()).encode())
+        session.tree.set_document(path, json.dumps(_document()).encode())
     texts = np.array([msgspec.json.encode(row).decode() for row in rows], np.dtypes.StringDType())
     with quietly():
         array = zarr.open_array(session.store, path=path.lstrip("/"), mode="r+")
@@ -109,7 +109,7 @@ def ingested_files(session: Session) -> dict[str, list[Any]]:
     names = ("group", *IngestedFile.__struct_fields__, "is_current")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     suffix = f"/{FOLDER}/{_NAME}"
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         if not path.endswith(suffix):
             continue
         group = path.removesuffix(suffix) or "/"

@@ -15,7 +15,8 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.headers import load_values, named_by_others
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, References, array_of_values
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_of_values
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +111,7 @@ def _coordinate(dim: str, value: Any) -> ParsedArray:
 def _promoted(dim: str, scalar: ParsedArray, sources: VirtualChunkResolver) -> ParsedArray:
     values = load_values(scalar, sources).reshape(1)
     document = expanded_document(scalar.document, dim, dim)
-    return ParsedArray(document, References.none(1), values=values)
+    return ParsedArray(document, VirtualColumns.none(1), values=values)
 
 
 def _expanded(parsed: ParsedFile, dim: str, coordinate: ParsedArray) -> ParsedFile:

@@ -11,48 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.model.record import Record
+from icefloe.model.virtual_columns import VirtualColumns
 from icefloe.objects.foreign.source import SourceStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class References(Record, frozen=True, eq=False):
-    """Where the chunks of one array are, as columns; one row for each chunk that exists."""
-
-    coords: npt.NDArray[np.int64]
-    """Coordinates (n, rank) in the chunk grid of the file's own array."""
-    urls: list[str]
-    """The distinct objects that have chunks."""
-    codes: npt.NDArray[np.int64]
-    """For each chunk the number of its object."""
-    offsets: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint64]
-    etags: list[str | None] | None = None
-    """For each object, if the parser knows it; else that of the file holds."""
-    modified: list[int | None] | None = None
-    """The same of the time of the last change, in seconds since 1970."""
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @classmethod
-    def in_one_object(
-        cls,
-        url: str,
-        coords: npt.NDArray[np.int64],
-        offsets: npt.NDArray[np.integer],
-        lengths: npt.NDArray[np.integer],
-    ) -> References:
-        """Chunks that are all in one object."""
-        codes = np.zeros(len(coords), dtype=np.int64)
-        return cls(coords, [url], codes, offsets.astype(np.uint64), lengths.astype(np.uint64))
-
-    @classmethod
-    def none(cls, rank: int) -> References:
-        """No chunks."""
-        none = np.empty(0, dtype=np.uint64)
-        return cls(np.empty((0, rank), dtype=np.int64), [], np.empty(0, dtype=np.int64), none, none)
 
 
 class ParsedArray(Record, frozen=True, eq=False):
@@ -60,7 +23,7 @@ class ParsedArray(Record, frozen=True, eq=False):
 
     document: dict[str, Any]
     """Its zarr.json, attributes included, as Python values."""
-    references: References
+    references: VirtualColumns
     inline: dict[tuple[int, ...], bytes] = msgspec.field(default_factory=dict)
     """Chunks whose bytes are in the file of references itself."""
     values: npt.NDArray[Any] | None = None
@@ -202,7 +165,7 @@ def array_of_values(
         fill_value=fill_value,
         codecs=[{"name": "vlen-utf8"}] if is_text else None,
     )
-    return ParsedArray(document, References.none(values.ndim), values=values)
+    return ParsedArray(document, VirtualColumns.none(values.ndim), values=values)
 
 
 def plain_document(metadata: Any) -> dict[str, Any]:

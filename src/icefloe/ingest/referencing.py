@@ -12,14 +12,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError, VirtualChunkError
-from icefloe.ingest.differences import Difference, report
-from icefloe.ingest.existing import existing_header
-from icefloe.ingest.headers import FileHeader, header_of
-from icefloe.ingest.new_dimensions import FileCoordinate, with_new_dimensions
-from icefloe.ingest.parsers.detection import FileFormat, parse_file
-from icefloe.ingest.placing import references
-from icefloe.ingest.planning import plan_files
-from icefloe.ingest.writing import (
+from icefloe.ingest.apply import (
     child,
     clear_region,
     replaced_box,
@@ -27,6 +20,13 @@ from icefloe.ingest.writing import (
     write_references,
     write_values,
 )
+from icefloe.ingest.differences import Difference, report
+from icefloe.ingest.existing import existing_header
+from icefloe.ingest.headers import FileHeader, header_of
+from icefloe.ingest.new_dimensions import FileCoordinate, with_new_dimensions
+from icefloe.ingest.parsers.detection import FileFormat, parse_file
+from icefloe.ingest.place import references
+from icefloe.ingest.planning import plan_files
 from icefloe.model import paths
 from icefloe.model.record import Record
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.ingest.parsed import ParsedFile
-    from icefloe.ingest.placing import PlacedReferences
+    from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.session import Session
@@ -179,7 +179,7 @@ def reference_files(
         dict(file_coordinates or {}),
     )
     given = [files] if isinstance(files, str | os.PathLike) else list(files)
-    sources = session.virtual_sources
+    sources = session.tree.virtual_sources
     parsed = _parse_all([checked_url(file, sources) for file in given], sources, options)
     headers = [header_of(each, sources, options.loadable_variables) for each in parsed]
     at = paths.canonical(group)
@@ -261,7 +261,7 @@ def _write(
     check: str,
     commit: str | None,
 ) -> Referenced:
-    found: dict[str, list[PlacedReferences]] = {}
+    found: dict[str, list[PlacedChunks]] = {}
     for file in parsed:
         for name, refs in references(file, plan, check=check).items():
             found.setdefault(name, []).append(refs)
@@ -269,7 +269,7 @@ def _write(
     stored = write_values(session, group, plan)
     clear_replaced(session, group, plan, found)
     count = write_references(session, group, found)
-    virtual = sum(int(part.lengths.sum()) for parts in found.values() for part in parts)
+    virtual = sum(int(part.references.lengths.sum()) for parts in found.values() for part in parts)
     snapshot_id = None if commit is None else session.commit(commit)
     return Referenced(
         len(parsed),
@@ -287,13 +287,13 @@ def clear_replaced(
     session: Session,
     group: str,
     plan: IngestPlan,
-    found: Mapping[str, Sequence[PlacedReferences]],
+    found: Mapping[str, Sequence[PlacedChunks]],
 ) -> None:
     """Remove chunks of parts that files replace, if the new file does not have them any more."""
     for name, variable in plan.variables.items():
         if not variable.is_virtual or not variable.exists:
             continue
-        new = [part.coords for part in found.get(name, ()) if len(part)]
+        new = [part.references.coords for part in found.get(name, ()) if len(part.references)]
         keep = np.concatenate(new) if new else None
         for url in variable.files:
             box = replaced_box(plan, variable, url)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model.ids import NodeId
 from icefloe.model.node_columns import AttributesRef, ManifestRef, NodeColumns
 from icefloe.model.paths import child_prefix
@@ -22,51 +22,84 @@ if TYPE_CHECKING:
     from icefloe.model.ids import AttributesId, ManifestId
 
 
-__all__ = ["AttributesRef", "ManifestRef", "Node", "NodeTable", "make_node", "make_stored_node"]
+__all__ = [
+    "ArrayNode",
+    "AttributesRef",
+    "GroupNode",
+    "ManifestRef",
+    "Node",
+    "NodeTable",
+    "expect_array",
+    "make_node",
+    "make_stored_node",
+]
 
 
-class Node(Record, frozen=True):
-    """An array or a group."""
+class _Stored(Record, frozen=True, kw_only=True):
+    """What arrays and groups have in common."""
 
     id: NodeId
     path: str
     document: bytes
-    """The zarr.json, verbatim; without its attributes' bytes if `attributes` is set."""
-    array: ArrayMetadata | None
-    """Derived from the document; None for a group."""
-    manifests: tuple[ManifestRef, ...] = ()
+    """The zarr.json, verbatim; without the bytes of its attributes if `attributes` is set."""
     attributes: AttributesRef | None = None
 
     @property
-    def is_array(self) -> bool:
-        """Whether this is an array."""
-        return self.array is not None
-
-    @property
     def outline(self) -> bytes:
-        """The document as valid JSON; with empty attributes if `attributes` says where they are.
+        """The document as valid JSON, with empty attributes if these are in a file of their own.
 
-        Enough for whoever asks for any other part of the metadata: nothing is read for it.
+        Enough for every other part of the metadata, without reading anything.
         """
         return _outline(self.document, self.attributes)
+
+    def evolve(self, **changes: Any) -> Self:
+        """Copy the node with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class ArrayNode(_Stored, frozen=True, kw_only=True):
+    """An array of a snapshot, and the manifests that hold its chunk references."""
+
+    is_array: ClassVar[Literal[True]] = True
+    array: ArrayMetadata
+    """Derived from the document."""
+    manifests: tuple[ManifestRef, ...] = ()
 
     @property
     def num_refs(self) -> int:
         """Number of initialised chunks."""
         return sum(ref.num_refs for ref in self.manifests)
 
-    def evolve(self, **changes: Any) -> Node:
-        """A copy with some fields changed."""
-        return msgspec.structs.replace(self, **changes)
+
+class GroupNode(_Stored, frozen=True, kw_only=True):
+    """A group of a snapshot."""
+
+    is_array: ClassVar[Literal[False]] = False
+    manifests: ClassVar[tuple[ManifestRef, ...]] = ()
+    """A group has no chunks."""
 
 
-NodeMaker = Callable[[NodeId, str, bytes, tuple[ManifestRef, ...], AttributesRef | None], "Node"]
+Node = ArrayNode | GroupNode
+"""A node of the hierarchy. `match`, `isinstance` or `is_array` tell the two apart."""
+
+NodeMaker = Callable[[NodeId, str, bytes, tuple[ManifestRef, ...], AttributesRef | None], Node]
 """Makes a node of its id, path, document, manifests and attributes."""
 
 
+def expect_array(node: Node | None, path: str) -> ArrayNode:
+    """Return the node if it is an array; raise NodeNotFoundError for a group or no node."""
+    if node is None or not node.is_array:
+        what = "does not exist" if node is None else "is a group"
+        raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
+    return node
+
+
 def make_node(node_id: NodeId, path: str, document: bytes) -> Node:
-    """A node from its document; raises InvalidInputError if that is not valid."""
-    return Node(node_id, path, document, parse_document(document, path))
+    """Make a new node of its document; raises InvalidInputError if that is not valid."""
+    array = parse_document(document, path)
+    if array is None:
+        return GroupNode(id=node_id, path=path, document=document)
+    return ArrayNode(id=node_id, path=path, document=document, array=array)
 
 
 def make_stored_node(
@@ -76,17 +109,26 @@ def make_stored_node(
     manifests: tuple[ManifestRef, ...],
     attributes: AttributesRef | None,
 ) -> Node:
-    """A node of a snapshot; raises InvalidInputError if it makes no sense."""
+    """Make a node as a snapshot has it; raises InvalidInputError if its parts contradict."""
     array = parse_document(_outline(document, attributes), path)
-    if array is None and manifests:
-        raise InvalidInputError(f"the group {path} refers to chunks")
-    if array is not None and any(ref.extents.rank != array.rank for ref in manifests):
+    if array is None:
+        if manifests:
+            raise InvalidInputError(f"the group {path} refers to chunks")
+        return GroupNode(id=node_id, path=path, document=document, attributes=attributes)
+    if any(ref.extents.rank != array.rank for ref in manifests):
         raise InvalidInputError(f"extents of {path} have another rank than the array")
-    return Node(node_id, path, document, array, manifests, attributes)
+    return ArrayNode(
+        id=node_id,
+        path=path,
+        document=document,
+        array=array,
+        manifests=manifests,
+        attributes=attributes,
+    )
 
 
 def _outline(document: bytes, attributes: AttributesRef | None) -> bytes:
-    """H-07: a document whose attributes are in a file lacks their bytes."""
+    """Put empty attributes where those are missing that are in a file (H-07)."""
     if attributes is None:
         return document
     return document[: attributes.position] + b"{}" + document[attributes.position :]
@@ -208,6 +250,11 @@ class NodeTable:
             self._by_id = self._rows_by_id()
         row = self._by_id.get(node_id)
         return None if row is None else self._at(row)
+
+    def array_by_id(self, node_id: NodeId) -> ArrayNode | None:
+        """The array with an id; None if no array has it."""
+        node = self.by_id(node_id)
+        return node if node is not None and node.is_array else None
 
     def _rows_by_id(self) -> Mapping[bytes, int]:
         if self._node_ids is not None:

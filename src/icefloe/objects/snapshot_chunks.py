@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import Manifest
-    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.nodes import ArrayNode, ManifestRef
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
 
@@ -36,7 +36,7 @@ class SnapshotChunks:
         self._snapshot_id = snapshot.id
         self._infos = {info.id: info for info in snapshot.manifests}
 
-    def find(self, node: Node, coords: tuple[int, ...]) -> ChunkRef | None:
+    def find(self, node: ArrayNode, coords: tuple[int, ...]) -> ChunkRef | None:
         """The reference of one chunk; opens only manifests whose extents have it (R4-08)."""
         for ref in node.manifests:
             if ref.extents.contains(coords):
@@ -45,7 +45,7 @@ class SnapshotChunks:
                     return found
         return None
 
-    def find_many(self, node: Node, coords: npt.NDArray[np.uint64]) -> list[Located]:
+    def find_many(self, node: ArrayNode, coords: npt.NDArray[np.uint64]) -> list[Located]:
         """The references of many chunks (n, rank); opens only manifests whose extents have some."""
         lower, upper = self._extents_of(node)
         hit = ((lower < coords.max(axis=0) + 1) & (upper > coords.min(axis=0))).all(axis=1)
@@ -65,7 +65,7 @@ class SnapshotChunks:
                 is_left[found[-1].rows] = False
         return found
 
-    def _extents_of(self, node: Node) -> npt.NDArray[np.uint64]:
+    def _extents_of(self, node: ArrayNode) -> npt.NDArray[np.uint64]:
         """Lower and upper corners of the extents of an array's manifests: shape (2, n, rank)."""
         known = self._extents.get(node.id)
         if known is None or known[0] is not node.manifests:
@@ -76,7 +76,7 @@ class SnapshotChunks:
             self._extents[node.id] = known = (node.manifests, corners)
         return known[1]
 
-    def is_at_hand(self, node: Node, coords: tuple[int, ...]) -> bool:
+    def is_at_hand(self, node: ArrayNode, coords: tuple[int, ...]) -> bool:
         """Whether `find` needs to read nothing."""
         return all(
             self._files.is_at_hand(ref.manifest_id, node.id, coords)
@@ -84,11 +84,11 @@ class SnapshotChunks:
             if ref.extents.contains(coords)
         )
 
-    def table(self, node: Node) -> ArrayChunks | None:
+    def table(self, node: ArrayNode) -> ArrayChunks | None:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
 
-    def some(self, node: Node, wanted: ChunkIndex) -> ArrayChunks | None:
+    def some(self, node: ArrayNode, wanted: ChunkIndex) -> ArrayChunks | None:
         """The references of some chunks of an array; None if it has none of them."""
         near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
         table = self.merged(node, near)
@@ -98,11 +98,10 @@ class SnapshotChunks:
         rows = np.flatnonzero(wanted.find_many(coords) >= 0)
         return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
 
-    def merged(self, node: Node, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
+    def merged(self, node: ArrayNode, refs: Sequence[ManifestRef]) -> ArrayChunks | None:
         """The references that an array has in some of its manifests; None if there are none."""
         if not refs:
             return None
-        assert node.array is not None
         rank = node.array.rank
         parts = self._files.in_parallel(
             lambda ref: self.manifest(ref.manifest_id, node.path).array(node.id, rank), refs
@@ -119,9 +118,8 @@ class SnapshotChunks:
         return self._files.manifest(manifest_id, info.size_bytes, info.checksum, referrer)
 
 
-def linked_chunks(files: MetadataFiles, node: Node, tile: LinkedTile) -> ArrayChunks:
+def linked_chunks(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ArrayChunks:
     """The references in the manifest of a linked tile."""
-    assert node.array is not None
     manifest = files.manifest(tile.info.id, tile.info.size_bytes, tile.info.checksum)
     chunks = manifest.array(node.id, node.array.rank)
     assert chunks is not None, "a tile that is linked has references"

@@ -12,7 +12,7 @@ from icefloe.packing.bins import pack_by_number, pack_by_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
 
 T = TypeVar("T")
 
@@ -29,12 +29,11 @@ class Item(Record, Generic[T], frozen=True):
     """Chunks that the array has."""
 
     @classmethod
-    def of(cls, content: T, node: Node, num_refs: int) -> Item[T]:
+    def of(cls, content: T, node: ArrayNode, num_refs: int) -> Item[T]:
         """An array that has so many references.
 
         It has at least as many chunks in its grid, also if that is of a kind we do not know.
         """
-        assert node.array is not None
         grid = node.array.num_chunks or 0
         return cls(content, node.id, node.path, max(grid, num_refs), num_refs)
 

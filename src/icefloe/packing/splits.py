@@ -11,7 +11,7 @@ from icefloe.packing.tiles import Tiling
 if TYPE_CHECKING:
     from icefloe.config.manifest_sets import ChunkManifests, ManifestSet
     from icefloe.config.settings import Settings
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
 
 
 class Split(Record, frozen=True, eq=False):
@@ -22,7 +22,7 @@ class Split(Record, frozen=True, eq=False):
     """The manifest set that splits it; empty if `ManifestSplittingConfig` does."""
 
 
-def split_of(node: Node, settings: Settings, num_refs: int) -> Split | None:
+def split_of(node: ArrayNode, settings: Settings, num_refs: int) -> Split | None:
     """How an array that has so many references is split; None if it is packed as a whole."""
     array = node.array
     assert array is not None
@@ -39,7 +39,7 @@ def split_of(node: Node, settings: Settings, num_refs: int) -> Split | None:
 
 
 def split_of_planned(
-    planned: PlannedManifest[T], node: Node, config: ChunkManifests
+    planned: PlannedManifest[T], node: ArrayNode, config: ChunkManifests
 ) -> Split | None:
     """How the set of a planned manifest splits the array that is in it; None if it does not.
 
@@ -49,16 +49,14 @@ def split_of_planned(
     return _split_in(each, node, planned.items[0].initialized_chunks)
 
 
-def _split_in(each: ManifestSet, node: Node, num_refs: int) -> Split | None:
+def _split_in(each: ManifestSet, node: ArrayNode, num_refs: int) -> Split | None:
     """How a set splits an array; None if it has few references, or an unknown kind of grid."""
-    assert node.array is not None
     grid_shape = node.array.grid_shape
     if each.split_size is None or num_refs <= each.split_size or grid_shape is None:
         return None
     return Split(Tiling.for_grid(grid_shape, each.split_size), each.name)
 
 
-def possible_split(node: Node, settings: Settings) -> Split | None:
+def possible_split(node: ArrayNode, settings: Settings) -> Split | None:
     """How an array would be split if it had all chunks of its grid."""
-    assert node.array is not None
     return split_of(node, settings, max(node.num_refs, node.array.num_chunks or 0))

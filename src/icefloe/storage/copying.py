@@ -1,14 +1,25 @@
-"""Copies single objects between storages, without moving bytes where both are in one place."""
+"""Copying single objects between storages, without moving bytes where both are in one place."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from icefloe.storage.copy_method import CopyMethod
 from icefloe.storage.forwarding import ForwardingStorage
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
+
+
+class CopyMethod(StrEnum):
+    """How an object was copied."""
+
+    LINKED = "linked"
+    """Both names stand for the same bytes on disk or in memory."""
+    SERVER_SIDE = "server-side"
+    """The store copied it by itself."""
+    TRANSFERRED = "transferred"
+    """Its bytes were read and written."""
 
 
 def copy_object(source: Storage, source_key: str, target: Storage, key: str) -> CopyMethod:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, StorageError
-from icefloe.storage.copy_method import CopyMethod
+from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.settings import StorageSettings

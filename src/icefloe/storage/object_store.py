@@ -21,7 +21,7 @@ from icefloe.errors import (
     StorageUnreachableError,
 )
 from icefloe.storage.client_errors import Request
-from icefloe.storage.copy_method import CopyMethod
+from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.ranges import coalesce, divide, pick

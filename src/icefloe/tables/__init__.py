@@ -3,19 +3,11 @@
 Importing this package is cheap: pyarrow is loaded when `scan` is first used.
 """
 
-from __future__ import annotations
+from icefloe.lazy_names import lazy_names
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+PUBLIC_NAMES = {
+    "icefloe.tables.table_scan": "Scan scan",
+}
+"""The public names by module; `make api` writes the stub of this package from it."""
 
-if TYPE_CHECKING:
-    from icefloe.tables.table_scan import Scan as Scan
-    from icefloe.tables.table_scan import scan as scan
-
-__all__ = ["Scan", "scan"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("icefloe.tables.table_scan"), name)
+__all__, __getattr__, __dir__ = lazy_names(__name__, PUBLIC_NAMES)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session
+    from icefloe.session import Session, TreeSession
     from icefloe.tables.target_arrays import TargetArray, WritePlan
 
     Numbers = npt.NDArray[np.int64]
@@ -93,7 +93,7 @@ class Rows(Record, frozen=True, eq=False):
 class BlockWriter:
     """Writes the blocks of a plan to a session, and counts the rows that it refuses."""
 
-    def __init__(self, session: Session, plan: WritePlan) -> None:
+    def __init__(self, session: TreeSession, plan: WritePlan) -> None:
         """Take a writable session, or a fork of one."""
         self._session = session
         self._plan = plan

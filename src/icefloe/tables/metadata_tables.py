@@ -163,21 +163,21 @@ def _transactions(repository: Repository, selector: SnapshotSelector) -> Iterato
 
 def _nodes(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     session = selector.session(repository)
-    yield [_node_row(session, path) for path in ("/", *session.node_paths("/"))]
+    yield [_node_row(session, path) for path in ("/", *session.tree.node_paths("/"))]
 
 
 def _node_row(session: Session, path: str) -> dict[str, Any]:
     node = session.get_node(path)
     if node is None:
         return {"path": path}
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     row: dict[str, Any] = {
         "path": path,
         "node_id": str(node.id),
         "type": "array" if node.is_array else "group",
         "attributes": json.dumps(document.get("attributes") or {}),
     }
-    if node.array is not None:
+    if node.is_array:
         row |= {
             "shape": list(node.array.shape),
             "chunk_shape": None if node.array.chunk_shape is None else list(node.array.chunk_shape),
@@ -193,7 +193,7 @@ def _node_row(session: Session, path: str) -> dict[str, Any]:
 def _manifests(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     session = selector.session(repository)
     used: dict[str, list[str]] = {}
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         for ref in () if node is None else node.manifests:
             used.setdefault(str(ref.manifest_id), []).append(path)
@@ -209,7 +209,7 @@ def _manifests(repository: Repository, selector: SnapshotSelector) -> Iterator[A
 
 
 def _array_paths(session: Session) -> Iterator[str]:
-    for path in session.node_paths("/"):
+    for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         if node is not None and node.is_array:
             yield path

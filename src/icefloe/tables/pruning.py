@@ -206,7 +206,7 @@ def _any_between(
 
 def changes_since(session: Session, since: str) -> dict[str, ChunkIndex]:
     """The chunks that changed between a snapshot and that of a session, by path of the array."""
-    history = session._context.history  # noqa: SLF001 (a session knows its history, privately)
+    history = session.tree.context.history
     older = history.resolve(Version(snapshot_id=since))
     newer = SnapshotId.from_text(session.snapshot_id)
     return {} if older == newer else history.diff(older, newer).chunk_indexes()

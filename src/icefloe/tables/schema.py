@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icefloe.arrays.layout import plan_of
+from icefloe.arrays.layout import layout_of
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.session import Session, TreeSession
 
 _SHOWN = 8
 # Variables that these attributes name describe another variable.
@@ -110,7 +110,7 @@ def read_variables(
         raise NodeNotFoundError(_no_group(session, folder, node), folder)
     prefix = paths.child_prefix(folder)
     variables: dict[str, Variable] = {}
-    for path in session.node_paths(folder):
+    for path in session.tree.node_paths(folder):
         name = path[len(prefix) :]
         child = session.get_node(path)
         if "/" not in name and child is not None and child.is_array:
@@ -121,16 +121,16 @@ def read_variables(
 def _no_group(session: Session, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
-    there = ["/", *(path for path in session.node_paths("/") if not path.startswith("/."))]
+    there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
     groups = [p for p in there if (one := session.get_node(p)) is not None and not one.is_array]
     known = ", ".join(groups[:_SHOWN]) + (", …" if len(groups) > _SHOWN else "")
     has = f"this version has the groups {known}" if groups else "this version is empty"
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variable:
+def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
     """The variable at a path."""
-    plan = plan_of(session, path)[1]
+    plan = layout_of(session.tree, path)
     metadata = plan.metadata
     named = metadata.dimension_names or (None,) * len(plan.shape)
     dims = tuple(name or f"dim_{axis}" for axis, name in enumerate(named))
@@ -147,9 +147,9 @@ def variable_of(session: Session, path: str, reading: Reading = AS_CF) -> Variab
     )
 
 
-def attributes_of(session: Session, path: str) -> dict[str, Any]:
+def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.session import Session
     from icefloe.tables.decoding import Decoding
     from icefloe.tables.schema import Variable
@@ -167,7 +167,7 @@ def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[in
 def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
     """Write entries to a session, for its commit."""
     node = session.get_node(variable.path)
-    if node is None or node.array is None or not len(entries.coords):
+    if node is None or not node.is_array or not len(entries.coords):
         return
     array = _open(session, node, variable)
     rows = np.empty((len(entries.coords), _WIDTH), dtype=np.uint64)
@@ -194,7 +194,7 @@ def _meaning(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _place(session: Session, node: Node) -> str | None:
+def _place(session: Session, node: ArrayNode) -> str | None:
     """The group with the statistics of an array; None if there is none.
 
     It is named after the id of the array's node. If a commit or a migration gave the node another
@@ -206,7 +206,8 @@ def _place(session: Session, node: Node) -> str | None:
     named = [path for path, array in _groups(session) if array == node.path]
     if not named:
         return None
-    others = {str(each.id) for path in session.node_paths("/") if (each := session.get_node(path))}
+    nodes = map(session.get_node, session.tree.node_paths("/"))
+    others = {str(each.id) for each in nodes if each is not None}
     return next((path for path in named if path.rpartition("/")[2] not in others), None)
 
 
@@ -214,20 +215,20 @@ def _groups(session: Session) -> Iterator[tuple[str, Any]]:
     """All groups of statistics, and the path of the array that each is of."""
     if session.get_node(GROUP) is None:
         return
-    for path in session.node_paths(GROUP):
+    for path in session.tree.node_paths(GROUP):
         if path.count("/") == GROUP.count("/") + 1:
-            attributes = json.loads(session.document(path) or b"{}").get("attributes") or {}
+            attributes = json.loads(session.tree.document(path) or b"{}").get("attributes") or {}
             yield path, attributes.get("array")
 
 
-def _open(session: Session, node: Node, variable: Variable) -> zarr.Array[Any]:
+def _open(session: Session, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:
     """The array that holds the entries of an array, at least as large as its chunk grid."""
     path = _place(session, node) or f"{GROUP}/{node.id}"
     meaning = _meaning(variable)
     root = zarr.open_group(session.store, mode="r+")
     group = root.require_group(path.lstrip("/"))
     if any(group.attrs.get(key) != value for key, value in meaning.items()):
-        session.delete_node(path)
+        session.tree.delete_node(path)
         group = root.require_group(path.lstrip("/"))
     group.attrs.update({**meaning, "array": variable.path})
     grid = _grid(variable.shape, variable.units)
@@ -256,7 +257,7 @@ def read_entries(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
     """The numbers of all chunks of an array (grid, 3), and which of them are up to date."""
     node = session.get_node(variable.path)
-    path = None if node is None else _place(session, node)
+    path = _place(session, node) if node is not None and node.is_array else None
     if path is None or session.get_node(f"{path}/{_ARRAY}") is None:
         return None
     group = zarr.open_group(session.store, path=path.lstrip("/"), mode="r")
@@ -265,7 +266,7 @@ def read_entries(
     grid = _grid(variable.shape, variable.units)
     entries = _fitted(session.read_region(f"{path}/{_ARRAY}"), grid)
     numbers = np.ascontiguousarray(entries[..., :NUMBERS]).view(np.float64)
-    table = session.chunk_table(variable.path)
+    table = session.tree.chunk_table(variable.path)
     if table is None:
         return numbers, np.zeros(grid, dtype=bool)
     coords = np.argwhere(np.ones(grid, dtype=bool)).astype(np.int64)

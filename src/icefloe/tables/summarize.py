@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.session import Session
+    from icefloe.session import Session, TreeSession
     from icefloe.tables.decoding import Decoding
     from icefloe.tables.schema import Variable
 
@@ -49,7 +49,7 @@ _EXACT_CODECS = frozenset(
 class Summaries:
     """Statistics of chunks of some arrays, until the references of the chunks are known."""
 
-    def __init__(self, session: Session, paths: Iterable[str] = ()) -> None:
+    def __init__(self, session: TreeSession, paths: Iterable[str] = ()) -> None:
         """Take the session that writes, or a fork of it, and the arrays to summarize."""
         self._session = session
         self._arrays = {path: _Array(session, path) for path in paths}
@@ -125,7 +125,7 @@ class Summaries:
 class _Array:
     """An array to summarize."""
 
-    def __init__(self, session: Session, path: str) -> None:
+    def __init__(self, session: TreeSession, path: str) -> None:
         self.variable = variable_of(session, path)
         one = self.variable
         none = (None,) * len(one.shape)
@@ -139,9 +139,9 @@ class _Array:
         self.is_exact = is_exact(session, path)
 
 
-def is_exact(session: Session, path: str) -> bool:
+def is_exact(session: TreeSession, path: str) -> bool:
     """Whether all codecs of an array are lossless."""
-    document = json.loads(session.document(path) or b"{}")
+    document = json.loads(session.tree.document(path) or b"{}")
     names = set(_codec_names(document.get("codecs")))
     return bool(names) and names <= _EXACT_CODECS
 
@@ -234,7 +234,7 @@ class WrittenStatistics:
             variable = variable_of(self._session, path)
             entries = Entries.concat(some)
             if not entries.words.shape[1]:
-                chunks = self._session.chunk_table(path)
+                chunks = self._session.tree.chunk_table(path)
                 entries = bound(entries.coords, entries.numbers, chunks, variable)
             self.add(variable, entries)
 
@@ -252,9 +252,9 @@ class WrittenStatistics:
     def add_own(self, summaries: Summaries) -> None:
         """Add summaries of chunks that the session itself has written."""
         if summaries.paths:
-            self._session.settle_pending()  # before, small chunks have no reference
+            self._session.tree.settle_pending()  # before, small chunks have no reference
         for path in summaries.paths:
-            entries = summaries.entries(path, self._session.chunk_table(path))
+            entries = summaries.entries(path, self._session.tree.chunk_table(path))
             self.add(variable_of(self._session, path), entries)
 
     def write(self) -> None:

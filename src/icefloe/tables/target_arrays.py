@@ -285,7 +285,7 @@ def _make_room(
                     f"{there[name].path} exists already; use the operation append, upsert, "
                     "overwrite or replace"
                 )
-            session.delete_node(there.pop(name).path)
+            session.tree.delete_node(there.pop(name).path)
     kept = {}
     for dim in dims:
         index = there.get(dim)
@@ -294,7 +294,7 @@ def _make_room(
         if index.dims != (dim,):
             raise AlreadyExistsError(f"{index.path} exists and is no coordinate of {dim!r}")
         if replace and not any(dim in v.dims for n, v in there.items() if n not in dims):
-            session.delete_node(index.path)
+            session.tree.delete_node(index.path)
         else:
             kept[dim] = index.decoding.column(session.read_region(index.path))
     return kept

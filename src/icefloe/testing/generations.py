@@ -104,14 +104,14 @@ def make(storage: Storage, how: dict[str, Any], config: RepositoryConfig = CONFI
     """A repository with two arrays, an attribute file, packed and inline chunks, and a tag."""
     repo = Repository.create(storage, config, **how)
     session = repo.writable_session("main")
-    session.set_document("/", GROUP)
-    session.set_document("/g", ODD_DOCUMENTS[2])
-    session.set_document("/g/a", array_document((20, 20), (2, 10)))
+    session.tree.set_document("/", GROUP)
+    session.tree.set_document("/g", ODD_DOCUMENTS[2])
+    session.tree.set_document("/g/a", array_document((20, 20), (2, 10)))
     for place in range(10):
-        session.set_chunk("/g/a", (place, 1), bytes([place]) * (2 if place < 5 else 20))
-    session.set_document("/b", array_document((100,), (10,)))
+        session.tree.set_chunk("/g/a", (place, 1), bytes([place]) * (2 if place < 5 else 20))
+    session.tree.set_document("/b", array_document((100,), (10,)))
     for place in range(0, 10, 3):
-        session.set_chunk("/b", (place,), b"%d" % place)
+        session.tree.set_chunk("/b", (place,), b"%d" % place)
     repo.create_tag("first", session.commit("one", {"by": "a test", "n": 2**63}))
     return repo
 
@@ -134,13 +134,13 @@ def picture(storage: Storage) -> dict[str, Any]:
 def tree(session: Session) -> dict[str, Any]:
     """Documents and chunks that a session shows."""
     found: dict[str, Any] = {}
-    for path in ("/", *session.node_paths("/")):
+    for path in ("/", *session.tree.node_paths("/")):
         node = session.get_node(path)
         if node is None:
             continue
-        found[path] = session.document(path)
+        found[path] = session.tree.document(path)
         if node.is_array:
-            for place in session.chunk_coords(path).tolist():
+            for place in session.tree.chunk_coords(path).tolist():
                 found[f"{path} {place}"] = session.get_chunk(path, tuple(place))
     return found
 
@@ -210,13 +210,13 @@ class GenerationTests:
         documents = {f"/odd/{number}": each for number, each in enumerate(ODD_DOCUMENTS)}
         documents |= {f"/odd/a{number}": each for number, each in enumerate(ODD_ARRAYS)}
         documents["/odd/ünïcode name"] = GROUP
-        session.set_document("/odd", GROUP)
+        session.tree.set_document("/odd", GROUP)
         for path, document in documents.items():
-            session.set_document(path, document)
+            session.tree.set_document(path, document)
         session.commit("odd")
         reader = Repository.open(copied(storage)).readonly_session("main")
         for path, document in documents.items():
-            assert reader.document(path) == document
+            assert reader.tree.document(path) == document
 
     def test_chunks_of_all_kinds(self, tmp_path: Path, how: dict[str, Any]) -> None:
         # R0-62, R3-08, R3-90, R1-03, R1-38
@@ -230,9 +230,9 @@ class GenerationTests:
         storage = MemoryStorage()
         repo = Repository.create(storage, config, {prefix: None}, **how)
         session = repo.writable_session("main")
-        session.set_document("/", GROUP)
-        session.set_document("/a", array_document((2**40,), (1,)))
-        session.set_document("/s", array_document((), ()))
+        session.tree.set_document("/", GROUP)
+        session.tree.set_document("/a", array_document((2**40,), (1,)))
+        session.tree.set_document("/s", array_document((), ()))
         expected = {
             (0,): b"inl",
             (1,): b"packed",
@@ -241,14 +241,14 @@ class GenerationTests:
             (2287,): bytes(range(10, 30)),
         }
         for place, data in list(expected.items())[:-1]:
-            session.set_chunk("/a", place, data)
-        session.set_chunk("/s", (), b"scalar")
+            session.tree.set_chunk("/a", place, data)
+        session.tree.set_chunk("/s", (), b"scalar")
         session.store.set_virtual_ref("a/c/2287", f"{prefix}file.bin", offset=10, length=20)
         session.commit("one")
         reader = Repository.open(copied(storage), None, {prefix: None}).readonly_session("main")
         assert {place: reader.get_chunk("/a", place) for place in expected} == expected
         assert reader.get_chunk("/s", ()) == b"scalar"
-        assert sorted(map(tuple, reader.chunk_coords("/a").tolist())) == sorted(expected)
+        assert sorted(map(tuple, reader.tree.chunk_coords("/a").tolist())) == sorted(expected)
         assert reader.get_chunk("/a", (7,)) is None
 
     def test_any_hierarchy(self, how: dict[str, Any]) -> None:  # R0-01, R3-02, R1-02
@@ -259,23 +259,23 @@ class GenerationTests:
             storage = MemoryStorage()
             session = Repository.create(storage, **how).writable_session("main")
             for path, document in documents.items():
-                session.set_document(path, document)
+                session.tree.set_document(path, document)
             *_, array = documents
-            session.set_chunk(array, (1,), b"12")
+            session.tree.set_chunk(array, (1,), b"12")
             session.commit("one")
             found = tree(Repository.open(copied(storage)).readonly_session("main"))
             assert found == documents | {f"{array} [1]": b"12"}
 
     def test_replaced_and_deleted_chunks(self, repo: Repository, storage: Storage) -> None:
         session = repo.writable_session("main")
-        session.set_chunk("/b", (3,), b"new")
-        session.delete_chunk("/b", (6,))
-        session.set_chunk("/b", (1,), b"x" * 50)
+        session.tree.set_chunk("/b", (3,), b"new")
+        session.tree.delete_chunk("/b", (6,))
+        session.tree.set_chunk("/b", (1,), b"x" * 50)
         session.commit("two")
         reader = Repository.open(copied(storage)).readonly_session("main")
         found = {
             int(place[0]): reader.get_chunk("/b", (int(place[0]),))
-            for place in reader.chunk_coords("/b").tolist()
+            for place in reader.tree.chunk_coords("/b").tolist()
         }
         assert found == {0: b"0", 1: b"x" * 50, 3: b"new", 9: b"9"}
         diff = repo.diff(from_branch="main~1", to_branch="main")
@@ -288,10 +288,11 @@ class GenerationTests:
         before = [info.key for info in storage.list(f"{folder}/")]
         assert len(before) == 1
         session = repo.writable_session("main")
-        session.set_chunk("/b", (2,), b"2")
+        session.tree.set_chunk("/b", (2,), b"2")
         session.commit("chunks only")
         assert [info.key for info in storage.list(f"{folder}/")] == before
-        assert Repository.open(storage).readonly_session("main").document("/g") == ODD_DOCUMENTS[2]
+        reader = Repository.open(storage).readonly_session("main")
+        assert reader.tree.document("/g") == ODD_DOCUMENTS[2]
 
     @staticmethod
     def _any_id() -> Any:
@@ -328,14 +329,14 @@ class GenerationTests:
     ) -> None:
         first = repo.readonly_session("main").get_node_id("/b")
         session = repo.writable_session("main")
-        session.delete_node("/b")
+        session.tree.delete_node("/b")
         session.commit("gone")
         session = Repository.open(storage).writable_session("main")
-        session.set_document("/b", array_document((5,), (5,)))
+        session.tree.set_document("/b", array_document((5,), (5,)))
         session.commit("again")
         reader = Repository.open(storage).readonly_session("main")
         assert reader.get_node_id("/b") != first
-        assert len(reader.chunk_coords("/b")) == 0
+        assert len(reader.tree.chunk_coords("/b")) == 0
         assert repo.diff(from_tag="first", to_branch="main").deleted_arrays == {"/b"}
 
     # --- branches, tags, history
@@ -380,7 +381,7 @@ class GenerationTests:
         tip = made.lookup_branch("main")
         made.create_branch("dev", tip)
         session = made.writable_session("main")
-        session.set_chunk("/g/a", (9, 1), b"later")
+        session.tree.set_chunk("/g/a", (9, 1), b"later")
         session.commit("two")
         faulty = FaultyStorage(storage)
         fmt = detect(storage)
@@ -395,7 +396,7 @@ class GenerationTests:
         steps = [kind for kind, _ in itertools.groupby(kinds)]
         assert steps == [None] * (way != "snapshot_id") + ["snapshot", "manifest", "chunk-file"]
         with pytest.raises(ReadOnlyError):
-            session.set_chunk("/g/a", (9, 1), b"x")
+            session.tree.set_chunk("/g/a", (9, 1), b"x")
         if way != "branch":
             with pytest.raises(RefNotFoundError):
                 repo.writable_session(name)
@@ -408,8 +409,8 @@ class GenerationTests:
         assert fmt is not None
         session = repo.writable_session("main")
         faulty.trace.clear()
-        session.set_chunk("/g/a", (9, 0), bytes(20))
-        session.set_document("/g", ODD_DOCUMENTS[2] + b" ")
+        session.tree.set_chunk("/g/a", (9, 0), bytes(20))
+        session.tree.set_document("/g", ODD_DOCUMENTS[2] + b" ")
         session.commit("two")
         names = [fmt.layout.parse(key) for _, key in faulty.writes()]
         steps = [
@@ -439,7 +440,7 @@ class GenerationTests:
         ids = [repo.lookup_branch("main")]
         for value in range(25):
             session = repo.writable_session("main")
-            session.set_document("/", GROUP + b" " * value + b"\n")
+            session.tree.set_document("/", GROUP + b" " * value + b"\n")
             ids.append(session.commit(f"{value}", {"value": value}))
         opened = Repository.open(storage)
         infos = list(opened.ancestry(branch="main"))
@@ -453,14 +454,14 @@ class GenerationTests:
         assert as_of.snapshot_id == infos[5].id
         for value, snapshot_id in enumerate(ids[1:]):
             old = opened.readonly_session(snapshot_id=snapshot_id)
-            assert old.document("/") == GROUP + b" " * value + b"\n"
+            assert old.tree.document("/") == GROUP + b" " * value + b"\n"
 
     # --- writers that meet
 
     def test_one_of_two_commits_wins(self, repo: Repository) -> None:  # R3-37
         sessions = [repo.writable_session("main") for _ in range(2)]
         for number, session in enumerate(sessions):
-            session.set_chunk("/b", (number,), b"new")
+            session.tree.set_chunk("/b", (number,), b"new")
         sessions[0].commit("first")
         with pytest.raises(ConflictError):
             sessions[1].commit("second")
@@ -469,10 +470,10 @@ class GenerationTests:
         # R3-26, R3-40, R3-101, R1-43, H-48
         mine, theirs = repo.writable_session("main"), repo.writable_session("main")
         for number, session in enumerate((theirs, mine)):
-            session.set_document(f"/new{number}", array_document((4,), (1,)))
+            session.tree.set_document(f"/new{number}", array_document((4,), (1,)))
             for place in range(4):
-                session.set_chunk(f"/new{number}", (place,), b"%d" % number * (1 + 9 * number))
-            session.set_chunk("/b", (number + 1,), b"new")
+                session.tree.set_chunk(f"/new{number}", (place,), b"%d" % number * (1 + 9 * number))
+            session.tree.set_chunk("/b", (number + 1,), b"new")
         theirs.commit("theirs")
         mine.commit("mine", rebase_with=ConflictDetector())
         reader = Repository.open(copied(storage)).readonly_session("main")
@@ -484,19 +485,19 @@ class GenerationTests:
     def test_conflicts_are_found(self, repo: Repository, storage: Storage) -> None:
         mine, theirs = repo.writable_session("main"), repo.writable_session("main")
         for session, data in ((theirs, b"T"), (mine, b"M")):
-            session.set_chunk("/b", (3,), data)
-        theirs.delete_node("/g/a")
-        mine.set_chunk("/g/a", (0, 0), b"M")
-        theirs.set_document("/g", GROUP)
+            session.tree.set_chunk("/b", (3,), data)
+        theirs.tree.delete_node("/g/a")
+        mine.tree.set_chunk("/g/a", (0, 0), b"M")
+        theirs.tree.set_document("/g", GROUP)
         theirs.commit("theirs")
         with pytest.raises(RebaseFailedError) as caught:
             mine.rebase(ConflictDetector())
         found = {(c.conflict_type.name, c.path) for c in caught.value.conflicts}
         assert found == {("ChunkDoubleUpdate", "/b"), ("ChunksUpdatedInDeletedArray", "/g/a")}
         again = repo.writable_session("main")
-        again.set_chunk("/b", (3,), b"X")
+        again.tree.set_chunk("/b", (3,), b"X")
         rival = repo.writable_session("main")
-        rival.set_chunk("/b", (3,), b"Y")
+        rival.tree.set_chunk("/b", (3,), b"Y")
         rival.commit("rival")
         again.commit("ours", rebase_with=BasicConflictSolver())
         assert Repository.open(storage).readonly_session("main").get_chunk("/b", (3,)) == b"X"
@@ -505,8 +506,8 @@ class GenerationTests:
         session = repo.writable_session("main")
         forks = [session.fork() for _ in range(3)]
         for number, fork in enumerate(forks):
-            fork.set_document(f"/fork{number}", array_document((2,), (1,)))
-            fork.set_chunk(f"/fork{number}", (0,), b"%d" % number * 10)
+            fork.tree.set_document(f"/fork{number}", array_document((2,), (1,)))
+            fork.tree.set_chunk(f"/fork{number}", (0,), b"%d" % number * 10)
         session.merge(*forks)
         session.commit("merged")
         reader = Repository.open(storage).readonly_session("main")
@@ -519,10 +520,10 @@ class GenerationTests:
 
     def test_amend_flush_and_rewrite(self, repo: Repository, storage: Storage) -> None:
         session = repo.writable_session("main")
-        session.set_chunk("/b", (1,), b"1")
+        session.tree.set_chunk("/b", (1,), b"1")
         two = session.commit("two")
         session = repo.writable_session("main")
-        session.set_chunk("/b", (2,), b"2")
+        session.tree.set_chunk("/b", (2,), b"2")
         session.amend("two, amended")
         opened = Repository.open(storage)
         messages = [info.message for info in opened.ancestry(branch="main")]
@@ -531,7 +532,7 @@ class GenerationTests:
             "/b": [[1], [2]]
         }
         session = repo.writable_session("main")
-        session.set_chunk("/b", (4,), b"4")
+        session.tree.set_chunk("/b", (4,), b"4")
         loose = session.flush("nowhere")
         assert repo.readonly_session(snapshot_id=loose).get_chunk("/b", (4,)) == b"4"
         assert repo.readonly_session(snapshot_id=two).get_chunk("/b", (1,)) == b"1"
@@ -546,9 +547,9 @@ class GenerationTests:
         config.manifest = split_every(10)
         repo = make(storage, how, config)
         session = repo.writable_session("main")
-        session.set_document("/big", array_document((100,), (1,)))
+        session.tree.set_document("/big", array_document((100,), (1,)))
         for place in range(100):
-            session.set_chunk("/big", (place,), b"%d" % place)
+            session.tree.set_chunk("/big", (place,), b"%d" % place)
         session.commit("big")
         fmt = detect(storage)
         assert fmt is not None
@@ -557,7 +558,7 @@ class GenerationTests:
         assert len(node.manifests) == 10
         was = objects(storage)
         session = repo.writable_session("main")
-        session.set_chunk("/big", (55,), b"new")
+        session.tree.set_chunk("/big", (55,), b"new")
         session.commit("one tile")
         new = {name.kind for key in objects(storage) - was if (name := fmt.layout.parse(key))}
         written = [
@@ -575,12 +576,12 @@ class GenerationTests:
         # Rows of MessagePack have no blocks, and take long.
         side = 50 if (repo.generation, repo.spec_version) == ("repository", 1) else 257
         session = repo.writable_session("main")
-        session.set_document("/v", array_document((side, side), (1, 1)))
-        session.set_document("/w", array_document((50, 700), (1, 1)))
+        session.tree.set_document("/v", array_document((side, side), (1, 1)))
+        session.tree.set_document("/w", array_document((50, 700), (1, 1)))
         coords = np.indices((side, side)).reshape(2, -1).T
         sparse = np.indices((50, 60)).reshape(2, -1).T * np.array([1, 7])
         for path, places in (("/v", coords), ("/w", sparse)):
-            session.set_chunk_refs(path, virtual_refs(places))
+            session.tree.set_chunk_refs(path, virtual_refs(places))
         session.commit("many")
         reader = Repository.open(copied(storage)).readonly_session("main")
         for path, place, row in (
@@ -588,13 +589,13 @@ class GenerationTests:
             ("/v", (side - 1, side - 1), side * side - 1),
             ("/w", (49, 350), 49 * 60 + 50),
         ):
-            ref = reader.locate(path, place)
+            ref = reader.tree.locate(path, place)
             assert ref is not None
             assert ref.location == f"s3://bucket/file{row % 7}.nc"  # type: ignore[union-attr]
             assert (ref.offset, ref.length) == (row * 10, 10)  # type: ignore[union-attr]
-        assert reader.locate("/w", (49, 351)) is None
+        assert reader.tree.locate("/w", (49, 351)) is None
         for path, places in (("/v", coords), ("/w", sparse)):
-            found = reader.chunk_table(path)
+            found = reader.tree.chunk_table(path)
             assert found is not None
             assert np.array_equal(found.index.coords(), places)
             assert np.array_equal(found.refs.offsets, np.arange(len(places)) * 10)
@@ -604,7 +605,7 @@ class GenerationTests:
     def test_expiry_collection_and_verification(self, repo: Repository, storage: Storage) -> None:
         for place in range(6):
             session = repo.writable_session("main")
-            session.set_chunk("/b", (0,), b"%d" % place * 30)
+            session.tree.set_chunk("/b", (0,), b"%d" % place * 30)
             session.commit(f"{place}")
         kept = tree(repo.readonly_session("main"))
         assert repo.verify(deep=True).is_clean
@@ -623,7 +624,7 @@ class GenerationTests:
             with pytest.raises(SnapshotNotFoundError):
                 opened.readonly_session(snapshot_id=snapshot_id)
         session = opened.writable_session("main")
-        session.set_chunk("/b", (9,), b"after")
+        session.tree.set_chunk("/b", (9,), b"after")
         session.commit("after")
         assert Repository.open(storage).verify().is_clean
         assert tree(opened.readonly_session(tag="first"))["/g"] == ODD_DOCUMENTS[2]
@@ -638,9 +639,9 @@ class GenerationTests:
 
         def write(storage: Storage) -> None:
             session = Repository.open(storage).writable_session("main")
-            session.set_chunk("/b", (5,), b"packed bytes")
-            session.set_document("/g", ODD_DOCUMENTS[2] + b" ")
-            session.set_document("/new", array_document((5,), (5,)))
+            session.tree.set_chunk("/b", (5,), b"packed bytes")
+            session.tree.set_document("/g", ODD_DOCUMENTS[2] + b" ")
+            session.tree.set_document("/new", array_document((5,), (5,)))
             session.commit("two")
 
         counted = FaultyStorage(copied(prepared))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.engine.chunk_batches import ArrayReader
 from icefloe.engine.retention.id_sets import are_in, as_ids
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.errors import FormatError, ObjectNotFoundError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icefloe.engine.context import Context
     from icefloe.model.ids import NodeId
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
 
 
@@ -33,7 +33,7 @@ class Move(NamedTuple):
     new: ChunkRefs
 
 
-def tables_of(context: Context, base: Snapshot, node: Node) -> Iterator[ArrayChunks]:
+def tables_of(context: Context, base: Snapshot, node: ArrayNode) -> Iterator[ArrayChunks]:
     """Where the chunks of an array are, one table after the other, in the order of the grid."""
     return ArrayReader(base, SnapshotChunks(context.files, base), node, None).tables()
 
@@ -58,7 +58,7 @@ class ChunkMover:
         self.packs = 0
         """How many were written."""
 
-    def add(self, node: Node, chosen: npt.NDArray[np.bytes_]) -> None:
+    def add(self, node: ArrayNode, chosen: npt.NDArray[np.bytes_]) -> None:
         """Move the chunks of an array that are in chosen files, in the order of the grid."""
         for table in tables_of(self._context, self._base, node):
             native = table.refs.kinds == ChunkKind.NATIVE

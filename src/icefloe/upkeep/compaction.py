@@ -24,7 +24,7 @@ from icefloe.engine.retention.branch_moves import take_back
 from icefloe.engine.retention.candidates import list_objects
 from icefloe.engine.retention.id_sets import ID_TYPE, IdSet, are_in, as_ids, id_bytes
 from icefloe.errors import ConflictError, InvalidInputError, ObjectNotFoundError, SessionStateError
-from icefloe.formats.port import ObjectKind
+from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
     from icefloe.upkeep.chunk_moves import Move
 
@@ -97,7 +97,7 @@ class _Chosen(NamedTuple):
 
 def compact_branch(
     context: Context,
-    tip: BranchTip,
+    tip: LiveTip,
     options: CompactionOptions,
     said: CommitMessage,
     *,
@@ -111,7 +111,6 @@ def compact_branch(
     branch, or starts another one.
     """
     options.check()
-    assert tip.snapshot_id is not None
     base = context.files.read_snapshot(tip.snapshot_id)
     nodes = [node for node in base.nodes if node.is_array and node.manifests]
     chosen = _choose(context, base, nodes, options, _wanted(base, arrays))
@@ -159,7 +158,7 @@ def _wanted(base: Snapshot, arrays: ArrayChoice) -> list[str] | None:
 def _choose(
     context: Context,
     base: Snapshot,
-    nodes: list[Node],
+    nodes: list[ArrayNode],
     options: CompactionOptions,
     wanted: list[str] | None,
 ) -> _Chosen:
@@ -234,7 +233,7 @@ def _size(context: Context, key: str) -> int | None:
 
 def _publish(
     context: Context,
-    tip: BranchTip,
+    tip: LiveTip,
     moves: dict[NodeId, list[Move]],
     said: CommitMessage,
     lease: Lease,
@@ -242,7 +241,7 @@ def _publish(
     """Commit the moves on the branch, wherever it is by now, if the lease has held."""
     current: BranchTip | None = tip
     for attempt in range(context.settings.publish_max_tries):
-        if current is None or current.snapshot_id is None:
+        if not isinstance(current, LiveTip):
             raise ConflictError(f"branch {tip.branch!r} was deleted meanwhile")
         base = context.files.read_snapshot(current.snapshot_id)
         rewritten = _rewrite(context, base, moves)
@@ -309,8 +308,8 @@ def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) 
     changes = ChangeSet(base.nodes)
     chunks = SnapshotChunks(context.files, base)
     for node_id, parts in moves.items():
-        node = base.nodes.by_id(node_id)
-        if node is None or node.array is None or not node.manifests:
+        node = base.nodes.array_by_id(node_id)
+        if node is None or not node.manifests:
             continue
         coords = np.concatenate([part.coords for part in parts])
         old = ChunkRefs.concat([part.old for part in parts])
@@ -323,7 +322,9 @@ def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) 
         return None
     written = ManifestWriter(context.files, base, chunks, changes, context.settings).write()
     nodes = [
-        node.evolve(manifests=written.refs[node.id]) if node.id in written.refs else node
+        node.evolve(manifests=refs)
+        if node.is_array and (refs := written.refs.get(node.id)) is not None
+        else node
         for node in base.nodes
     ]
     used = {ref.manifest_id for node in nodes for ref in node.manifests}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.config.locations import parse_location
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.model.segments import Segments
 
@@ -97,14 +97,14 @@ def materialize_in(
     dry_run: bool = False,
 ) -> Materialized:
     """Copy chosen virtual chunks into a session; committing is left to the caller."""
-    chosen = chosen_arrays(arrays, session.array_paths())
+    chosen = chosen_arrays(arrays, session.tree.array_paths())
     _check_region(session, chosen, region)
     places = None if locations is None else _Places(locations)
     counts: dict[str, int] = {}
     total = 0
     for path in chosen:
         box = _box(path, _metadata(session, path), region)
-        for coords, lengths in _chosen(session.chunk_tables(path), box, places):
+        for coords, lengths in _chosen(session.tree.chunk_tables(path), box, places):
             counts[path] = counts.get(path, 0) + len(coords)
             total += int(lengths.sum())
             if not dry_run:
@@ -142,17 +142,14 @@ def _chosen(
         rows = np.flatnonzero(chosen)
         if places is not None and len(rows):
             used, where = np.unique(refs.sources[rows], return_inverse=True)
-            fits = np.array([places.has(url) for url in texts(refs.locations.urls.take(used))])
+            fits = np.array([places.has(url) for url in refs.locations.urls.take(used).tolist()])
             rows = rows[fits[where]]
         if len(rows):
             yield coords[rows], refs.lengths[rows]
 
 
 def _metadata(session: Session, path: str) -> ArrayMetadata:
-    node = session.get_node(path)
-    assert node is not None
-    assert node.array is not None
-    return node.array
+    return expect_array(session.get_node(path), path).array
 
 
 def _check_region(

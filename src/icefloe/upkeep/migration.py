@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from icefloe.config.files import to_json
+from icefloe.config.serialization import to_json
 from icefloe.engine.commit.node_numbers import NEXT_NODE
 from icefloe.engine.context import Context, VirtualAccess
 from icefloe.engine.history.expired_parents import Cuts, SeenCuts
@@ -48,8 +48,7 @@ from icefloe.model.snapshot import (
     merged_mark,
 )
 from icefloe.objects.metadata import MetadataFiles
-from icefloe.storage.copy_method import CopyMethod
-from icefloe.storage.copying import copy_object
+from icefloe.storage.copying import CopyMethod, copy_object
 from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.migration_ids import NewIds, narrow
@@ -244,9 +243,9 @@ class _Migration:
             self._ids.node(node.id)  # by the order in which they are met (M3)
             if node.attributes is not None:
                 self._attributes.setdefault(node.attributes.file, FileSum())
-            for ref in node.manifests:
-                assert node.array is not None
-                self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
+            if node.is_array:
+                for ref in node.manifests:
+                    self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
 
     def _present(self, kind: ObjectKind) -> dict[str, int]:
         """Objects of a kind that are in the target already, with their sizes."""
@@ -402,11 +401,10 @@ class _Migration:
         attributes = node.attributes
         if attributes is not None:
             attributes = AttributesRef(narrow(attributes.file), attributes.row, attributes.position)
-        return node.evolve(
-            id=self._ids.node(node.id),
-            manifests=tuple(ref for ref in refs if ref is not None),
-            attributes=attributes,
-        )
+        renamed = node.evolve(id=self._ids.node(node.id), attributes=attributes)
+        if not renamed.is_array:
+            return renamed
+        return renamed.evolve(manifests=tuple(ref for ref in refs if ref is not None))
 
     def _copy_config(self) -> None:
         """Keep the configuration that is kept with the source, whatever it was opened with."""

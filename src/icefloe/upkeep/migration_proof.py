@@ -46,7 +46,7 @@ class CopyProof:
             whole = self._source.document(old, original)
             if whole != self._target.document(new, copy):
                 raise self._unequal(original, f"another document of {old.path}")
-            if not old.is_array or seen in self._equal:
+            if not old.is_array or not new.is_array or seen in self._equal:
                 continue
             table = old_chunks.table(old)
             if table is not None:

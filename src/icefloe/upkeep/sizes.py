@@ -127,7 +127,7 @@ def branch_stats(context: Context, limits: Limits) -> dict[str, ChunkStorageStat
 
 def array_stats(context: Context, snapshot: Snapshot) -> dict[str, ChunkStorageStats]:
     """Bytes of the chunks of each array of one snapshot."""
-    from icefloe.engine.chunk_batches import ArrayReader
+    from icefloe.engine.tree.chunk_batches import ArrayReader
     from icefloe.objects.snapshot_chunks import SnapshotChunks
 
     chunks = SnapshotChunks(context.files, snapshot)

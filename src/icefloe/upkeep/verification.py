@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.config.files import from_json
+from icefloe.config.serialization import from_json
 from icefloe.engine.history.walk import compared_step
 from icefloe.engine.retention.candidates import key_maker, list_objects
 from icefloe.engine.retention.marking import Limits, Marks, first_snapshots
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
-    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.nodes import ArrayNode, ManifestRef, Node
     from icefloe.model.snapshot import FileSum, Snapshot
 
 _SHOWN_ORPHANS = 100
@@ -345,7 +345,7 @@ class _Verifier:
         self._manifests[manifest_id] = found
         return found
 
-    def _check_array(self, node: Node, snapshot: Snapshot) -> None:
+    def _check_array(self, node: ArrayNode, snapshot: Snapshot) -> None:
         for one, other in _overlapping(node.manifests):
             self._add(
                 ProblemKind.EXTENTS,
@@ -360,9 +360,8 @@ class _Verifier:
                 self._check_part(node, ref, snapshot, is_told=ref.manifest_id in self._told)
 
     def _check_part(
-        self, node: Node, ref: ManifestRef, snapshot: Snapshot, *, is_told: bool
+        self, node: ArrayNode, ref: ManifestRef, snapshot: Snapshot, *, is_told: bool
     ) -> None:
-        assert node.array is not None
         if self._manifests.get(ref.manifest_id) is None:
             return  # reported already
         where = {

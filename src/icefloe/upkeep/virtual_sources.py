@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import IcefloeError
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
@@ -114,7 +113,7 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
         arrays: Arrays or groups to look at; all by default.
     """
     expected = _expected(session, arrays)
-    resolver = session.virtual_sources
+    resolver = session.tree.virtual_sources
 
     def look(url: str) -> VirtualSourceInfo:
         return _examined(url, expected[url], resolver)
@@ -125,8 +124,8 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
 
 def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
     found: dict[str, _Expected] = {}
-    for path in chosen_arrays(arrays, session.array_paths()):
-        for table in session.chunk_tables(path):
+    for path in chosen_arrays(arrays, session.tree.array_paths()):
+        for table in session.tree.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
             if not len(rows):
@@ -136,7 +135,7 @@ def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
             np.maximum.at(ends, where, refs.offsets[rows] + refs.lengths[rows])
             counts = np.bincount(where)
             sizes = np.bincount(where, weights=refs.lengths[rows].astype(np.float64))
-            urls, etags = texts(refs.locations.urls.take(used)), refs.locations.etags.take(used)
+            urls, etags = refs.locations.urls.take(used).tolist(), refs.locations.etags.take(used)
             times = refs.locations.modified[used]
             for row, url in enumerate(urls):
                 check = (etags[row], int(times[row]))

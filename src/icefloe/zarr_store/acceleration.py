@@ -26,7 +26,7 @@ import zarr.core.array
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from icefloe.zarr_store.pipeline import StorePipeline
-from icefloe.zarr_store.session_store import SessionStore
+from icefloe.zarr_store.tree_store import TreeStore
 
 if TYPE_CHECKING:
     from zarr.abc.codec import CodecPipeline
@@ -105,7 +105,7 @@ def _wrap(make: Any) -> Any:
     @functools.wraps(make)
     def create_codec_pipeline(metadata: Any, *args: Any, **kwargs: Any) -> CodecPipeline:
         pipeline: CodecPipeline = make(metadata, *args, **kwargs)
-        ours = isinstance(kwargs.get("store"), SessionStore)
+        ours = isinstance(kwargs.get("store"), TreeStore)
         if _is_enabled and ours and isinstance(metadata, ArrayV3Metadata):
             return StorePipeline(pipeline, metadata)
         return pipeline

@@ -12,14 +12,14 @@ from icefloe.arrays.selection import Axis
 from icefloe.arrays.spans import Spans, spans_of
 from icefloe.model.paths import ROOT
 from icefloe.zarr_store.keys import resolve
-from icefloe.zarr_store.session_store import SessionStore
+from icefloe.zarr_store.tree_store import TreeStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from icefloe.arrays.layout import ArrayPlan
+    from icefloe.arrays.layout import ArrayLayout
     from icefloe.model.zarr_document import ArrayMetadata
 
     Ints = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Batch(NamedTuple):
     """Chunk requests on one array of one of our stores."""
 
-    store: SessionStore
+    store: TreeStore
     path: str
     coords: Ints
     """Coordinates of the chunks, (n, rank)."""
@@ -55,20 +55,20 @@ class BoxOfChunks(NamedTuple):
     """An index that gives the values all axes of the array."""
 
 
-def batch_of(requests: Sequence[Request], plan: ArrayPlan) -> Batch | None:
+def batch_of(requests: Sequence[Request], layout: ArrayLayout) -> Batch | None:
     """The chunks of a batch; None if they are not all of one array of one of our stores."""
     first = requests[0][0]
     store = getattr(first, "store", None)
-    if not isinstance(store, SessionStore) or requests[0][1].shape != plan.chunk_shape:
+    if not isinstance(store, TreeStore) or requests[0][1].shape != layout.chunk_shape:
         return None
-    target = resolve(first.path, store.session)
+    target = resolve(first.path, store.tree)
     path, place = target or ("", None)
-    if place is None or len(place) != len(plan.shape):
+    if place is None or len(place) != len(layout.shape):
         return None
     if len(requests) == 1:
         return Batch(store, path, np.array([place], dtype=np.int64), requests)
-    node = store.session.get_node(path)
-    if node is None or node.array is None or any(r[0].store is not store for r in requests):
+    node = store.tree.get_node(path)
+    if node is None or not node.is_array or any(r[0].store is not store for r in requests):
         return None
     keys = [request[0].path for request in requests]
     coords = _coords(keys, path, node.array)
@@ -76,7 +76,13 @@ def batch_of(requests: Sequence[Request], plan: ArrayPlan) -> Batch | None:
 
 
 def _coords(keys: Sequence[str], path: str, array: ArrayMetadata) -> Ints | None:
-    """Coordinates in the keys of many chunks of an array, parsed all at once."""
+    """Coordinates in the keys of many chunks of an array, parsed all at once.
+
+    Zarr has just made these keys of coordinates, one string for each chunk. To parse them one by
+    one would take longer than to read the chunks of a small array, so all keys become one text
+    without prefixes and separators (`a/c/0/1`, `a/c/0/2` becomes `0 1 0 2`), which numpy parses
+    in one call.
+    """
     start = "" if path == ROOT else path[1:] + "/"
     if array.key_encoding == "default":
         start += "c" + array.key_separator
@@ -92,7 +98,7 @@ def _coords(keys: Sequence[str], path: str, array: ArrayMetadata) -> Ints | None
     return coords.reshape(len(keys), array.rank)
 
 
-def box_of(batch: Batch, plan: ArrayPlan) -> BoxOfChunks | None:
+def box_of(batch: Batch, layout: ArrayLayout) -> BoxOfChunks | None:
     """The batch as a box; None if its chunks or the elements of them are no box."""
     grid = _grid(batch.coords)
     if grid is None:
@@ -110,7 +116,7 @@ def box_of(batch: Batch, plan: ArrayPlan) -> BoxOfChunks | None:
     for axis, (items, drop) in enumerate(zip(in_chunk, dropped, strict=True)):
         ids = np.arange(grid[axis], dtype=np.int64) + batch.coords[0, axis]
         there = (slice(0, 1),) if drop else next(targets)
-        span = _spans(ids, items, there, plan.chunk_shape[axis])
+        span = _spans(ids, items, there, layout.chunk_shape[axis])
         if span is None:
             return None
         spans.append(span)
@@ -176,11 +182,11 @@ def _spans(ids: Ints, items: Sequence[Any], there: Sequence[Any], size: int) -> 
 
 
 def finer_spans(
-    spans: Sequence[Spans], plan: ArrayPlan, finer: ArrayPlan
+    spans: Sequence[Spans], layout: ArrayLayout, finer: ArrayLayout
 ) -> tuple[Spans, ...] | None:
     """The same elements in the chunks of a finer grid; None if they are not evenly apart."""
     found: list[Spans] = []
-    axes = zip(spans, plan.chunk_shape, finer.chunk_shape, strict=True)
+    axes = zip(spans, layout.chunk_shape, finer.chunk_shape, strict=True)
     for span, size, edge in axes:
         begin = span.ids * size + span.first
         if (begin != begin[0] + span.target * span.step).any():

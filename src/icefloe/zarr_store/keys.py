@@ -47,7 +47,7 @@ def resolve(key: str, nodes: NodeLookup) -> tuple[str, Coords | None] | None:
     plain = _plain_chunk(key)
     if plain is not None:
         node = nodes.get_node(plain[0])
-        array = None if node is None else node.array
+        array = node.array if node is not None and node.is_array else None
         # The fast path: almost every key that a program uses ends here.
         if array is not None and _understands(array, plain[1]):
             return plain
@@ -132,7 +132,7 @@ def enclosing_arrays(path: str, nodes: NodeLookup) -> Iterator[tuple[str, ArrayM
     """Arrays strictly above a path, the nearest first, with the rest of the path below each."""
     for head, rest in _splits(path.lstrip("/")):
         node = nodes.get_node(head)
-        if node is not None and node.array is not None:
+        if node is not None and node.is_array:
             yield head, node.array, rest
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.engine.port import Tree
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.session import Session
 
 
 class KeyListing:
@@ -60,58 +60,58 @@ def folder_path(prefix: str) -> str:
         raise InvalidInputError(f"bad key prefix {prefix!r}: {error}") from None
 
 
-def keys_below(session: Session, path: str) -> Iterator[str]:
+def keys_below(tree: Tree, path: str) -> Iterator[str]:
     """All keys of the node at a path and of all nodes below it, sorted by path."""
-    paths = list(session.node_paths(path))
-    if session.get_node(path) is not None:
+    paths = list(tree.node_paths(path))
+    if tree.get_node(path) is not None:
         paths.insert(0, path)
-    return _keys_of(session, paths)
+    return _keys_of(tree, paths)
 
 
-def _keys_of(session: Session, paths: Iterable[str]) -> Iterator[str]:
+def _keys_of(tree: Tree, paths: Iterable[str]) -> Iterator[str]:
     for path in paths:
-        node = session.get_node(path)
+        node = tree.get_node(path)
         if node is None:
             # Deleted while its neighbours were being listed.
             continue
         yield document_key(path)
-        if node.array is not None:
-            yield from chunk_keys(path, node.array, _initialised(session, path))
+        if node.is_array:
+            yield from chunk_keys(path, node.array, _initialised(tree, path))
 
 
-def names_in(session: Session, path: str) -> list[str]:
+def names_in(tree: Tree, path: str) -> list[str]:
     """Names of the immediate members of a node or of a folder of chunks.
 
     Where no node is, there are none: nodes do not imply groups above them.
     """
     # A dictionary, as a node below an array may be called `c` like the folder of its chunks.
     names: dict[str, None] = {}
-    node = session.get_node(path)
+    node = tree.get_node(path)
     if node is not None:
         names[DOCUMENT_NAME] = None
-        if node.array is not None:
-            names.update(dict.fromkeys(_chunk_names(session, path, node.array)))
+        if node.is_array:
+            names.update(dict.fromkeys(_chunk_names(tree, path, node.array)))
         start = len(child_prefix(path))
-        children = (below[start:] for below in session.node_paths(path))
+        children = (below[start:] for below in tree.node_paths(path))
         names.update((name, None) for name in children if "/" not in name)
-    for array_path, array, coords in chunk_folders(session, path):
-        names.update(dict.fromkeys(_next_indices(session, array_path, array, coords)))
+    for array_path, array, coords in chunk_folders(tree, path):
+        names.update(dict.fromkeys(_next_indices(tree, array_path, array, coords)))
     return list(names)
 
 
-def chunk_folders(session: Session, path: str) -> Iterator[tuple[str, ArrayMetadata, Coords]]:
+def chunk_folders(tree: Tree, path: str) -> Iterator[tuple[str, ArrayMetadata, Coords]]:
     """Arrays for whose chunks a path is a folder, and the first coordinates of those in it."""
     if path == ROOT:
         return
-    for array_path, array, rest in enclosing_arrays(path, session):
+    for array_path, array, rest in enclosing_arrays(path, tree):
         coords = chunk_folder(array, rest)
         if coords is not None:
             yield array_path, array, coords
 
 
-def chunks_in(session: Session, array_path: str, folder: Coords) -> npt.NDArray[np.uint64]:
+def chunks_in(tree: Tree, array_path: str, folder: Coords) -> npt.NDArray[np.uint64]:
     """Coordinates of the initialised chunks of an array whose first coordinates are given."""
-    coords = _initialised(session, array_path)
+    coords = _initialised(tree, array_path)
     return coords[_starts_with(coords, folder)]
 
 
@@ -120,57 +120,57 @@ def _starts_with(coords: npt.NDArray[np.uint64], folder: Coords) -> npt.NDArray[
     return (coords[:, : len(folder)] == start).all(axis=1)  # type: ignore[no-any-return]
 
 
-def size_below(session: Session, path: str) -> int:
+def size_below(tree: Tree, path: str) -> int:
     """Number of bytes of all values of the node at a path and of those below it."""
     total = 0
-    for below in (path, *session.node_paths(path)):
-        node = session.get_node(below)
+    for below in (path, *tree.node_paths(path)):
+        node = tree.get_node(below)
         if node is not None:
-            total += len(session.document(below) or b"")
-            if node.array is not None:
-                total += size_in(session, below, ())
+            total += len(tree.document(below) or b"")
+            if node.is_array:
+                total += size_in(tree, below, ())
     return total
 
 
-def size_in(session: Session, array_path: str, folder: Coords) -> int:
+def size_in(tree: Tree, array_path: str, folder: Coords) -> int:
     """Number of bytes of the initialised chunks of an array whose first coordinates are given."""
-    table = session.chunk_table(array_path)
+    table = tree.chunk_table(array_path)
     if table is None:
         return 0
-    rows = table.index.find_many(chunks_in(session, array_path, folder))
+    rows = table.index.find_many(chunks_in(tree, array_path, folder))
     return int(table.refs.lengths[rows].sum())
 
 
-def _chunk_names(session: Session, path: str, array: ArrayMetadata) -> Iterable[str]:
+def _chunk_names(tree: Tree, path: str, array: ArrayMetadata) -> Iterable[str]:
     """What an array's folder holds of its chunks."""
     if array.key_encoding == "default" and (array.key_separator == "/" or array.rank == 0):
         # Always, chunks or not: an array's folder looks the same before and after its first one.
         return ("c",)
     if array.key_separator == "/" and array.rank > 0:
-        return _next_indices(session, path, array, ())
+        return _next_indices(tree, path, array, ())
     start = len(child_prefix(path)) - 1
-    return (key[start:] for key in chunk_keys(path, array, _initialised(session, path)))
+    return (key[start:] for key in chunk_keys(path, array, _initialised(tree, path)))
 
 
 def _next_indices(
-    session: Session, array_path: str, array: ArrayMetadata, folder: Coords
+    tree: Tree, array_path: str, array: ArrayMetadata, folder: Coords
 ) -> Iterable[str]:
     """Which indices follow the first coordinates of a chunk folder."""
     if len(folder) >= array.rank:
         return ()
-    indices = chunks_in(session, array_path, folder)[:, len(folder)]
+    indices = chunks_in(tree, array_path, folder)[:, len(folder)]
     return map(str, np.unique(indices).tolist())
 
 
-def _initialised(session: Session, path: str) -> npt.NDArray[np.uint64]:
+def _initialised(tree: Tree, path: str) -> npt.NDArray[np.uint64]:
     """Coordinates of an array's chunks that can be read: those within its grid.
 
     Others are left by a resize that keeps them, and come back when the array grows again.
     """
-    node = session.get_node(path)
-    if node is None or node.array is None:
+    node = tree.get_node(path)
+    if node is None or not node.is_array:
         return np.empty((0, 1), dtype=np.uint64)
-    coords = session.chunk_coords(path)
+    coords = tree.chunk_coords(path)
     grid = node.array.grid_shape
     if grid is None:
         return coords

@@ -12,9 +12,9 @@ from zarr.abc.codec import CodecPipeline
 from zarr.registry import get_pipeline_class
 
 from icefloe.arrays.chunk_arrays import ChunkArrays
-from icefloe.arrays.layout import ArrayPlan
+from icefloe.arrays.layout import ArrayLayout
 from icefloe.arrays.scattered import Parts, ScatteredChunks
-from icefloe.arrays.transfer import Box
+from icefloe.arrays.transfer import BoxTransfer
 from icefloe.errors import IcefloeError
 from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
 
@@ -48,10 +48,10 @@ class StorePipeline(CodecPipeline):
     metadata: Any = field(compare=False, repr=False)
 
     @cached_property
-    def _plan(self) -> ArrayPlan | None:
+    def _layout(self) -> ArrayLayout | None:
         """How the chunks are encoded; None if batches are not for us."""
-        plan = ArrayPlan(self.metadata)
-        return plan if plan.is_batched or plan.shards is not None else None
+        layout = ArrayLayout(self.metadata)
+        return layout if layout.is_batched or layout.shards is not None else None
 
     # --- reading
 
@@ -63,23 +63,23 @@ class StorePipeline(CodecPipeline):
     ) -> Any:
         """Read the chunks of a batch into an array."""
         requests = list(batch_info)
-        plan = self._plan
-        target = _plain_array(out, plan)
-        if plan is None or target is None or not requests:
+        layout = self._layout
+        target = _plain_array(out, layout)
+        if layout is None or target is None or not requests:
             return await self._hand_on(requests, out, drop_axes)
-        batch = batch_of(requests, plan)
+        batch = batch_of(requests, layout)
         if batch is None:
             return await self._hand_on(requests, out, drop_axes)
-        if plan.shards is not None:
-            sharded = _sharded(batch, plan, plan.shards, target, drop_axes)
+        if layout.shards is not None:
+            sharded = _sharded(batch, layout, layout.shards, target, drop_axes)
             if sharded is None:
                 return await self._hand_on(requests, out, drop_axes)
-            touched = target.nbytes + len(requests) * plan.shards.inner.chunk_bytes
+            touched = target.nbytes + len(requests) * layout.shards.inner.chunk_bytes
             return _statuses(await _run(batch, touched, sharded))
-        if len(requests) == 1 and plan.chunk_bytes <= _INLINE_BYTES:
-            return await _read_one(batch, plan, target, drop_axes)
-        work = _reading(batch, plan, target, drop_axes)
-        return _statuses(await _run(batch, len(requests) * plan.chunk_bytes, work))
+        if len(requests) == 1 and layout.chunk_bytes <= _INLINE_BYTES:
+            return await _read_one(batch, layout, target, drop_axes)
+        work = _reading(batch, layout, target, drop_axes)
+        return _statuses(await _run(batch, len(requests) * layout.chunk_bytes, work))
 
     async def _hand_on(
         self, requests: Sequence[Any], out: NDBuffer, drop_axes: tuple[int, ...]
@@ -90,7 +90,7 @@ class StorePipeline(CodecPipeline):
         except IcefloeError:
             raise
         except Exception:
-            await asyncio.to_thread(_decode_singly, requests, ArrayPlan(self.metadata))
+            await asyncio.to_thread(_decode_singly, requests, ArrayLayout(self.metadata))
             raise
 
     # --- writing
@@ -103,17 +103,17 @@ class StorePipeline(CodecPipeline):
     ) -> None:
         """Write the chunks of a batch out of an array."""
         requests = list(batch_info)
-        plan = self._plan
-        values = _plain_array(value, plan)
+        layout = self._layout
+        values = _plain_array(value, layout)
         batch = None
-        if plan is not None and plan.is_batched and values is not None and requests:
-            batch = batch_of(requests, plan)
-        if batch is None or plan is None or values is None:
+        if layout is not None and layout.is_batched and values is not None and requests:
+            batch = batch_of(requests, layout)
+        if batch is None or layout is None or values is None:
             await self.inner.write(requests, value, drop_axes)
             return
         batch.store.check_writable()
-        work = _writing(batch, plan, values, drop_axes)
-        await _run(batch, len(requests) * plan.chunk_bytes, work)
+        work = _writing(batch, layout, values, drop_axes)
+        await _run(batch, len(requests) * layout.chunk_bytes, work)
 
     # --- what the inner pipeline is
 
@@ -165,14 +165,14 @@ class StorePipeline(CodecPipeline):
         return await self.inner.encode(chunk_arrays_and_specs)
 
 
-def _decode_singly(requests: Sequence[Any], plan: ArrayPlan) -> None:
+def _decode_singly(requests: Sequence[Any], layout: ArrayLayout) -> None:
     """Raise FormatError for the first chunk that cannot be decoded, if there is one."""
-    batch = batch_of(requests, plan) if requests and plan.is_regular else None
+    batch = batch_of(requests, layout) if requests and layout.is_regular else None
     if batch is None:
         return
-    chunks = ChunkArrays(batch.store.session, batch.path, plan)
+    chunks = ChunkArrays(batch.store.tree, batch.path, layout)
     for place in batch.coords.tolist():
-        chunks.load_one(tuple(place), plan.chunk_shape)
+        chunks.load_one(tuple(place), layout.chunk_shape)
 
 
 def _statuses(present: Flags) -> Any:
@@ -181,40 +181,39 @@ def _statuses(present: Flags) -> Any:
     return tuple(_PRESENT if found else _MISSING for found in present.reshape(-1).tolist())
 
 
-def _plain_array(buffer: NDBuffer, plan: ArrayPlan | None) -> npt.NDArray[Any] | None:
+def _plain_array(buffer: NDBuffer, layout: ArrayLayout | None) -> npt.NDArray[Any] | None:
     """The array of a buffer, if it is one of numpy and has the values of the array as they are."""
-    if plan is None:
+    if layout is None:
         return None
     array: Any = buffer.as_ndarray_like()
-    if not isinstance(array, np.ndarray) or array.dtype.kind != plan.dtype.kind:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != layout.dtype.kind:
         return None
     # Without a mask, if it has one: what counts are the values, as for Zarr.
-    return np.asarray(array) if array.dtype.itemsize == plan.dtype.itemsize else None
+    return np.asarray(array) if array.dtype.itemsize == layout.dtype.itemsize else None
 
 
 async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:
     """Do the work here if it is quick, else in a thread: the event loop is not only ours."""
-    storage = batch.store.session._context.storage  # noqa: SLF001
-    if nbytes <= _INLINE_BYTES and storage.capabilities.reads_are_immediate:
+    if nbytes <= _INLINE_BYTES and batch.store.tree.reads_are_immediate:
         return work()
     return await asyncio.to_thread(work)
 
 
 async def _read_one(
-    batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
+    batch: Batch, layout: ArrayLayout, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Any:
     """Read one small chunk, as Zarr would and with as little ado as possible."""
-    session, (place,) = batch.store.session, batch.coords.tolist()
+    tree, (place,) = batch.store.tree, batch.coords.tolist()
     coords = tuple(place)
-    if session._context.storage.capabilities.reads_are_immediate:  # noqa: SLF001
-        data = session.get_chunk(batch.path, coords)
+    if tree.reads_are_immediate:
+        data = tree.get_chunk(batch.path, coords)
     else:
-        data = await session.get_chunk_async(batch.path, coords)
+        data = await tree.get_chunk_async(batch.path, coords)
     _, _, in_chunk, in_values, _ = batch.requests[0]
     if data is None:
-        target[in_values] = plan.fill_value
+        target[in_values] = layout.fill_value
         return (_MISSING,)
-    chunk = ChunkArrays(session, batch.path, plan).decode_one(data, coords, plan.chunk_shape)
+    chunk = ChunkArrays(tree, batch.path, layout).decode_one(data, coords, layout.chunk_shape)
     part = chunk[in_chunk]
     target[in_values] = part.squeeze(axis=drop_axes) if drop_axes else part
     return (_PRESENT,)
@@ -222,21 +221,21 @@ async def _read_one(
 
 def _sharded(
     batch: Batch,
-    plan: ArrayPlan,
+    layout: ArrayLayout,
     shards: ShardLayout,
     target: npt.NDArray[Any],
     drop_axes: tuple[int, ...],
 ) -> Callable[[], Flags] | None:
     """Reading chunks inside of shards; None for what is no box of them."""
-    box = None if drop_axes else box_of(batch, plan)
+    box = None if drop_axes else box_of(batch, layout)
     if box is None or box.shape != target.shape:
         return None
-    spans = finer_spans(box.spans, plan, shards.inner)
+    spans = finer_spans(box.spans, layout, shards.inner)
     if spans is None:
         return None
 
     def read() -> Flags:
-        chunks = Box(batch.store.session, batch.path, shards.inner, spans, shards=shards)
+        chunks = BoxTransfer(batch.store.tree, batch.path, shards.inner, spans, shards=shards)
         whole = target[box.axes]
         if not chunks.read_from_one(whole):
             chunks.read(whole)
@@ -247,33 +246,33 @@ def _sharded(
 
 
 def _reading(
-    batch: Batch, plan: ArrayPlan, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
+    batch: Batch, layout: ArrayLayout, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Callable[[], Flags]:
-    session = batch.store.session
-    box = None if drop_axes else box_of(batch, plan)
+    tree = batch.store.tree
+    box = None if drop_axes else box_of(batch, layout)
     if box is not None and box.shape == target.shape:
         whole = target[box.axes]
-        return lambda: Box(session, batch.path, plan, box.spans).read(whole)
-    return lambda: ScatteredChunks(session, batch.path, plan).read(_parts(batch, drop_axes), target)
+        return lambda: BoxTransfer(tree, batch.path, layout, box.spans).read(whole)
+    return lambda: ScatteredChunks(tree, batch.path, layout).read(_parts(batch, drop_axes), target)
 
 
 def _writing(
-    batch: Batch, plan: ArrayPlan, values: npt.NDArray[Any], drop_axes: tuple[int, ...]
+    batch: Batch, layout: ArrayLayout, values: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Callable[[], Flags]:
-    session = batch.store.session
+    tree = batch.store.tree
     keep = bool(batch.spec.config.write_empty_chunks)
-    box = None if drop_axes else box_of(batch, plan)
+    box = None if drop_axes else box_of(batch, layout)
 
     def write() -> Flags:
         if box is not None and values.shape in {(), box.shape}:
             given = np.broadcast_to(values, box.shape)[box.axes]
             covered = batch.whole()
-            boxed = Box(
-                session, batch.path, plan, box.spans, write_empty_chunks=keep, covered=covered
+            boxed = BoxTransfer(
+                tree, batch.path, layout, box.spans, write_empty_chunks=keep, covered=covered
             )
             boxed.write(given)
         else:
-            scattered = ScatteredChunks(session, batch.path, plan, write_empty_chunks=keep)
+            scattered = ScatteredChunks(tree, batch.path, layout, write_empty_chunks=keep)
             scattered.write(_parts(batch, drop_axes), values)
         return np.ones(1, dtype=np.bool_)
 

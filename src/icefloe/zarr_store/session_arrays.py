@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
 DEFAULT_CHUNK_BYTES = 8 * 1024 * 1024
 _SHOWN = 8
@@ -54,7 +54,7 @@ class NewArray(Record, frozen=True):
     serializer: Any = "auto"
 
 
-def open_array(session: Session, path: str) -> zarr.Array[Any]:
+def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
     """An array of a session; raises NodeNotFoundError."""
     node = session.get_node(paths.canonical(path))
     if node is None or not node.is_array:
@@ -63,12 +63,12 @@ def open_array(session: Session, path: str) -> zarr.Array[Any]:
     return zarr.open_array(session.store, path=node.path.lstrip("/"), mode=mode)
 
 
-def _no_array(session: Session, path: str, node: Node | None) -> str:
+def _no_array(session: TreeSession, path: str, node: Node | None) -> str:
     """That there is no such array, and which may be meant."""
     what = "does not exist" if node is None else "is a group"
     there = [
         other
-        for other in session.node_paths(paths.ROOT)
+        for other in session.tree.node_paths(paths.ROOT)
         if (one := session.get_node(other)) is not None
         and one.is_array
         and not other.startswith("/.")
@@ -81,7 +81,7 @@ def _no_array(session: Session, path: str, node: Node | None) -> str:
     return f"node not found: {path} {what}; expected an array{advice}"
 
 
-def create(session: Session, path: str, new: NewArray, *, overwrite: bool = False) -> str:
+def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = False) -> str:
     """Make an array and the groups above it; returns its canonical path."""
     place = paths.canonical(path)
     if session.get_node(place) is not None:
@@ -90,7 +90,7 @@ def create(session: Session, path: str, new: NewArray, *, overwrite: bool = Fals
                 f"{place} exists already; give a region or append_dim to write into it, or "
                 "overwrite=True to replace it"
             )
-        session.delete_node(place)
+        session.tree.delete_node(place)
     root = zarr.open_group(session.store, mode="a")
     parent = paths.parent(place)
     name = paths.name(place)
@@ -113,7 +113,7 @@ def create(session: Session, path: str, new: NewArray, *, overwrite: bool = Fals
     return place
 
 
-def describe_group(session: Session, path: str, attributes: Mapping[str, Any]) -> None:
+def describe_group(session: TreeSession, path: str, attributes: Mapping[str, Any]) -> None:
     """Make a group if it does not exist, and add attributes to it."""
     root = zarr.open_group(session.store, mode="a")
     group = root if path == paths.ROOT else root.require_group(path.lstrip("/"))
@@ -176,7 +176,7 @@ def axis_of(array: zarr.Array[Any], dimension: str | int) -> int:
     return names.index(dimension)
 
 
-def grow(session: Session, path: str, dimension: str | int, by: int) -> Region:
+def grow(session: TreeSession, path: str, dimension: str | int, by: int) -> Region:
     """Make an array longer along a dimension; returns the new region."""
     array = open_array(session, path)
     axis = axis_of(array, dimension)
@@ -189,14 +189,14 @@ def grow(session: Session, path: str, dimension: str | int, by: int) -> Region:
     return tuple(region)
 
 
-def region_in(session: Session, path: str, given: object) -> Region:
+def region_in(session: TreeSession, path: str, given: object) -> Region:
     """A region of an array, as users give it."""
     array = open_array(session, path)
     return resolve_region(given, array.shape, dims_of(array))
 
 
 def write_coordinates(
-    session: Session, group: str, coordinates: Mapping[str, Any], *, overwrite: bool = False
+    session: TreeSession, group: str, coordinates: Mapping[str, Any], *, overwrite: bool = False
 ) -> None:
     """Write small arrays, such as coordinates, from the driver.
 

@@ -37,7 +37,7 @@ from icefloe.zarr_store.listing import (
     size_below,
     size_in,
 )
-from icefloe.zarr_store.session_store import SessionStore
+from icefloe.zarr_store.tree_store import TreeStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -46,18 +46,29 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from zarr.core.common import BytesLike
 
-    from icefloe.engine.chunk_batches import ChunkBatch
-    from icefloe.session import Session
+    from icefloe.engine.port import Tree
+    from icefloe.engine.tree.chunk_batches import ChunkBatch
+    from icefloe.session import ForkSession, Session, TreeSession
 
 
-class IcefloeStore(SessionStore, SyncMixin):
-    """A session as a Zarr store.
+class IcefloeStore(TreeStore, SyncMixin):
+    """A session as a Zarr store, for zarr, xarray, dask and whatever else reads Zarr stores.
 
-    All stores of one session are views of the same state. Reading and writing works from any
-    thread and any event loop, and on stores that Zarr considers closed.
+    `session.store` makes one. All stores of a session are views of the same state: what one
+    writes, all show, and `store.session.commit(...)` commits it. Reading and writing work from
+    any thread and any event loop, and on stores that Zarr considers closed.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> store = repo.writable_session("main").store
+    >>> array = zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype="i4")
+    >>> array[:] = [1, 2, 3, 4]
+    >>> sorted(store.list())
+    ['a/c/0', 'a/c/1', 'a/zarr.json', 'zarr.json']
+    >>> _ = store.session.commit("an array")
     """
 
-    def __init__(self, session: Session, *, read_only: bool | None = None) -> None:
+    def __init__(self, session: TreeSession, *, read_only: bool | None = None) -> None:
         """Show a session; `session.store` is the usual way to get one."""
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
@@ -74,9 +85,14 @@ class IcefloeStore(SessionStore, SyncMixin):
         return cls(*args, **kwargs)
 
     @property
-    def session(self) -> Session:
-        """The session that this store shows."""
-        return self._session
+    def session(self) -> Session | ForkSession:
+        """The session or fork that this store shows."""
+        return cast("Session | ForkSession", self._session)  # there are no others
+
+    @property
+    def tree(self) -> Tree:
+        """The working tree of that session."""
+        return self._session.tree
 
     def with_read_only(self, read_only: bool = False) -> IcefloeStore:  # noqa: FBT001, FBT002
         """Another store of the same session, which Zarr still has to open."""
@@ -126,12 +142,11 @@ class IcefloeStore(SessionStore, SyncMixin):
 
         Only where reads do not wait for a network: there, many at once need the event loop.
         """
-        storage = self._session._context.storage  # noqa: SLF001
-        return storage.capabilities.reads_are_immediate
+        return self.tree.reads_are_immediate
 
     def check_writable(self) -> None:
         """Raise ReadOnlyStoreError unless this store can be written to."""
-        if self._read_only or self._session.read_only:
+        if self._read_only or self.tree.read_only:
             raise ReadOnlyStoreError(
                 "cannot write to a read-only store: the store was opened in read-only mode and "
                 "does not support writing; use the store of a writable session"
@@ -150,13 +165,13 @@ class IcefloeStore(SessionStore, SyncMixin):
         Raises NodeNotFoundError for a chunk of an array that does not exist.
         """
         part = _byte_range(byte_range)
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         if target is None:
             return None
         path, coords = target
         if coords is None:
-            return _buffer(_cut(self._session.document(path), part), prototype)
-        return _buffer(await self._session.get_chunk_async(path, coords, part), prototype)
+            return _buffer(_cut(self.tree.document(path), part), prototype)
+        return _buffer(await self.tree.get_chunk_async(path, coords, part), prototype)
 
     def get_sync(
         self,
@@ -167,14 +182,14 @@ class IcefloeStore(SessionStore, SyncMixin):
     ) -> Buffer | None:
         """Like `get`, for callers without an event loop."""
         part = _byte_range(byte_range)
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         if target is None:
             return None
         path, coords = target
         if coords is None:
-            value = _cut(self._session.document(path), part)
+            value = _cut(self.tree.document(path), part)
         else:
-            value = self._session.get_chunk(path, coords, part)
+            value = self.tree.get_chunk(path, coords, part)
         return _buffer(value, prototype or default_buffer_prototype())
 
     async def get_partial_values(
@@ -183,7 +198,7 @@ class IcefloeStore(SessionStore, SyncMixin):
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
         """Many values or parts of values, in the order asked for."""
-        settings = self._session.settings
+        settings = self.tree.settings
         limit = asyncio.Semaphore(
             min(settings.get_partial_values_concurrency, settings.max_concurrent_requests)
         )
@@ -196,20 +211,20 @@ class IcefloeStore(SessionStore, SyncMixin):
 
     async def exists(self, key: str) -> bool:
         """Whether a key has a value."""
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         if target is None:
             return False
         path, coords = target
         if coords is None:
-            return self._session.get_node(path) is not None
+            return self.tree.get_node(path) is not None
         try:
-            return await self._session.locate_async(path, coords) is not None
+            return await self.tree.locate_async(path, coords) is not None
         except NodeNotFoundError:
             return False
 
     async def getsize(self, key: str) -> int:
         """Number of bytes of a key's value, found without reading it."""
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         size = None if target is None else self._size(*target)
         if size is None:
             raise StoreKeyNotFoundError(f"the store has no value under {key!r}", key)
@@ -217,50 +232,50 @@ class IcefloeStore(SessionStore, SyncMixin):
 
     def _size(self, path: str, coords: tuple[int, ...] | None) -> int | None:
         if coords is None:
-            document = self._session.document(path)
+            document = self.tree.document(path)
             return None if document is None else len(document)
         try:
-            return self._session.chunk_size(path, coords)
+            return self.tree.chunk_size(path, coords)
         except NodeNotFoundError:
             return None
 
     async def getsize_prefix(self, prefix: str) -> int:
         """Number of bytes of all values below a node or in a folder of chunks."""
         path = folder_path(prefix)
-        if self._session.get_node(path) is not None or path == ROOT:
-            return size_below(self._session, path)
-        folders = list(chunk_folders(self._session, path))
+        if self.tree.get_node(path) is not None or path == ROOT:
+            return size_below(self.tree, path)
+        folders = list(chunk_folders(self.tree, path))
         if not folders:
             raise _bad_prefix(prefix)
-        return sum(size_in(self._session, array_path, start) for array_path, _, start in folders)
+        return sum(size_in(self.tree, array_path, start) for array_path, _, start in folders)
 
     # Writing
 
     async def set(self, key: str, value: Buffer) -> None:
         """Give a key a value: a node's document, or a chunk of an existing array."""
-        self.check_writable()
-        path, coords, data = self._to_write(key, value)
+        path, coords = self._to_write(key, value)
         if coords is None:
-            self._session.set_document(path, data)
+            self.tree.set_document(path, value.to_bytes())
         else:
-            await self._session.set_chunk_async(path, coords, data)
+            await self.tree.set_chunk_async(path, coords, _view(value))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Like `set`, for callers without an event loop."""
-        self.check_writable()
-        path, coords, data = self._to_write(key, value)
+        path, coords = self._to_write(key, value)
         if coords is None:
-            self._session.set_document(path, data)
+            self.tree.set_document(path, value.to_bytes())
         else:
-            self._session.set_chunk(path, coords, data)
+            self.tree.set_chunk(path, coords, _view(value))
 
-    def _to_write(self, key: str, value: Buffer) -> tuple[str, tuple[int, ...] | None, bytes]:
+    def _to_write(self, key: str, value: Buffer) -> tuple[str, tuple[int, ...] | None]:
+        """The node or chunk that a key names, if it may be set."""
+        self.check_writable()
         if not isinstance(value, Buffer):
             raise InvalidTypeError(
                 f"{type(self).__name__}.set(): `value` must be a Buffer instance. "
                 f"Got an instance of {type(value)} instead."
             )
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         if target is None:
             raise InvalidInputError(
                 f"cannot set {key!r}: metadata of Zarr 2 cannot be stored; use zarr_format=3"
@@ -268,9 +283,7 @@ class IcefloeStore(SessionStore, SyncMixin):
         path, coords = target
         if coords is None:
             check_canonical(path)
-            return path, None, value.to_bytes()
-        # Not a copy but a view: a chunk's bytes are written or copied before `set` returns.
-        return path, coords, cast("bytes", np.asarray(value.as_numpy_array()).data.cast("B"))
+        return path, coords
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Give a key a value unless it has one; the value is not even looked at then."""
@@ -296,19 +309,19 @@ class IcefloeStore(SessionStore, SyncMixin):
     def delete_sync(self, key: str) -> None:
         """Like `delete`, for callers without an event loop."""
         self.check_writable()
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         if target is None:
             return
         path, coords = target
         if coords is None:
-            self._session.delete_node(path)
+            self.tree.delete_node(path)
         elif self._may_exist(path, coords):
-            self._session.delete_chunk(path, coords)
+            self.tree.delete_chunk(path, coords)
 
     def _may_exist(self, path: str, coords: tuple[int, ...]) -> bool:
         """Whether an array's grid has a chunk; Zarr also deletes keys that cannot exist."""
-        node = self._session.get_node(path)
-        grid = None if node is None or node.array is None else node.array.grid_shape
+        node = self.tree.get_node(path)
+        grid = None if node is None or not node.is_array else node.array.grid_shape
         if grid is None:
             return True
         return len(grid) == len(coords) and all(map(int.__lt__, coords, grid))
@@ -317,14 +330,14 @@ class IcefloeStore(SessionStore, SyncMixin):
         """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
         self.check_writable()
         path = folder_path(prefix)
-        folders = list(chunk_folders(self._session, path))
-        self._session.delete_node(path)
+        folders = list(chunk_folders(self.tree, path))
+        self.tree.delete_node(path)
         for array_path, _, coords in folders:
             if coords:
-                found = chunks_in(self._session, array_path, coords)
-                self._session.delete_chunk_set(array_path, found)
+                found = chunks_in(self.tree, array_path, coords)
+                self.tree.delete_chunks(array_path, found)
             else:
-                self._session.delete_chunks(array_path)
+                self.tree.clear_chunks(array_path)
 
     async def clear(self) -> None:
         """Remove all nodes of the session; the repository's history stays."""
@@ -333,13 +346,13 @@ class IcefloeStore(SessionStore, SyncMixin):
     def sync_clear(self) -> None:
         """Like `clear`, for callers without an event loop."""
         self.check_writable()
-        self._session.delete_node(ROOT)
+        self.tree.delete_node(ROOT)
 
     # Listing
 
     def list(self) -> KeyListing:
         """All keys."""
-        return KeyListing(keys_below(self._session, ROOT))
+        return KeyListing(keys_below(self.tree, ROOT))
 
     def list_prefix(self, prefix: str) -> KeyListing:
         """All keys of a node and of what is below it.
@@ -347,23 +360,23 @@ class IcefloeStore(SessionStore, SyncMixin):
         Raises InvalidInputError, at once, if there is no such node.
         """
         path = folder_path(prefix)
-        if path != ROOT and self._session.get_node(path) is None:
+        if path != ROOT and self.tree.get_node(path) is None:
             raise _bad_prefix(prefix)
-        return KeyListing(keys_below(self._session, path))
+        return KeyListing(keys_below(self.tree, path))
 
     def list_dir(self, prefix: str) -> KeyListing:
         """Names of the immediate members of a node or of a folder of chunks."""
-        return KeyListing(names_in(self._session, folder_path(prefix)))
+        return KeyListing(names_in(self.tree, folder_path(prefix)))
 
     async def is_empty(self, prefix: str) -> bool:
         """Whether no key lies in a folder."""
         path = folder_path(prefix)
-        session = self._session
-        if session.get_node(path) is not None or session.node_paths(path):
+        tree = self.tree
+        if tree.get_node(path) is not None or tree.node_paths(path):
             return False
         return not any(
-            len(chunks_in(session, array_path, coords))
-            for array_path, _, coords in chunk_folders(session, path)
+            len(chunks_in(tree, array_path, coords))
+            for array_path, _, coords in chunk_folders(tree, path)
         )
 
     # Virtual chunks
@@ -390,14 +403,12 @@ class IcefloeStore(SessionStore, SyncMixin):
                 repository's configuration.
         """
         self.check_writable()
-        target = resolve(key, self._session)
+        target = resolve(key, self.tree)
         path, coords = (None, None) if target is None else target
         if path is None or coords is None:
             raise InvalidInputError(f"invalid zarr key format {key!r}: expected a chunk's key")
         reference = virtual_ref(location, offset, length, checksum)
-        self._session.set_virtual_ref(
-            path, coords, reference, validate_container=validate_container
-        )
+        self.tree.set_virtual_ref(path, coords, reference, validate_container=validate_container)
 
     async def set_virtual_ref_async(
         self,
@@ -557,6 +568,11 @@ def _cut(document: bytes | None, part: ByteRange) -> bytes | None:
         return document
     start, length = part.resolve(len(document))
     return document[start : start + length]
+
+
+def _view(value: Buffer) -> memoryview:
+    """The bytes of a chunk, not copied: they are written or copied before `set` returns."""
+    return np.asarray(value.as_numpy_array()).data.cast("B")
 
 
 def _buffer(value: bytes | None, prototype: BufferPrototype) -> Buffer | None:

@@ -26,7 +26,6 @@ from icefloe.errors import (
 from icefloe.storage.access.credentials import GcsBearerCredential, S3StaticCredentials
 from icefloe.storage.access.factories import gcs_storage, http_storage, s3_storage
 from icefloe.storage.local import LocalStorage
-from icefloe.storage.logged import LoggedStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
 from icefloe.storage.port import Version
@@ -37,6 +36,7 @@ from icefloe.storage.settings import (
     StorageSettings,
 )
 from icefloe.testing.faults import FaultyStorage
+from icefloe.testing.logged import LoggedStorage
 from tests.endpoints.fault_proxy import Trouble, fault_proxy
 
 pytestmark = pytest.mark.endpoint

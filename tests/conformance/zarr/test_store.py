@@ -55,7 +55,7 @@ CHUNK_KEYS = {
 
 def make_array_of(store, key):
     path, document, coords = CHUNK_KEYS[key]
-    store.session.set_document(path, document)
+    store.session.tree.set_document(path, document)
     return path, coords
 
 
@@ -65,15 +65,15 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
 
     async def set(self, store, key, value):
         if key in CHUNK_KEYS:
-            store.session.set_chunk(*make_array_of(store, key), value.to_bytes())
+            store.session.tree.set_chunk(*make_array_of(store, key), value.to_bytes())
         elif store.session.get_node("/") is None:
             assert key == "zarr.json"
-            store.session.set_document("/", value.to_bytes())
+            store.session.tree.set_document("/", value.to_bytes())
 
     async def get(self, store, key):
         if key.endswith("zarr.json"):
             path = "/" + key.removesuffix("zarr.json").strip("/")
-            return self.buffer_cls.from_bytes(store.session.document(path))
+            return self.buffer_cls.from_bytes(store.session.tree.document(path))
         path, _, coords = CHUNK_KEYS[key]
         return self.buffer_cls.from_bytes(store.session.get_chunk(path, coords))
 
@@ -195,7 +195,7 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
     )
     async def test_get_partial_values(self, store, key_ranges):
         if key_ranges and key_ranges[0][0] == "zarr.json":
-            store.session.set_document("/", GROUP)
+            store.session.tree.set_document("/", GROUP)
         await super().test_get_partial_values(store, key_ranges)
 
     # `foo` is no key; and the suite's document is not valid.
@@ -240,7 +240,7 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
     # The suite's `foo/bar` cannot exist.
     async def test_is_empty(self, store):
         assert await store.is_empty("")
-        store.session.set_document("/foo/bar", GROUP)
+        store.session.tree.set_document("/foo/bar", GROUP)
         assert not await store.is_empty("")
         assert await store.is_empty("fo")
         assert not await store.is_empty("foo/")
@@ -249,7 +249,7 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
 
     # The suite's `key` cannot exist.
     async def test_clear(self, store):
-        store.session.set_document("/key", GROUP)
+        store.session.tree.set_document("/key", GROUP)
         await store.clear()
         assert await store.is_empty("")
 
@@ -302,7 +302,7 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
 
     # The suite's `k` and `k2` cannot exist.
     async def test_set_if_not_exists(self, store):
-        store.session.set_document("/", array_document(1))
+        store.session.tree.set_document("/", array_document(1))
         for new in ("c/0", "foo/zarr.json"):
             first, second = (b"0000", b"1111") if new == "c/0" else (GROUP, array_document(1))
             for value in (first, second):
@@ -358,7 +358,7 @@ class IcefloeStoreTests(StoreTests[IcefloeStore, cpu.Buffer]):
         store.set_sync("c/0", value)
         store.set_sync("foo/zarr.json", self.buffer_cls.from_bytes(GROUP))
         assert_bytes_equal(sync(self.get(store, "c/0")), value)
-        assert store.session.document("/foo") == GROUP
+        assert store.session.tree.document("/foo") == GROUP
 
     def test_delete_sync(self, store):
         value = self.buffer_cls.from_bytes(b"\x01\x02\x03\x04")

@@ -118,7 +118,7 @@ def test_changes_lie_over_another_base_by_id() -> None:
     assert list(loaded.paths_below("/")) == ["/c", "/elsewhere", "/g", "/new"]
     elsewhere = loaded.get("/elsewhere")
     assert elsewhere is not None
-    assert elsewhere.array is not None
+    assert elsewhere.is_array
     assert elsewhere.array.shape == (9,)
 
 
@@ -244,7 +244,7 @@ def test_swapped_paths_are_laid_over_another_base() -> None:
     changes.move("/b", "/a")
     changes.move("/t", "/b")
     changes.rebase(NodeTable.of(list(base)))
-    shapes = [node.array.shape for node in changes.all_nodes() if node.array]
+    shapes = [node.array.shape for node in changes.all_nodes() if node.is_array]
     assert shapes == [(2,), (1,)]
 
 

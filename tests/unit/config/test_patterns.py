@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from icefloe.config.patterns import found, matches_whole, pattern_error
+from icefloe.config.patterns import matches_whole, occurs_in, pattern_error
 from icefloe.config.preloading import COORDINATE_NAMES
 from icefloe.errors import InvalidInputError
 
@@ -38,13 +38,13 @@ def test_they_mean_what_they_mean_in_python(regex: str, text: str, flags: str) -
     if "é" in regex and set(regex) & set("\\"):
         return
     assert matches_whole(flags + regex, text) == (theirs.fullmatch(text) is not None)
-    assert found(flags + regex, text) == (theirs.search(text) is not None)
+    assert occurs_in(flags + regex, text) == (theirs.search(text) is not None)
 
 
 @pytest.mark.parametrize("regex", COORDINATE_NAMES)
 @pytest.mark.parametrize("name", ["time", "time_bnds", "lat", "latitude_bounds", "plev", "air", ""])
 def test_the_usual_names(regex: str, name: str) -> None:
-    assert found(regex, name) == (re.search(regex, name) is not None)
+    assert occurs_in(regex, name) == (re.search(regex, name) is not None)
 
 
 @pytest.mark.parametrize(

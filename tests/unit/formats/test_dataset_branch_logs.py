@@ -36,7 +36,7 @@ def repo(storage: Storage) -> Repository:
 
 def commit(repo: Repository, path: str, document: bytes, branch: str = "main") -> str:
     session = repo.writable_session(branch)
-    session.set_document(path, document)
+    session.tree.set_document(path, document)
     return session.commit(path)
 
 
@@ -84,7 +84,7 @@ def test_a_session_from_before_the_trimming_notices_that_the_branch_moved(
     repo: Repository, storage: Storage
 ) -> None:
     session = repo.writable_session("main")
-    session.set_document("/mine", array())
+    session.tree.set_document("/mine", array())
     base = repo.lookup_branch("main")
     commit(repo, "/a", array())
     repo.reset_branch("main", base)
@@ -128,7 +128,7 @@ def test_a_collection_moves_all_branches_in_one_swap(repo: Repository, storage: 
     for number in range(5):
         repo.create_branch(f"branch-{number}", base)
     session = repo.writable_session("main")
-    session.set_document("/a", array())
+    session.tree.set_document("/a", array())
     session.flush("garbage")
     before = State.parse(storage.get("state.json"))
     faulty = FaultyStorage(storage)

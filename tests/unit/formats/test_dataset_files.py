@@ -204,7 +204,7 @@ def test_the_state_counts_its_generations(storage: Storage) -> None:  # R0-17, R
     dataset_id = state["id"]
     tip = make_tree(repo)
     session = repo.writable_session("main")
-    session.set_chunk("/b", (7,), b"7")
+    session.tree.set_chunk("/b", (7,), b"7")
     two = session.commit("two", {"author": "me", "list": [1, None]})
     changes = [
         lambda: repo.create_branch("dev", tip),
@@ -237,9 +237,9 @@ def test_the_state_is_swapped_last(storage: Storage) -> None:  # R0-25 R0-12 R0-
     faulty = FaultyStorage(storage)
     repo = Repository.create(faulty, generation="dataset")
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array())
-    session.set_chunk("/a", (0,), b"x" * 1000)
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array())
+    session.tree.set_chunk("/a", (0,), b"x" * 1000)
     faulty.trace.clear()
     session.commit("one")
     written = [(verb, key.partition("/")[0]) for verb, key in faulty.writes()]
@@ -261,7 +261,7 @@ def test_a_dataset_without_references_shows_what_was_listed_last(
     assert opened.list_branches() == {"main"}
     assert [info.parent_id is None for info in opened.ancestry(branch="main")] == [False, True]
     session = opened.writable_session("main")
-    session.set_chunk("/b", (9,), b"9")
+    session.tree.set_chunk("/b", (9,), b"9")
     new = session.commit("more")
     assert Repository.open(storage).lookup_branch("main") == new
     assert state_of(storage)["others"] == {"kept": True}
@@ -352,7 +352,7 @@ def test_a_swap_that_arrives_twice_is_one(repo: Repository, storage: Storage) ->
 def test_others_may_change_the_state_meanwhile(repo: Repository, storage: Storage) -> None:
     # H-10: the branch did not move, so the commit tries again
     session = repo.writable_session("main")
-    session.set_chunk("/b", (9,), b"9")
+    session.tree.set_chunk("/b", (9,), b"9")
     repo.create_tag("between", repo.lookup_branch("main"))
     tip = session.commit("after all")
     assert repo.list_tags() == {"between"}
@@ -434,8 +434,8 @@ def test_the_structure_file_has_a_row_for_each_node_of_a_hierarchy(storage: Stor
     repo = Repository.create(storage, generation="dataset")
     session = repo.writable_session("main")
     for path in paths:
-        session.set_document(path, group())
-    session.set_document(f"{paths[-1]}/x", array())
+        session.tree.set_document(path, group())
+    session.tree.set_document(f"{paths[-1]}/x", array())
     tip = session.commit("deep")
     rows = read(storage, f"s/{tip}.parquet").read().to_pylist()
     assert [row["path"] for row in rows] == [*paths, f"{paths[-1]}/x"]
@@ -445,8 +445,8 @@ def test_the_structure_file_has_a_row_for_each_node_of_a_hierarchy(storage: Stor
 def test_attributes_are_never_in_two_places(storage: Storage) -> None:  # R0-49
     config = RepositoryConfig(inline_attributes_threshold_bytes=50)
     session = Repository.create(storage, config, generation="dataset").writable_session("main")
-    session.set_document("/", group(long="x" * 100))
-    session.set_document("/g", group(short=1))
+    session.tree.set_document("/", group(long="x" * 100))
+    session.tree.set_document("/g", group(short=1))
     snapshot_id = SnapshotId.parse(session.commit("one"))
     key = FORMAT.layout.snapshot(snapshot_id)
     table = read(storage, key).read().replace_schema_metadata(None)
@@ -520,7 +520,7 @@ def test_rows_give_the_documents_and_documents_the_rows(changes: dict[str, Any])
         storage = icefloe.in_memory_storage()
         repo = Repository.create(storage, generation="dataset")
         session = repo.writable_session("main")
-        session.set_document("/", document)
+        session.tree.set_document("/", document)
         tip = session.commit("one array")
         (row,) = read(storage, f"s/{tip}.parquet").read().to_pylist()
         return row
@@ -552,13 +552,13 @@ def test_rows_alone_are_enough(repo: Repository, storage: Storage) -> None:
     opened = Repository.open(storage)
     reader = opened.readonly_session("main")
     assert {place: reader.get_chunk("/g/a", (place,)) for place in range(10)} == chunks
-    assert json.loads(reader.document("/b") or b"") == json.loads(array())
+    assert json.loads(reader.tree.document("/b") or b"") == json.loads(array())
     infos = list(opened.ancestry(branch="main"))
     assert [info.message for info in infos] == ["tree", "Repository initialized"]
     assert infos[0].metadata == {"by": "others"}
     session = opened.writable_session("main")
-    session.set_chunk("/g/a", (3,), b"new")
-    session.set_document("/c", array())
+    session.tree.set_chunk("/g/a", (3,), b"new")
+    session.tree.set_document("/c", array())
     session.commit("ours over theirs")
     again = Repository.open(storage).readonly_session("main")
     assert again.get_chunk("/g/a", (3,)) == b"new"
@@ -637,9 +637,9 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     config = RepositoryConfig(manifest=split_every(1000))
     repo = Repository.create(faulty, config, generation="dataset")
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array_document((400, 500), (1, 1)))
-    session.set_chunk_refs("/a", virtual_refs(np.indices((400, 500)).reshape(2, -1).T))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array_document((400, 500), (1, 1)))
+    session.tree.set_chunk_refs("/a", virtual_refs(np.indices((400, 500)).reshape(2, -1).T))
     session.commit("many")
     (key,) = keys(storage, "i")
     footer = read(storage, key).metadata
@@ -656,7 +656,7 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     reader = opened.readonly_session("main")
     faulty.trace.clear()
     counting.read.clear()
-    ref = reader.locate("/a", (131, 72))
+    ref = reader.tree.locate("/a", (131, 72))
     assert ref is not None
     assert sum(counting.read) < storage.head(key).size * 2 / 3
     reads = [entry for entry in faulty.trace if entry[1] == key]

@@ -94,7 +94,7 @@ def test_an_array_whose_metadata_begin_like_the_marker_is_committed(
     repo = Repository.create(storage, generation="dataset")
     document = array_document((4,), (2,), data_type=data_type, fill_value=fill_value)
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", document)
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", document)
     session.commit("looks like JSON")
-    assert Repository.open(storage).readonly_session("main").document("/a") == document
+    assert Repository.open(storage).readonly_session("main").tree.document("/a") == document

@@ -39,7 +39,7 @@ def repo(storage: Storage) -> Repository:
 
 def commit(repo: Repository, path: str, document: bytes, branch: str = "main") -> str:
     session = repo.writable_session(branch)
-    session.set_document(path, document)
+    session.tree.set_document(path, document)
     return session.commit(f"write {path}")
 
 
@@ -63,7 +63,7 @@ def test_one_large_number_widens_the_schema(
     large = commit(repo, "/b", array_document(shape, chunks))
     assert schema_of(repo, large).equals(WIDE, check_metadata=True)
     reader = Repository.open(repo.storage).readonly_session("main")
-    assert reader.document("/b") == array_document(shape, chunks)
+    assert reader.tree.document("/b") == array_document(shape, chunks)
 
 
 def test_numbers_that_no_schema_holds_are_refused(repo: Repository) -> None:
@@ -77,7 +77,7 @@ def test_all_later_files_are_wide(repo: Repository, storage: Storage) -> None:
     repo.create_branch("dev", first)
     commit(repo, "/large", LARGE)
     session = repo.writable_session("main")
-    session.delete_node("/large")
+    session.tree.delete_node("/large")
     later = [session.commit("without it"), commit(repo, "/a", array())]
     for opened in (repo, Repository.open(storage)):
         later.append(commit(opened, "/b", array(), "dev"))
@@ -94,7 +94,7 @@ def test_a_commit_beside_the_one_that_widens_is_written_again(
     repo.create_branch("dev", repo.lookup_branch("main"))
     other = Repository.open(storage)
     session = other.writable_session("dev")
-    session.set_document("/a", array())
+    session.tree.set_document("/a", array())
     refs = other._context.refs
     advance = refs.advance
 
@@ -115,7 +115,7 @@ def test_a_copy_of_a_history_is_wide_from_the_same_commit_on(storage: Storage) -
     commit(source, "/", group())
     commit(source, "/large", LARGE)
     session = source.writable_session("main")
-    session.delete_node("/large")
+    session.tree.delete_node("/large")
     session.commit("without it")
     target = icefloe.in_memory_storage()
     source.migrate(target, generation="dataset")

@@ -15,7 +15,7 @@ from icefloe.errors import (
     InvalidInputError,
     StorageError,
 )
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import DeletedTip, LiveTip
 from icefloe.formats.repository.refs import parse_ref, ref_content, repository_refs
 from icefloe.formats.sequence import MAX_SEQUENCE
 from icefloe.model.ids import SnapshotId
@@ -64,11 +64,11 @@ def test_content_is_as_in_spec_001() -> None:  # R2-02
 def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
     # R3-39, R3-40, R1-17, R1-18, R1-20
     tip = refs.tip("main")
-    assert tip == BranchTip("main", 0, ONE)
-    assert refs.advance(tip, TWO) == BranchTip("main", 1, TWO)
+    assert tip == LiveTip("main", 0, ONE)
+    assert refs.advance(tip, TWO) == LiveTip("main", 1, TWO)
     assert keys(storage) == ["refs/branch.main/ZZZZZZZY.json", "refs/branch.main/ZZZZZZZZ.json"]
     assert storage.get("refs/branch.main/ZZZZZZZY.json") == ref_content(TWO)
-    assert refs.tip("main") == repository_refs(storage).tip("main") == BranchTip("main", 1, TWO)
+    assert refs.tip("main") == repository_refs(storage).tip("main") == LiveTip("main", 1, TWO)
 
 
 def test_a_conflict_tells_where_the_branch_is_now(refs: SequenceRefs, storage) -> None:
@@ -102,19 +102,19 @@ def test_a_moved_branch_is_a_conflict(refs: SequenceRefs) -> None:  # R3-40, R1-
         refs.advance(tip, THREE)
     assert caught.value.expected_parent == str(ONE)
     assert caught.value.actual_parent == str(TWO)
-    assert refs.tip("main") == BranchTip("main", 1, TWO)
+    assert refs.tip("main") == LiveTip("main", 1, TWO)
 
 
 def test_our_own_landed_commit_is_no_conflict(refs: SequenceRefs) -> None:
     tip = refs.tip("main")
     refs.advance(tip, TWO)
-    assert refs.advance(tip, TWO) == BranchTip("main", 1, TWO)  # H-49
+    assert refs.advance(tip, TWO) == LiveTip("main", 1, TWO)  # H-49
 
 
 def test_delete_and_create_again_continue_the_sequence(refs: SequenceRefs, storage) -> None:
     tip = refs.create_branch("feature", ONE)
     gone = refs.advance(tip, None)  # H-22
-    assert gone == BranchTip("feature", 1, None)
+    assert gone == DeletedTip("feature", 1)
     deleted = storage.get("refs/branch.feature/ZZZZZZZY.json")
     assert b"".join(deleted.split()) == b'{"snapshot":null}'
     assert refs.tip("feature") == gone
@@ -123,7 +123,7 @@ def test_delete_and_create_again_continue_the_sequence(refs: SequenceRefs, stora
         refs.advance(tip, TWO)
     assert caught.value.actual_parent is None
     again = refs.create_branch("feature", TWO)
-    assert again == BranchTip("feature", 2, TWO)
+    assert again == LiveTip("feature", 2, TWO)
     assert refs.branches() == {"main", "feature"}
     assert [state.snapshot_id for state in refs.reflog("feature")] == [TWO, None, ONE]
 
@@ -144,7 +144,7 @@ def test_a_branch_is_created_once(refs: SequenceRefs) -> None:
 
 def test_the_last_sequence_number(refs: SequenceRefs) -> None:
     with pytest.raises(InvalidInputError, match="sequence numbers"):  # R3-46
-        refs.advance(BranchTip("main", MAX_SEQUENCE, ONE), TWO)
+        refs.advance(LiveTip("main", MAX_SEQUENCE, ONE), TWO)
 
 
 def test_what_never_existed(refs: SequenceRefs) -> None:
@@ -198,7 +198,7 @@ def test_bad_names_are_refused(refs: SequenceRefs, name: str) -> None:
 def test_unusual_names_work(refs: SequenceRefs, name: str) -> None:
     refs.create_branch(name, TWO)
     refs.create_tag(name, ONE)
-    assert refs.tip(name) == BranchTip(name, 0, TWO)
+    assert refs.tip(name) == LiveTip(name, 0, TWO)
     assert refs.tag(name) == ONE
     assert refs.branches() == {"main", name}
     assert refs.tags() == {name}
@@ -285,7 +285,7 @@ def test_one_of_many_wins(refs: SequenceRefs, storage) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1  # R3-31
-    assert refs.tip("main") == BranchTip("main", 1, won[0])
+    assert refs.tip("main") == LiveTip("main", 1, won[0])
 
 
 def test_without_listing_only_enumeration_fails() -> None:
@@ -293,7 +293,7 @@ def test_without_listing_only_enumeration_fails() -> None:
     storage.create("refs/branch.main/ZZZZZZZZ.json", ref_content(ONE))
     storage.create("refs/tag.v1/ref.json", ref_content(TWO))
     refs = repository_refs(storage)
-    assert refs.tip("main") == BranchTip("main", 0, ONE)
+    assert refs.tip("main") == LiveTip("main", 0, ONE)
     assert refs.tag("v1") == TWO
     for enumerate_all in (refs.branches, refs.tags):
         with pytest.raises(StorageError, match="cannot list"):
@@ -303,4 +303,4 @@ def test_without_listing_only_enumeration_fails() -> None:
 def test_refs_travel_by_pickle(tmp_path) -> None:
     refs = repository_refs(LocalStorage(str(tmp_path)))
     refs.create_branch("main", ONE)
-    assert pickle.loads(pickle.dumps(refs)).tip("main") == BranchTip("main", 0, ONE)
+    assert pickle.loads(pickle.dumps(refs)).tip("main") == LiveTip("main", 0, ONE)

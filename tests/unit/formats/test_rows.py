@@ -162,7 +162,7 @@ def test_snapshots_of_plain_writers_are_read() -> None:
     assert root.document == (
         b'{"zarr_format":3,"node_type":"group","attributes":{"z":1,"a":[true,null,1000.0]}}'
     )
-    assert array.array is not None
+    assert array.is_array
     assert array.array.shape == (20, 30)
     assert [ref.num_refs for ref in array.manifests] == [4, 2]
     assert large.attributes is not None

@@ -87,13 +87,13 @@ def committed(*documents: bytes) -> tuple[Storage, dict[str, Any]]:
     storage = icefloe.in_memory_storage()
     repo = Repository.create(storage, generation="store")
     session = repo.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     for number, each in enumerate(documents):
-        session.set_document(f"/{number}", each)
+        session.tree.set_document(f"/{number}", each)
     session.commit("arrays")
     reader = Repository.open(storage).readonly_session("main")
     for number, each in enumerate(documents):
-        assert reader.document(f"/{number}") == each
+        assert reader.tree.document(f"/{number}") == each
     validate_all(storage)
     newest = max(stored(storage, "s"), key=lambda s: s["total_parents"])
     return storage, newest["nodes"]
@@ -152,7 +152,7 @@ def test_the_first_listed_file_is_the_newest() -> None:  # R3-94, R3-44, R3-95
     storage, _ = committed()
     for value in range(3):
         session = Repository.open(storage).writable_session("main")
-        session.set_document("/", group(value=value))
+        session.tree.set_document("/", group(value=value))
         tip = session.commit(f"{value}")
     newest, *older = [info.key for info in storage.list("r/main/")]
     assert (newest, len(older)) == ("r/main/ZZZZZZZV.json", 4)
@@ -165,7 +165,7 @@ def test_no_commit_goes_beyond_the_last_number() -> None:  # R3-46
     newest = storage.get("r/main/ZZZZZZZY.json")
     storage.put("r/main/00000000.json", newest)
     session = Repository.open(storage).writable_session("main")
-    session.set_document("/", group(value=1))
+    session.tree.set_document("/", group(value=1))
     with pytest.raises(InvalidInputError, match="sequence numbers go from 0 to 1099511627775"):
         session.commit("one too many")
     assert next(storage.list("r/main/")).key == "r/main/00000000.json"
@@ -448,7 +448,7 @@ def test_nodes_have_numbers_that_last() -> None:  # R3-70 H-20 R3-09
     assert len(set(numbers.values())) == 3
     session = Repository.open(storage).writable_session("main")
     session.move("/0", "/moved")
-    session.set_chunk("/moved", (0,), b"abc")
+    session.tree.set_chunk("/moved", (0,), b"abc")
     session.commit("moved")
     newest = max(stored(storage, "s"), key=lambda s: s["total_parents"])["nodes"]
     assert newest["/moved"]["id"] == numbers["/0"]
@@ -469,12 +469,12 @@ def test_a_snapshot_file_says_it_all() -> None:
     }
     session = repo.writable_session("main")
     for path, each in documents.items():
-        session.set_document(path, each)
-    session.set_chunk("/g/a", (0,), b"abc")
+        session.tree.set_document(path, each)
+    session.tree.set_chunk("/g/a", (0,), b"abc")
     session.commit("one")
     session = repo.writable_session("main")
     begun = datetime.now(UTC)
-    session.set_chunk("/g/a", (1,), b"def")
+    session.tree.set_chunk("/g/a", (1,), b"def")
     tip = session.commit("two")
     validate_all(storage)
     assert len(stored(storage, "s")) == 3
@@ -501,7 +501,7 @@ def test_a_snapshot_file_says_it_all() -> None:
     assert outside["flags"] == []
     storage.delete_many([info.key for info in storage.list("m/")])
     reader = Repository.open(storage).readonly_session("main")
-    assert {path: reader.document(path) for path in documents} == documents
+    assert {path: reader.tree.document(path) for path in documents} == documents
 
 
 def test_properties_that_json_has_not_come_back() -> None:  # R3-53
@@ -509,7 +509,7 @@ def test_properties_that_json_has_not_come_back() -> None:  # R3-53
     repo = Repository.create(storage, generation="store")
     metadata = {"nan": float("nan"), "n": 2**64 - 1, "text": "ü", "deep": [{"a": None}]}
     session = repo.writable_session("main")
-    session.set_document("/", group())
+    session.tree.set_document("/", group())
     session.commit("one", metadata)
     found = next(iter(Repository.open(storage).ancestry(branch="main"))).metadata
     assert np.isnan(found.pop("nan"))
@@ -531,11 +531,11 @@ def test_payloads(tmp_path) -> None:  # R3-85 R3-86 R3-87 R3-88 R3-89
     storage = icefloe.in_memory_storage()
     repo = Repository.create(storage, config, {prefix: None}, generation="store")
     session = repo.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", document(shape=[8]))
-    session.set_chunk("/a", (0,), b"abc")
-    session.set_chunk("/a", (1,), b"abcdefgh")
-    session.set_chunk("/a", (2,), b"ijkl")
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", document(shape=[8]))
+    session.tree.set_chunk("/a", (0,), b"abc")
+    session.tree.set_chunk("/a", (1,), b"abcdefgh")
+    session.tree.set_chunk("/a", (2,), b"ijkl")
     session.store.set_virtual_ref(
         "a/c/3", f"{prefix}data.bin", offset=10, length=8, checksum=datetime.now(UTC)
     )
@@ -621,14 +621,14 @@ def test_what_others_may_write_is_read() -> None:  # R3-58 R3-67 R3-68 R3-71, R3
     assert reader.snapshot_id == repo.lookup_branch("main") == str(snapshot_id)
     assert reader.get_chunk("/a", (0,)) == b"abc"
     assert reader.get_chunk("/b", ()) == b"\0\xff\x07"
-    assert json.loads(reader.document("/b"))["attributes"] == {"k": [1]}
+    assert json.loads(reader.tree.document("/b"))["attributes"] == {"k": [1]}
     session = repo.writable_session("main")
-    session.set_chunk("/a", (1,), b"x" * 1000)
-    session.set_chunk("/b", (), b"y" * 1000)
+    session.tree.set_chunk("/a", (1,), b"x" * 1000)
+    session.tree.set_chunk("/b", (), b"y" * 1000)
     new = session.commit("ours over theirs")
     reader = Repository.open(storage).readonly_session(snapshot_id=new)
     assert [reader.get_chunk("/a", (i,)) for i in (0, 1)] == [b"abc", b"x" * 1000]
-    assert json.loads(reader.document("/b"))["attributes"] == {"k": [1]}
+    assert json.loads(reader.tree.document("/b"))["attributes"] == {"k": [1]}
     validate_all(storage)
 
 
@@ -637,7 +637,7 @@ def test_what_others_named_is_maintained_like_our_own() -> None:
     repo = Repository.open(storage)
     theirs, orphan = {info.key for info in storage.list()}, ChunkFileId(bytes(range(3, 19)))
     session = repo.writable_session("main")
-    session.set_chunk("/a", (1,), b"x" * 1000)
+    session.tree.set_chunk("/a", (1,), b"x" * 1000)
     session.commit("ours over theirs")
     assert repo.verify(deep=True).is_clean
     storage.put(FORMAT.layout.chunk_file(orphan), b"nobody's")

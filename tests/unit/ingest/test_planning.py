@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from icefloe.ingest.axes import EXISTING, in_units_of
 from icefloe.ingest.headers import FileHeader, VariableHeader
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, References, array_document
-from icefloe.ingest.placing import place_references
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
+from icefloe.ingest.place import place_references
 from icefloe.ingest.planning import plan_files
+from icefloe.model.virtual_columns import VirtualColumns
 
 BYTES_PER_ROW = 8 * 3
 
@@ -92,7 +93,7 @@ def test_uncompressed_files_of_any_length_fit_together(
         url = f"file:///{n}"
         array = parsed_array(url, len(times), chunk)
         parsed = ParsedFile(url, "test", None, {"v": array}, {})
-        refs = place_references(parsed, "v", variable, plan.start(url, variable.dims))
+        refs = place_references(parsed, "v", variable, plan.start(url, variable.dims)).references
         for place, offset, length in zip(
             refs.coords[:, 0].tolist(), refs.offsets.tolist(), refs.lengths.tolist(), strict=True
         ):
@@ -115,7 +116,7 @@ def parsed_array(url: str, rows: int, chunk: int) -> ParsedArray:
     starts = np.arange(0, rows, chunk)
     lengths = np.full(len(starts), chunk * BYTES_PER_ROW)
     coords = np.stack([np.arange(len(starts)), np.zeros_like(starts)], axis=1)
-    refs = References.in_one_object(url, coords, starts * BYTES_PER_ROW, lengths)
+    refs = VirtualColumns.in_one_object(url, coords, starts * BYTES_PER_ROW, lengths)
     return ParsedArray(document([rows, 3], [chunk, 3], ["t", "x"]), refs)
 
 

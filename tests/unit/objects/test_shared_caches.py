@@ -39,8 +39,8 @@ def _alone() -> Iterator[None]:
 def written(storage: Storage) -> Repository:
     repository = Repository.create(storage)
     session = repository.writable_session("main")
-    session.set_document("/", group())
-    session.set_document("/a", array((4,)))
+    session.tree.set_document("/", group())
+    session.tree.set_document("/a", array((4,)))
     set_chunks(session, "/a", [0, 1], b"bytes")
     session.commit("chunks")
     return repository

@@ -197,7 +197,7 @@ def test_a_damaged_group_is_no_answer(plain):
     run(plain, "nightly", 1, "a")
     session = plain.writable_session("main")
     path = Transaction("nightly", 1).path
-    session.set_document(path, b'{"zarr_format": 3, "node_type": "group"}')
+    session.tree.set_document(path, b'{"zarr_format": 3, "node_type": "group"}')
     session.commit("damage")
     with pytest.raises(FormatError, match="delete that group"):
         run(plain, "nightly", 1, "a")

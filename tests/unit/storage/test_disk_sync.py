@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import StorageError
-from icefloe.storage.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
+from icefloe.storage.local.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
 
 
 def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 
 from icefloe.errors import CommitStateUnknownError, ObjectNotFoundError, StorageError
 from icefloe.storage.local import LocalStorage
-from icefloe.storage.logged import LoggedStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
+from icefloe.testing.logged import LoggedStorage
 from icefloe.testing.storage import StorageTests
 
 
@@ -94,7 +94,7 @@ def test_a_pickled_copy_starts_anew(storage):
 
 def test_every_operation_is_logged_and_no_content(caplog):
     storage = LoggedStorage(MemoryStorage())
-    with caplog.at_level(logging.DEBUG, logger="icefloe.storage.logged"):
+    with caplog.at_level(logging.DEBUG, logger="icefloe.testing.logged"):
         storage.put("chunks/a", b"content")
         assert storage.get("chunks/a") == b"content"
         with pytest.raises(ObjectNotFoundError):

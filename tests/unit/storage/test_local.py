@@ -22,11 +22,11 @@ from icefloe.errors import (
     StorageError,
     StoragePermissionError,
 )
-from icefloe.storage import local
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.local import local_storage as local
+from icefloe.storage.local.temporary_files import TemporaryFile
 from icefloe.storage.port import Swept
-from icefloe.storage.temporary_files import TemporaryFile
 
 
 @pytest.fixture
@@ -394,7 +394,7 @@ import json, sys, zlib
 from icefloe.errors import ConflictError
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.port import Swept
-from icefloe.storage.temporary_files import TemporaryFile
+from icefloe.storage.local.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1], durability="none")
 print("ready", flush=True)
 while True:
@@ -412,7 +412,7 @@ PUT_FOR_EVER = """
 import os, sys
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.port import Swept
-from icefloe.storage.temporary_files import TemporaryFile
+from icefloe.storage.local.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1], durability="none")
 print("ready", flush=True)
 number = 0
@@ -476,7 +476,7 @@ import resource, signal, sys
 from icefloe.errors import StorageError
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.port import Swept
-from icefloe.storage.temporary_files import TemporaryFile
+from icefloe.storage.local.temporary_files import TemporaryFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 storage = LocalStorage(sys.argv[1])
@@ -501,7 +501,7 @@ import os, sys
 from icefloe.errors import StoragePermissionError
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.port import Swept
-from icefloe.storage.temporary_files import TemporaryFile
+from icefloe.storage.local.temporary_files import TemporaryFile
 storage = LocalStorage(sys.argv[1])
 os.setuid(65534)
 for act in (lambda: storage.put("new", b""), lambda: storage.create("new", b""),

@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 
-from icefloe.storage.disk_reserve import RESERVE_FILE
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local import LocalStorage
+from icefloe.storage.local.disk_reserve import RESERVE_FILE
 from icefloe.storage.port import Swept
 from icefloe.storage.split import STATE_KEY, SplitStorage
 

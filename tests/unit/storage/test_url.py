@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.storage.access.factories import Storage
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
+from icefloe.storage.port import Storage
 
 SECRET = "canary-secret"
 
@@ -85,6 +86,7 @@ def test_object_stores(url, location):
     assert storage.location == location
     assert repr(storage) == f"ObjectStorage({location!r})"
     assert isinstance(storage, Storage)
+    assert isinstance(storage, icefloe.Storage)
 
 
 @pytest.mark.parametrize(
@@ -130,3 +132,4 @@ def test_other_things_are_refused():
     with pytest.raises(InvalidInputError, match="int"):
         storage_from_url(42)
     assert not isinstance(42, Storage)
+    assert not isinstance(42, icefloe.Storage)

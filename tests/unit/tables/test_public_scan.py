@@ -100,7 +100,7 @@ def test_conditions_leave_out_chunks_by_coordinates_and_statistics(
     assert high.num_chunks == 4  # nothing is known about v
     session = repo.writable_session("main")
     summaries = Summaries(session, ["/v"])
-    summaries.add_chunks("/v", session.chunk_coords("/v"))
+    summaries.add_chunks("/v", session.tree.chunk_coords("/v"))
     statistics = WrittenStatistics(session)
     statistics.add_own(summaries)
     statistics.write()

@@ -23,7 +23,7 @@ from icefloe.tables.table_scan import Scan
 def keep_statistics(session: icefloe.Session, name: str = "v") -> None:
     path = f"/{name}"
     summaries = Summaries(session, [path])
-    summaries.add_chunks(path, session.chunk_coords(path))
+    summaries.add_chunks(path, session.tree.chunk_coords(path))
     statistics = WrittenStatistics(session)
     statistics.add_own(summaries)
     statistics.write()

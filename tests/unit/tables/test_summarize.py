@@ -108,9 +108,9 @@ def looked_up(session: icefloe.Session) -> tuple[np.ndarray, np.ndarray]:
 def computed(repo: icefloe.Repository) -> tuple[np.ndarray, np.ndarray]:
     """What reading all chunks again gives."""
     session = repo.writable_session("main")
-    session.delete_node(GROUP)
+    session.tree.delete_node(GROUP)
     summaries = Summaries(session, ["/v"])
-    summaries.add_chunks("/v", session.chunk_coords("/v"))
+    summaries.add_chunks("/v", session.tree.chunk_coords("/v"))
     statistics = WrittenStatistics(session)
     statistics.add_own(summaries)
     statistics.write()
@@ -149,7 +149,7 @@ def test_they_equal_those_of_the_chunks_read_again(data: Any) -> None:
         if session.has_uncommitted_changes:
             session.commit("more")
     reader = repo.readonly_session("main")
-    if not len(reader.chunk_coords("/v")):
+    if not len(reader.tree.chunk_coords("/v")):
         found = read_entries(reader, variable_of(reader, "/v"))
         assert found is None or not found[1].any()
         return
@@ -157,7 +157,7 @@ def test_they_equal_those_of_the_chunks_read_again(data: Any) -> None:
     expected, there = computed(repo)
     np.testing.assert_array_equal(current, there)
     np.testing.assert_array_equal(numbers[current], expected[there])
-    assert current.sum() == len(reader.chunk_coords("/v"))
+    assert current.sum() == len(reader.tree.chunk_coords("/v"))
 
 
 def write_all(repo: icefloe.Repository, values: np.ndarray) -> None:
@@ -199,8 +199,8 @@ def test_whole_chunks_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
     session.write_region("/v", region, values[2:])
     summaries.add("/v", region, values[2:])
     assert read == [(slice(0, 3), slice(0, 6))]
-    session.settle_pending()
-    entries = summaries.entries("/v", session.chunk_table("/v"))
+    session.tree.settle_pending()
+    entries = summaries.entries("/v", session.tree.chunk_table("/v"))
     assert len(entries.coords) == 12
     assert len(np.unique(entries.coords, axis=0)) == 12
 
@@ -249,7 +249,7 @@ def test_the_statistics_of_an_array_that_was_replaced_do_not_pile_up() -> None:
     write_all(repo, np.arange(20, dtype="i2"))
     session = repo.readonly_session("main")
     assert looked_up(session)[1].tolist() == [True] * 5
-    assert len([p for p in session.node_paths(GROUP) if p.count("/") == 2]) == 1
+    assert len([p for p in session.tree.node_paths(GROUP) if p.count("/") == 2]) == 1
 
 
 def test_both_writers_keep_what_they_found() -> None:
@@ -282,11 +282,11 @@ def test_only_changes_below_a_path_are_discarded() -> None:
     session = repo.writable_session("main")
     group = zarr.open_group(session.store)
     group["v"][0] = 7
-    session.delete_node(GROUP)
+    session.tree.delete_node(GROUP)
     group.create_group(".statistics/new")
     group.create_group("other")
     session.discard_changes(GROUP)
-    assert [p for p in session.node_paths("/") if "new" in p] == []
+    assert [p for p in session.tree.node_paths("/") if "new" in p] == []
     assert session.get_node("/other") is not None
     assert group["v"][0] == 7
     assert looked_up(session)[1].tolist() == [False, True, True, True]

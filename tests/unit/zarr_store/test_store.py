@@ -555,7 +555,7 @@ async def test_partial_writes_are_not_supported(store):
 def test_stores_of_one_session_are_equal_whatever_is_written(store):
     other, another = store.session.store, icefloe.Repository.create(icefloe.in_memory_storage())
     assert other == store
-    store.session.set_document("/", GROUP)
+    store.session.tree.set_document("/", GROUP)
     assert other == store
     assert another.writable_session("main").store != store
 
@@ -679,11 +679,11 @@ async def test_a_folder_of_chunks_is_deleted_at_once(repository):
     await session.store.delete_dir("a/c/1")
 
     left = [(0, 0), (0, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert [tuple(row) for row in session.chunk_coords("/a").tolist()] == left
+    assert [tuple(row) for row in session.tree.chunk_coords("/a").tolist()] == left
     assert await value(session.store, "a/c/2/0") == b"y" * 4000
     session.commit("fewer")
     again = repository.readonly_session("main")
-    assert [tuple(row) for row in again.chunk_coords("/a").tolist()] == left
+    assert [tuple(row) for row in again.tree.chunk_coords("/a").tolist()] == left
 
 
 async def test_partial_values_are_read_a_few_at_a_time(monkeypatch):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.config.settings import Settings
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.objects.metadata import MetadataFiles
     from icefloe.objects.snapshot_chunks import SnapshotChunks
 
@@ -59,7 +59,7 @@ class ArrayMerger:
 
     def merge(
         self,
-        node: Node,
+        node: ArrayNode,
         edits: ChunkEdits,
         refs: Sequence[ManifestRef],
         linked: Sequence[LinkedTile],
@@ -94,7 +94,7 @@ class ArrayMerger:
         )
 
     def _reached(
-        self, node: Node, touched: ChunkIndex | None, parts: list[ArrayPart]
+        self, node: ArrayNode, touched: ChunkIndex | None, parts: list[ArrayPart]
     ) -> list[ArrayPart]:
         """The parts that are read in any case: those that edits reach into."""
         if touched is None:
@@ -110,7 +110,7 @@ class ArrayMerger:
         return reached_by(tiling, touched, parts)
 
     def _with_linked(
-        self, node: Node, old: ArrayChunks | None, taken: Sequence[ArrayPart]
+        self, node: ArrayNode, old: ArrayChunks | None, taken: Sequence[ArrayPart]
     ) -> ArrayChunks | None:
         """References of the base with those of linked manifests, which replaced some of them."""
         tables = [] if old is None else [old]

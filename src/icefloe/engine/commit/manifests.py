@@ -19,7 +19,7 @@ from icefloe.formats.port import other_numbers
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
-from icefloe.model.nodes import ManifestRef, Node
+from icefloe.model.nodes import ArrayNode, ManifestRef
 from icefloe.model.record import Record
 from icefloe.packing.plan import Item, PlannedManifest, Standing, closure, plan_manifests
 from icefloe.packing.splits import Split, split_of, split_of_planned
@@ -155,12 +155,11 @@ class ManifestWriter:
         prepare_tables(self._changes.chunks.values())
         merger = ArrayMerger(self._files, self._chunks, self._settings)
         for node_id in {**self._changes.linked, **self._changes.chunks}:
-            node = self._changes.by_id(node_id)
+            node = self._changes.array_by_id(node_id)
             own = self._changes.chunks.get(node_id)
             linked = self._changes.linked.get(node_id, ())
             if node is None or not (linked or (own is not None and not own.is_empty)):
                 continue
-            assert node.array is not None
             edits = ChunkEdits(node.array.rank) if own is None else own
             merged = merger.merge(node, edits, self._base_refs(node_id), linked)
             index = touched_together(edits, linked, merged.old)
@@ -172,7 +171,7 @@ class ManifestWriter:
                 self._linked[node_id] = merged.linked
             self._add(node, merged.pieces)
 
-    def _add(self, node: Node, pieces: Iterable[ArrayChunks]) -> None:
+    def _add(self, node: ArrayNode, pieces: Iterable[ArrayChunks]) -> None:
         """Take new references of an array, one piece for each manifest."""
         split = self._split(node)
         parts = [Part(node.id, piece) for piece in pieces]
@@ -191,13 +190,13 @@ class ManifestWriter:
         if not seen:
             return seen
         for node_id in sorted(found):
-            node = self._changes.by_id(node_id)
+            node = self._changes.array_by_id(node_id)
             if node is not None:
                 dropped = self._dropped.get(node_id, set())
                 self._rewrite(node, seen - dropped)
         return seen
 
-    def _rewrite(self, node: Node, manifests: Container[ManifestId]) -> None:
+    def _rewrite(self, node: ArrayNode, manifests: Container[ManifestId]) -> None:
         """Take what an array has in some manifests, to be packed again."""
         dropped = self._dropped.setdefault(node.id, set())
         refs = [
@@ -215,7 +214,7 @@ class ManifestWriter:
         """Manifests that change if a node does."""
         if node_id in self._dropped:
             return self._dropped[node_id]
-        node = self._changes.by_id(node_id)
+        node = self._changes.array_by_id(node_id)
         if node is not None and self._split(node) is not None:
             return ()
         return [ref.manifest_id for ref in self._base_refs(node_id)]
@@ -288,12 +287,12 @@ class ManifestWriter:
         node = self._base.nodes.by_id(node_id)
         return () if node is None else node.manifests
 
-    def _node(self, node_id: NodeId) -> Node:
-        node = self._changes.by_id(node_id)
+    def _node(self, node_id: NodeId) -> ArrayNode:
+        node = self._changes.array_by_id(node_id)
         assert node is not None
         return node
 
-    def _split(self, node: Node) -> Split | None:
+    def _split(self, node: ArrayNode) -> Split | None:
         """How an array is split: as its edits need it, or as it is."""
         if node.id not in self._splits:
             self._splits[node.id] = split_of(node, self._settings, node.num_refs)
@@ -315,7 +314,7 @@ def write_tiles(
     files: MetadataFiles,
     base: Snapshot,
     chunks: SnapshotChunks,
-    node: Node,
+    node: ArrayNode,
     edits: ChunkEdits,
     split: Split,
 ) -> list[LinkedTile] | None:

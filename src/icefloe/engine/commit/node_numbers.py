@@ -11,6 +11,7 @@ a free one for the tables of this line of history, and its snapshots remember it
 from __future__ import annotations
 
 import os
+from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,15 @@ NEXT_NODE = f"{INTERNAL_PREFIX}next_node"
 """The property of a snapshot that says which number no node of its history had."""
 
 
+class NodeOrigin(Enum):
+    """Where the new nodes of a commit come from."""
+
+    SESSION = "session"
+    """They were created for this commit, and have no lasting id yet."""
+    OTHER_BRANCH = "other branch"
+    """They were committed on another branch, and keep the ids that they got there."""
+
+
 class Numbered(Record, frozen=True, eq=False):
     """Changes whose new nodes have the ids that they keep for life."""
 
@@ -48,23 +58,20 @@ class Numbered(Record, frozen=True, eq=False):
 
 
 def number_nodes(
-    changes: ChangeSet, base: Snapshot, numbering: NodeNumbering | None, *, are_known: bool
+    changes: ChangeSet, base: Snapshot, numbering: NodeNumbering | None, origin: NodeOrigin
 ) -> Numbered:
-    """Number the new nodes of changes over a base.
-
-    `are_known` says that they come from another branch; otherwise they are really new.
-    """
+    """Number the new nodes of changes over a base."""
     if numbering is None:
         return Numbered(changes, {}, {})
     if numbering is NodeNumbering.RANDOM:
-        return Numbered(_with_random_ids(changes, base, are_known=are_known), {}, {})
+        return Numbered(_with_random_ids(changes, base, origin), {}, {})
     others = {
         node_id: number
         for node_id, number in other_numbers(base).items()
         if node_id not in changes.deleted
     }
     first = _next_number(base)
-    if are_known:
+    if origin is NodeOrigin.OTHER_BRANCH:
         first = _give_numbers(changes.new, base, first, others)
     elif changes.new:
         ids = _sequential_ids(first)
@@ -76,13 +83,13 @@ def number_nodes(
     return Numbered(changes, properties, others)
 
 
-def _with_random_ids(changes: ChangeSet, base: Snapshot, *, are_known: bool) -> ChangeSet:
+def _with_random_ids(changes: ChangeSet, base: Snapshot, origin: NodeOrigin) -> ChangeSet:
     taken = set(base.nodes.node_ids())
-    kept = {
-        each for each in changes.new if are_known and each[:4] == bytes(4) and each not in taken
-    }
-    new = [each for each in changes.new if each not in kept]
-    ids = _random_ids(taken | kept)
+    own = set()
+    if origin is NodeOrigin.OTHER_BRANCH:
+        own = {each for each in changes.new if each[:4] == bytes(4) and each not in taken}
+    new = [each for each in changes.new if each not in own]
+    ids = _random_ids(taken | own)
     return changes.renumbered({each: next(ids) for each in new}) if new else changes
 
 

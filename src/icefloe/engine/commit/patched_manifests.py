@@ -123,9 +123,8 @@ class InPlaceWriter:
         """Number of chunks of an array's grid; None if its kind of grid is not known."""
         node_id = columns.id_at(row)
         if row in columns.attributes or node_id in self._changes.documents:
-            node = self._changes.by_id(node_id)
-            array = None if node is None else node.array
-            return None if array is None else array.num_chunks
+            node = self._changes.array_by_id(node_id)
+            return None if node is None else node.array.num_chunks
         document = columns.document_at(row)
         if document not in known:
             array = parse_document(document, columns.paths[row])

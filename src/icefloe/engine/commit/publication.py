@@ -1,336 +1,310 @@
-"""The working tree of a session on its way into a branch: commit, flush, amend and rebase."""
+"""Publishes the changes of a working tree on a branch: write, publish, and follow the branch.
+
+A commit is written as an `UnpublishedCommit`, bound to the tip that the branch had then, and is
+published by one atomic step that fails if the branch has moved. Garbage collection moves branches,
+too: before it deletes, it publishes the tip of each branch once more (G7 of
+`retention/collection.py`). Who finds such a move writes the commit again, after checking that what
+the session wrote before was not collected.
+"""
 
 from __future__ import annotations
 
-import warnings
+import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import ConflictDetector, check_solver
-from icefloe.engine.async_twin import async_twin
-from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.rebase import MeetingView, back_off, rebase_changes
-from icefloe.engine.commit.unlinking import unlink
-from icefloe.engine.commit.write import CommitMessage, write_commit
+from icefloe.changes.conflicts import ConflictDetector
+from icefloe.engine.commit.linked_tiles import unlink
+from icefloe.engine.commit.rebase import MergeInputs, back_off, rebase_changes
+from icefloe.engine.commit.write import CommitMessage, Replaced, write_commit
 from icefloe.engine.retention.announcements import pinned
 from icefloe.engine.retention.session_lease import SessionLease
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.engine.retention.unsettled import Unsettled
-from icefloe.engine.working_tree import WorkingTree
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.model import paths
+from icefloe.formats.port import LiveTip
+from icefloe.model.record import Record
+from icefloe.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from icefloe.changes.change_set import ChangeSet
+    from collections.abc import Callable
+
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
-    from icefloe.formats.port import BranchTip
-    from icefloe.model.snapshot import Snapshot
-    from icefloe.session import Session
+    from icefloe.engine.tree.working_tree import WorkingTree
+    from icefloe.formats.port import BranchTip, Refs
+
+    Write = Callable[[CommitMessage], "UnpublishedCommit"]
 
 _MAX_MOVES_READ = 100
 """If a branch moved more often, looking for our files is quicker than reading all moves."""
 
 
-class CommittedTree(WorkingTree):
-    """Changes over a snapshot, and the place of the branch that they go to."""
+class UnpublishedCommit(Record, frozen=True):
+    """A commit of which everything is written but the reference that makes it visible (C1)."""
 
-    _is_leased = True
+    snapshot: Snapshot
+    """What was written; its `parent_id` is the commit that it follows."""
+    tip: LiveTip
+    """The state of the branch that it was written for, and the only one it can replace."""
+
+    def publish(self, refs: Refs) -> BranchTip:
+        """Make it the tip of its branch; raises ConflictError if the branch has moved."""
+        return refs.advance(self.tip, self.snapshot.id)
+
+
+class Publication:
+    """The way of a tree's changes into a branch.
+
+    It has the branch's tip that the changes are based on, the lease that protects what was written
+    from garbage collection, and the attempts to commit whose outcome is unknown. Callers hold the
+    lock of the tree.
+    """
 
     def __init__(
-        self,
-        context: Context,
-        snapshot: Snapshot,
-        tip: BranchTip | None = None,
-        default_metadata: dict[str, Any] | None = None,
+        self, tree: WorkingTree, tip: LiveTip, default_metadata: dict[str, Any] | None = None
     ) -> None:
-        """Take the snapshot to show and, for a writable session, where its branch stands."""
-        super().__init__(context, snapshot)
-        self._tip = tip
-        self._default_metadata = dict(default_metadata or {})
+        """Start from the tip of a branch, whose snapshot the tree shows.
+
+        Args:
+            tree: The changes that will be committed.
+            tip: The tip of the branch.
+            default_metadata: Properties of every commit, unless it has others.
+        """
+        self.tree = tree
+        self.tip = tip
+        self.default_metadata = dict(default_metadata or {})
+        self.lease = SessionLease(tree.context.storage, tree.snapshot.id)
         self._started_at = datetime.now(UTC)
-        self._unmerged_forks = False
         self._unsettled = Unsettled()
-        self._lease = (
-            SessionLease(context.storage, snapshot.id)
-            if tip is not None and self._is_leased
-            else None
+
+    @property
+    def _context(self) -> Context:
+        return self.tree.context
+
+    def message(self, text: str, metadata: dict[str, Any] | None) -> CommitMessage:
+        """A checked message with the default metadata and some more."""
+        return CommitMessage.of(
+            text, metadata, defaults=self.default_metadata, started_at=self._started_at
         )
 
-    @staticmethod
-    def _looking_at(context: Context, snapshot: Snapshot, changes: ChangeSet | None) -> Session:
-        """A read-only session on a snapshot, with changes laid over it if given."""
-        raise NotImplementedError
+    # --- write, publish, follow
 
-    # --- committing
+    def commit(self, message: CommitMessage) -> Snapshot:
+        """Publish the changes as the next commit of the branch; raises ConflictError."""
+        return self._write_and_publish(self.write, message)
 
-    def discard_changes(self, path: str | None = None) -> None:
-        """Forget all uncommitted changes, if there are any.
+    def commit_or_rebase(
+        self, message: CommitMessage, solver: ConflictSolver, tries: int, show: ShowTree
+    ) -> Snapshot:
+        """Publish the changes; where the branch has moved, rebase them and try again."""
+        settings = self._context.settings
+        for attempt in range(min(tries, settings.publish_max_tries)):
+            with contextlib.suppress(ConflictError):
+                return self.commit(message)
+            back_off(settings, attempt)
+            self.rebase(solver, show)
+        return self.commit(message)
 
-        With a path, only those of the node there and of all below it; moves stay.
-        """
-        with self._lock:
-            if path is not None:
-                self._check_writable()
-                self._changes.discard(paths.canonical(path))
-                return
-            self._unsettled.forget()
-            self._show(self._snapshot)
+    def amend(self, message: CommitMessage) -> Snapshot:
+        """Publish the changes and those of the branch's tip as one commit in place of the tip."""
+        return self._write_and_publish(self.write_amended, message)
 
-    def commit(
-        self,
-        message: str,
-        metadata: dict[str, Any] | None = None,
-        rebase_with: ConflictSolver | None = None,
-        rebase_tries: int = 1_000,
-        *,
-        allow_empty: bool = False,
-    ) -> str:
-        """Publish the changes as the next snapshot of the branch, all or nothing.
+    def flush(self, message: CommitMessage) -> Snapshot:
+        """Write the changes as a snapshot that no branch points to."""
+        seen = self._check_collections_since(self.tip)
+        while True:
+            unpublished = self.write(message)
+            self._check_lapsed_lease()
+            newest = self._check_collections_since(seen)
+            if newest == seen:
+                self._context.storage.sync()
+                return self._finish(unpublished)
+            seen = newest  # a collection may have deleted what was just written
 
-        If the branch moved meanwhile, raises ConflictError; with a solver, the changes are
-        rebased and the commit is tried again. Afterwards the session is read-only.
+    def write(self, message: CommitMessage) -> UnpublishedCommit:
+        """Write everything of a commit but its reference."""
+        self._prepare()
+        context, tree = self._context, self.tree
+        snapshot = write_commit(
+            context.files, tree.snapshot, tree.changes, message, context.settings
+        )
+        return UnpublishedCommit(snapshot, self.tip)
 
-        After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
-        be called again: if it has landed, that raises ConflictError whatever the solver.
-        """
-        if rebase_with is not None:
-            check_solver(rebase_with)
-        with self._lock:
-            self._check_commit(allow_empty=allow_empty)
-            self._refuse_twice()
-            said = self._said(message, metadata)
-            tries = min(rebase_tries, self._context.settings.publish_max_tries)
-            attempt = 0
-            while True:
-                try:
-                    return self._write_and_publish(said)
-                except ConflictError:
-                    if rebase_with is None or attempt >= tries:
-                        raise
-                back_off(self._context.settings, attempt)
-                attempt += 1
-                self._rebase(rebase_with)
+    def write_amended(self, message: CommitMessage) -> UnpublishedCommit:
+        """Like `write`, for a commit in place of the one that the tree is based on."""
+        self._prepare()
+        context, tree = self._context, self.tree
+        parent, log = context.history.replaceable(tree.snapshot)
+        snapshot = write_commit(
+            context.files,
+            tree.snapshot,
+            tree.changes,
+            message,
+            context.settings,
+            replaced=Replaced(parent, log),
+        )
+        return UnpublishedCommit(snapshot, self.tip)
 
-    def flush(self, message: str, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes as a snapshot that no branch points to; returns its id."""
-        with self._lock:
-            self._check_commit(allow_empty=False)
-            said = self._said(message, metadata)
-            snapshot, seen = None, self._confirm_tip(self._tip)
-            while snapshot is None:
-                snapshot = self._write(said)
-                self._confirm_lease()
-                newest = self._confirm_tip(seen)
-                if newest != seen:  # what was just written may be gone
-                    snapshot, seen = None, newest
-            self._context.storage.sync()
-            self._finish(snapshot)
-            return str(snapshot.id)
+    def publish(self, unpublished: UnpublishedCommit) -> Snapshot:
+        """Make a commit visible; raises ConflictError if the branch has moved."""
+        self._check_lapsed_lease()
+        snapshot_id = unpublished.snapshot.id
+        # Before it is tried: it may be interrupted at any point.
+        self._unsettled.add(snapshot_id)
+        try:
+            unpublished.publish(self._context.refs)
+        except ConflictError:
+            self._unsettled.settle(snapshot_id)
+            raise
+        except CommitStateUnknownError as error:
+            raise CommitStateUnknownError(error.message, error.key, str(snapshot_id)) from error
+        return self._finish(unpublished)
 
-    def amend(
-        self,
-        message: str,
-        metadata: dict[str, Any] | None = None,
-        *,
-        allow_empty: bool = False,
-    ) -> str:
-        """Replace the tip of the branch by a snapshot that has its changes and ours."""
-        with self._lock:
-            self._check_commit(allow_empty=allow_empty)
-            self._refuse_twice()
-            return self._write_and_publish(self._said(message, metadata), is_amended=True)
+    def _prepare(self) -> None:
+        self.tree.settle_pending()
+        # A snapshot over objects that are gone would only be more garbage.
+        self._check_lapsed_lease()
 
-    def rebase(self, solver: ConflictSolver) -> None:
+    def _write_and_publish(self, write: Write, message: CommitMessage) -> Snapshot:
+        self._check_no_earlier_attempt_landed()
+        while True:
+            unpublished = write(message)
+            try:
+                return self.publish(unpublished)
+            except ConflictError as error:
+                is_on_base = error.actual_parent == str(self.tree.snapshot.id)
+                if not is_on_base or not self._follow_collection():
+                    raise
+
+    def _finish(self, unpublished: UnpublishedCommit) -> Snapshot:
+        self.lease.end()
+        self.tree.show_committed(unpublished.snapshot)
+        return unpublished.snapshot
+
+    def discard_changes(self) -> None:
+        """Forget all changes of the tree."""
+        self._unsettled.forget()
+        self.tree.show(self.tree.snapshot)
+
+    def _check_no_earlier_attempt_landed(self) -> None:
+        """Raise ConflictError if an earlier commit of these changes has landed after all."""
+        if self._unsettled:
+            tip = self._context.refs.tip(self.tip.branch)
+            self._unsettled.refuse_landed(self._context.history, self.tree.snapshot.id, tip)
+
+    # --- rebase
+
+    def rebase(self, solver: ConflictSolver, show: ShowTree) -> None:
         """Lay the changes over the newest snapshot of the branch.
 
         Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
-        the session is as it was.
+        nothing has changed.
+
+        Args:
+            solver: Decides about conflicts.
+            show: Makes what solvers see of a tree.
         """
-        check_solver(solver)
-        with self._lock:
-            self._check_writable()
-            self._rebase(solver)
-
-    commit_async = async_twin(commit)
-    flush_async = async_twin(flush)
-    amend_async = async_twin(amend)
-    rebase_async = async_twin(rebase)
-
-    def _check_commit(self, *, allow_empty: bool) -> None:
-        self._check_writable()
-        if self._unmerged_forks:
-            warnings.warn(
-                "this session was forked and no fork was merged back: changes of forks that are "
-                "not merged are not committed",
-                UserWarning,
-                stacklevel=3,
+        context, tree, base = self._context, self.tree, self.tree.snapshot
+        tip = context.refs.tip(self.tip.branch)
+        if not isinstance(tip, LiveTip):
+            raise ConflictError(f"branch {self.tip.branch!r} was deleted", str(base.id), None)
+        if tip.snapshot_id == base.id:
+            if tip != self.tip:
+                self._move_to_collected(tip)
+            return
+        self._unsettled.refuse_landed(context.history, base.id, tip)
+        theirs = context.history.changes_between(base.id, tip.snapshot_id)
+        if theirs is None:
+            raise ConflictError(
+                f"branch {tip.branch!r} was reset: its history no longer has snapshot "
+                f"{base.id} that this session is based on; start a new session",
+                str(base.id),
+                str(tip.snapshot_id),
             )
-        if self._changes.is_empty and not allow_empty:
-            raise SessionStateError("cannot commit, no changes made to the session")
+        if self._may_have_been_collected(self.tip, tip):
+            check_own_files(context, tree.changes)
+        head = context.files.read_snapshot(tip.snapshot_id)
+        ours = tree.portable_changes()
+        # Other solvers decide chunk by chunk, or move what was appended.
+        unlink(context.files, ours, base, head, all_tiles=type(solver) is not ConflictDetector)
+        inputs = MergeInputs(context, base, head, show)
+        rebase_changes(inputs, ours, theirs, tree.chunks, solver)
+        self._unsettled.forget()
+        self.tip = tip
+        tree.show(head, ours)
 
-    def _said(self, message: str, metadata: dict[str, Any] | None) -> CommitMessage:
-        given = {} if metadata is None else plain_metadata(metadata)
-        properties = {**self._default_metadata, **given}
-        return CommitMessage(check_message(message), properties, self._started_at)
+    # --- garbage collections beside the session
 
-    def _write(self, said: CommitMessage, *, is_amended: bool = False) -> Snapshot:
-        self._packs.write_all()
-        # A snapshot over what is gone would be of no use, and a burden to who collects.
-        self._confirm_lease()
-        parent, replaced = None, None
-        if is_amended:
-            parent, replaced = self._context.history.replaceable(self._snapshot)
-        return write_commit(
-            self._context.files,
-            self._snapshot,
-            self._changes,
-            said,
-            self._context.settings,
-            parent=parent,
-            replaced=replaced,
-        )
+    def _follow_collection(self) -> bool:
+        """Move to the newest tip if the branch only moved from our base to our base.
 
-    def _write_and_publish(self, said: CommitMessage, *, is_amended: bool = False) -> str:
-        while True:
-            snapshot = self._write(said, is_amended=is_amended)
-            try:
-                self._publish(snapshot)
-            except ConflictError as error:
-                if error.actual_parent != str(self._snapshot.id) or not self._follow():
-                    raise
-            else:
-                return str(snapshot.id)
-
-    def _follow(self) -> bool:
-        """Take the place of the branch anew if it moved from where it stood to where it stood.
-
-        A collection does that before it deletes: what was written before may be gone.
+        A garbage collection moves it so; what was written before may be gone.
         """
-        assert self._tip is not None
         newest = None
-        for tip in self._context.refs.reflog(self._tip.branch):
-            if tip.sequence <= self._tip.sequence:
+        for tip in self._context.refs.reflog(self.tip.branch):
+            if tip.sequence <= self.tip.sequence:
                 break
-            if tip.snapshot_id != self._snapshot.id:
+            if not isinstance(tip, LiveTip) or tip.snapshot_id != self.tree.snapshot.id:
                 return False
             newest = newest or tip
         if newest is not None:
-            self._take_place(newest)
+            self._move_to_collected(newest)
         return newest is not None
 
-    def _take_place(self, tip: BranchTip) -> None:
-        """Stand where the branch stands, on our base; a collection may have come by."""
-        check_own_files(self._context, self._changes)
-        self._tip = tip
+    def _move_to_collected(self, tip: LiveTip) -> None:
+        """Move to a tip that a garbage collection published for our base."""
+        check_own_files(self._context, self.tree.changes)
+        self.tip = tip
 
-    def _publish(self, snapshot: Snapshot) -> None:
-        assert self._tip is not None
-        self._confirm_lease()
-        # Before it is tried: it may be interrupted at any point.
-        self._unsettled.add(snapshot.id)
-        try:
-            self._context.refs.advance(self._tip, snapshot.id)
-        except ConflictError:
-            self._unsettled.settle(snapshot.id)
-            raise
-        except CommitStateUnknownError as error:
-            raise CommitStateUnknownError(error.message, error.key, str(snapshot.id)) from error
-        self._finish(snapshot)
+    def _check_lapsed_lease(self) -> None:
+        """If our lease has lapsed, make sure that nothing that we need was collected."""
+        if not self.lease.confirm():
+            self._check_nothing_collected()
+            self.lease.looked()
 
-    def _refuse_twice(self) -> None:
-        """Raise ConflictError if an earlier commit of these changes has landed after all."""
-        if self._unsettled:
-            assert self._tip is not None
-            tip = self._context.refs.tip(self._tip.branch)
-            self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
+    def _check_collections_since(self, seen: BranchTip | None) -> BranchTip | None:
+        """If a collection moved the branch since, make sure that nothing we need was collected.
 
-    def _confirm_lease(self) -> None:
-        """Make sure that nothing that we need was collected, if that could have happened."""
-        if self._lease is None or self._lease.confirm():
-            return
-        self._look()
-        self._lease.looked()
-
-    def _confirm_tip(self, seen: BranchTip | None) -> BranchTip | None:
-        """The same for who publishes nothing, if a collection moved the branch since it was seen.
-
-        Returns where the branch is then; what was written before that may be gone.
+        Returns the tip up to which that is known: `seen`, unless a collection came after it.
+        Commits find out when they publish; this is for what is not published.
         """
-        assert self._tip is not None
-        tip = self._context.refs.tip(self._tip.branch)
-        if tip == seen or not self._is_passed(tip, seen):
+        tip = self._context.refs.tip(self.tip.branch)
+        if tip == seen or not self._may_have_been_collected(seen, tip):
             return seen
-        self._look()
+        self._check_nothing_collected()
         return tip
 
-    def _look(self) -> None:
-        check_own_files(self._context, self._changes)
-        if self._snapshot.parent_id is not None and not self._base_stays():
+    def _check_nothing_collected(self) -> None:
+        """Raise SessionStateError unless our base and all that we wrote are there and stay."""
+        check_own_files(self._context, self.tree.changes)
+        base = self.tree.snapshot
+        if base.parent_id is not None and not self._is_base_safe_from_collection():
             raise SessionStateError(
-                f"snapshot {self._snapshot.id} that this session is based on was collected as "
+                f"snapshot {base.id} that this session is based on was collected as "
                 "garbage: no branch had it any more, and the session was suspended or cut off for "
                 "longer than its lease held; start a new session"
             )
 
-    def _base_stays(self) -> bool:
-        """Whether our base is there, and no collection that runs is about to delete it."""
+    def _is_base_safe_from_collection(self) -> bool:
+        """Whether our base exists and no collection that is running will delete it."""
         context = self._context
         try:
-            with pinned(context.storage, context.format.layout, self._snapshot.id):
+            with pinned(context.storage, context.format.layout, self.tree.snapshot.id):
                 return True
         except SnapshotNotFoundError:
             return False
 
-    def _finish(self, snapshot: Snapshot) -> None:
-        if self._lease is not None:
-            self._lease.end()
-        self._tip = None
-        self._unmerged_forks = False
-        self._show(snapshot)
+    def _may_have_been_collected(self, seen: BranchTip | None, tip: BranchTip | None) -> bool:
+        """Whether a garbage collection may have run between two tips of the branch.
 
-    def _rebase(self, solver: ConflictSolver) -> None:
-        assert self._tip is not None
-        tip = self._context.refs.tip(self._tip.branch)
-        if tip is None or tip.snapshot_id is None:
-            raise ConflictError(
-                f"branch {self._tip.branch!r} was deleted", str(self._snapshot.id), None
-            )
-        if tip.snapshot_id == self._snapshot.id:
-            if tip != self._tip:
-                self._take_place(tip)
-            return
-        self._unsettled.refuse_landed(self._context.history, self._snapshot.id, tip)
-        theirs = self._context.history.changes_between(self._snapshot.id, tip.snapshot_id)
-        if theirs is None:
-            raise ConflictError(
-                f"branch {tip.branch!r} was reset: its history no longer has snapshot "
-                f"{self._snapshot.id} that this session is based on; start a new session",
-                str(self._snapshot.id),
-                str(tip.snapshot_id),
-            )
-        if self._is_passed(tip, self._tip):
-            check_own_files(self._context, self._changes)
-        head = self._context.files.read_snapshot(tip.snapshot_id)
-        ours = self._portable_changes()
-        # Solvers of that kind may do more, such as to move what was appended.
-        every = type(solver) is not ConflictDetector
-        unlink(self._context.files, ours, self._snapshot, head, all_tiles=every)
-        view = MeetingView(self._context, self._snapshot, head, self._looking_at)
-        rebase_changes(view, ours, theirs, self._view.chunks, solver)
-        self._unsettled.forget()
-        self._tip = tip
-        self._show(head, ours)
-
-    def _is_passed(self, tip: BranchTip | None, seen: BranchTip | None) -> bool:
-        """Whether a collection may have come by between two states of the branch.
-
-        It leaves a move that went nowhere, but on a branch that was deleted at that time.
+        It publishes the tip of each branch again, but not of branches that are deleted.
         """
         if tip is None or seen is None or tip.snapshot_id is None:
             return True
@@ -346,11 +320,3 @@ class CommittedTree(WorkingTree):
                 return False
             later = entry
         return True
-
-    def _portable_changes(self) -> ChangeSet:
-        """A copy of the changes that means the same on another base, and next to others."""
-        with self._lock:
-            self._packs.write_all()
-            copied = self._changes.copy()
-            copied.make_clears_explicit(self._view.chunks.table)
-            return copied

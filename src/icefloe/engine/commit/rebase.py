@@ -1,11 +1,11 @@
-"""Lays changes over what others committed meanwhile, letting a solver decide conflicts."""
+"""Rebases changes onto what others committed meanwhile; a solver decides conflicts."""
 
 from __future__ import annotations
 
 import random
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,8 +21,9 @@ from icefloe.changes.detection import detect, give_up
 from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
 from icefloe.changes.shared_groups import merged_document, share, share_new_groups
 from icefloe.changes.solvers import AppendSolver, MergeSolver
-from icefloe.engine.commit.write import touched_chunks
+from icefloe.engine.commit.write import touched_chunks, uncommitted_diff
 from icefloe.engine.info import Diff
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import RebaseFailedError
 from icefloe.model import paths
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
-    from icefloe.session import Session
 
-    MakeSession = Callable[[Context, Snapshot, ChangeSet | None], Session]
+    ShowTree = Callable[[WorkingTree], Any]
+    """Makes what solvers see of a read-only tree; a session, for those that users write."""
 
 _SETTLED_BY_APPENDING = {
     ConflictType.ZarrMetadataDoubleUpdate,
@@ -52,17 +53,17 @@ _SETTLED_BY_APPENDING = {
 _TOLD_BY_APPENDING = {*_SETTLED_BY_APPENDING, ConflictType.ChunkDoubleUpdate}
 
 
-class MeetingView(NamedTuple):
-    """Where two sides meet: what both started from, and what others made of it."""
+class MergeInputs(NamedTuple):
+    """The snapshots of a rebase: the one that our changes are based on, and the new base."""
 
     context: Context
     base: Snapshot
     head: Snapshot
-    make_session: MakeSession
+    show: ShowTree
 
 
 def rebase_changes(
-    view: MeetingView,
+    inputs: MergeInputs,
     ours: ChangeSet,
     theirs: TransactionLog,
     base_chunks: SnapshotChunks,
@@ -78,11 +79,11 @@ def rebase_changes(
 
     Raises RebaseFailedError if conflicts are left; then `ours` is of no use any more.
     """
-    head = view.head.nodes
+    head = inputs.head.nodes
     before = ours.copy() if shown is None else shown
-    document_of = view.context.files.documents_of(view.head)
+    document_of = inputs.context.files.documents_of(inputs.head)
     share_new_groups(ours, theirs, head, document_of)
-    _give_up_derived(view, ours, theirs, base_chunks)
+    _give_up_derived(inputs, ours, theirs, base_chunks)
     spare_groups(ours, head)
     touched = touched_chunks(ours, base_chunks)
     appended: set[NodeId] = set()
@@ -94,11 +95,11 @@ def rebase_changes(
         touched = touched_chunks(ours, base_chunks) if appended else touched
     found = [
         _with_path(item, ours, head)
-        for item in _detect(view, ours, theirs, touched)
+        for item in _detect(inputs, ours, theirs, touched)
         if not _is_settled(item, appended)
     ]
     if found:
-        sides = _Sides(view, before, theirs)
+        sides = _Sides(inputs, before, theirs)
         _resolve(ours, found, solver, sides, advice or _advice(found, sides, solver))
     lost = lost_groups(ours, head)
     ours.rebase(head)
@@ -106,13 +107,13 @@ def rebase_changes(
 
 
 def _detect(
-    view: MeetingView,
+    inputs: MergeInputs,
     ours: ChangeSet,
     theirs: TransactionLog,
     touched: Mapping[NodeId, ChunkIndex],
 ) -> list[Found]:
-    their_chunks = SnapshotChunks(view.context.files, view.head).some
-    return detect(ours, theirs, view.head.nodes, touched, their_chunks)
+    their_chunks = SnapshotChunks(inputs.context.files, inputs.head).some
+    return detect(ours, theirs, inputs.head.nodes, touched, their_chunks)
 
 
 def _is_settled(item: Found, appended: set[NodeId]) -> bool:
@@ -137,12 +138,12 @@ def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
 
 
 def _give_up_derived(
-    view: MeetingView, ours: ChangeSet, theirs: TransactionLog, base_chunks: SnapshotChunks
+    inputs: MergeInputs, ours: ChangeSet, theirs: TransactionLog, base_chunks: SnapshotChunks
 ) -> None:
     """Leave to the others what both sides derived from their data, so that nobody must decide."""
     if ours.get(paths.DERIVED_GROUP) is None:
         return
-    found = _detect(view, ours, theirs, touched_chunks(ours, base_chunks))
+    found = _detect(inputs, ours, theirs, touched_chunks(ours, base_chunks))
     for path in {item.conflict.path for item in found}:
         if paths.is_within(path, paths.DERIVED_GROUP):
             ours.discard(path)
@@ -155,34 +156,37 @@ def back_off(settings: Settings, attempt: int) -> None:
 
 
 class _Sides:
-    """The three versions that meet in a rebase; sessions on them are made when asked for."""
+    """The three versions of a rebase, as solvers see them; each is opened when it is first used."""
 
-    def __init__(self, view: MeetingView, ours: ChangeSet, theirs: TransactionLog) -> None:
-        self._view = view
+    def __init__(self, inputs: MergeInputs, ours: ChangeSet, theirs: TransactionLog) -> None:
+        self._inputs = inputs
         self.changes = ours
         self._theirs = theirs
-        self.head = view.head
+        self.head = inputs.head
 
     @cached_property
-    def base(self) -> Session:
-        return self._view.make_session(self._view.context, self._view.base, None)
+    def base(self) -> Any:
+        return self._inputs.show(WorkingTree(self._inputs.context, self._inputs.base))
 
     @cached_property
-    def ours(self) -> Session:
-        changes = self.changes.copy()
-        return self._view.make_session(self._view.context, self._view.base, changes)
+    def _our_tree(self) -> WorkingTree:
+        return WorkingTree(self._inputs.context, self._inputs.base, self.changes.copy())
 
     @cached_property
-    def theirs(self) -> Session:
-        return self._view.make_session(self._view.context, self.head, None)
+    def ours(self) -> Any:
+        return self._inputs.show(self._our_tree)
+
+    @cached_property
+    def theirs(self) -> Any:
+        return self._inputs.show(WorkingTree(self._inputs.context, self.head))
 
     @property
     def our_changes(self) -> Diff:
-        return self.ours.status()
+        return uncommitted_diff(self._our_tree)
 
     @property
     def their_changes(self) -> Diff:
-        return Diff(self._theirs, self._view.base.nodes, self.head.nodes)
+        return Diff(self._theirs, self._inputs.base.nodes, self.head.nodes)
 
     def created(self, conflict: Conflict) -> tuple[Node | None, Node | None]:
         """What we and they put at the path of a conflict."""
@@ -191,12 +195,12 @@ class _Sides:
     def documents(self, conflict: Conflict) -> Documents:
         if conflict.conflict_type is ConflictType.NewNodeConflictsWithExistingNode:
             mine, other = self.created(conflict)
-            base = self._view.base
+            base = self._inputs.base
             return Documents(None, self._document(mine, base), self._document(other, self.head))
-        node = self._view.base.nodes.get(conflict.path) or self.changes.get(conflict.path)
+        node = self._inputs.base.nodes.get(conflict.path) or self.changes.get(conflict.path)
         if node is None:
             return Documents(None, None, None)
-        base = self._view.base
+        base = self._inputs.base
         return Documents(
             self._document(base.nodes.by_id(node.id), base),
             self._document(self.changes.by_id(node.id), base),
@@ -204,7 +208,7 @@ class _Sides:
         )
 
     def _document(self, node: Node | None, snapshot: Snapshot) -> bytes | None:
-        return None if node is None else self._view.context.files.document(node, snapshot)
+        return None if node is None else self._inputs.context.files.document(node, snapshot)
 
 
 def _resolve(
@@ -290,7 +294,7 @@ def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
     for item in found:
         if item.conflict.conflict_type not in _TOLD_BY_APPENDING or item.node_id is None:
             continue
-        nodes = ours.base.by_id(item.node_id), ours.by_id(item.node_id), head.by_id(item.node_id)
+        nodes = (side.array_by_id(item.node_id) for side in (ours.base, ours, head))
         arrays = [None if node is None else node.array for node in nodes]
         before, mine, other = arrays
         if before is None or mine is None or other is None:

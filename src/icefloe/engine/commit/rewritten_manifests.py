@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from icefloe.changes.linked import corners
-from icefloe.engine.chunk_batches import ArrayReader
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from icefloe.config.settings import Settings
     from icefloe.model.ids import NodeId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
     from icefloe.packing.splits import Split
@@ -59,7 +59,7 @@ class _Rewriter:
 
     def rewrite(self) -> Snapshot:
         arrays = [node for node in self._base.nodes if node.is_array and node.manifests]
-        whole: list[Node] = []
+        whole: list[ArrayNode] = []
         for node in arrays:
             split = split_of(node, self._settings, self._count(node))
             if split is None:
@@ -67,20 +67,20 @@ class _Rewriter:
             else:
                 self._write_split(node, split)
         self._write_whole(whole)
-        rewritten = {node.id for node in arrays}
-        nodes = [self._moved(node) if node.id in rewritten else node for node in self._base.nodes]
+        moved = {node.path: self._moved(node) for node in arrays}
+        nodes = [moved.get(node.path, node) for node in self._base.nodes]
         return msgspec.structs.replace(
             self._base, nodes=NodeTable.of(nodes), manifests=tuple(self._infos)
         )
 
-    def _moved(self, node: Node) -> Node:
+    def _moved(self, node: ArrayNode) -> ArrayNode:
         """The node with its new manifests, in the order of the grid."""
         refs = sorted(self._refs.get(node.id, ()), key=lambda ref: ref.extents.lower)
         return node.evolve(manifests=tuple(refs))
 
     # --- arrays that are packed as a whole
 
-    def _write_whole(self, nodes: Sequence[Node]) -> None:
+    def _write_whole(self, nodes: Sequence[ArrayNode]) -> None:
         plan = plan_manifests(
             [Item.of(node, node, self._count(node)) for node in nodes],
             (),
@@ -100,11 +100,11 @@ class _Rewriter:
             if info is not None:
                 self._record(info, refs)
 
-    def _count(self, node: Node) -> int:
+    def _count(self, node: ArrayNode) -> int:
         return ArrayReader(self._base, self._chunks, node, None).count()
 
     def _write_packed(
-        self, set_name: str, nodes: Sequence[Node]
+        self, set_name: str, nodes: Sequence[ArrayNode]
     ) -> tuple[ManifestFileInfo | None, list[tuple[NodeId, ArrayChunks]]]:
         """Read the references of some arrays and write them as one manifest."""
         parts = [
@@ -117,7 +117,7 @@ class _Rewriter:
 
     # --- arrays that are split
 
-    def _write_split(self, node: Node, split: Split) -> None:
+    def _write_split(self, node: ArrayNode, split: Split) -> None:
         pieces = self._pieces(node, split.tiling)
         while some := list(islice(pieces, _PIECES_AT_ONCE)):
             infos = self._files.in_parallel(
@@ -129,7 +129,7 @@ class _Rewriter:
             for info, piece in zip(infos, some, strict=True):
                 self._record(info, [(node.id, piece)])
 
-    def _pieces(self, node: Node, tiling: Tiling) -> Iterator[ArrayChunks]:
+    def _pieces(self, node: ArrayNode, tiling: Tiling) -> Iterator[ArrayChunks]:
         """New pieces of an array, each when no old manifest that is left can have more of it."""
         of_refs = self._parts(node, tiling)
         last = {part: at for at, parts in enumerate(of_refs) for part in parts.tolist()}
@@ -144,7 +144,7 @@ class _Rewriter:
                 if last[part] == at:
                     yield ArrayChunks.merge(pending.pop(part))
 
-    def _parts(self, node: Node, tiling: Tiling) -> list[npt.NDArray[np.int64]]:
+    def _parts(self, node: ArrayNode, tiling: Tiling) -> list[npt.NDArray[np.int64]]:
         """The new parts of the tiles that each old manifest has references in."""
         tiles, counts = [], []
         for ref in node.manifests:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from icefloe.changes.logs import combine
+from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
 from icefloe.engine.commit.manifests import ManifestWriter, touched_together
-from icefloe.engine.commit.node_numbers import number_nodes
+from icefloe.engine.commit.node_numbers import NodeOrigin, number_nodes
 from icefloe.engine.history.walk import compared_step
+from icefloe.engine.info import Diff
 from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.record import Record
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.settings import Settings
     from icefloe.engine.commit.manifests import WrittenManifests
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import ManifestId, NodeId
     from icefloe.model.manifest import ManifestFileInfo
@@ -48,34 +51,70 @@ MAX_HISTORY = 1000
 
 
 class CommitMessage(Record, frozen=True):
-    """What the committer says about a commit."""
+    """The message and properties of a commit, and when work on it began."""
 
     message: str
     metadata: dict[str, Any]
     started_at: datetime
+
+    @classmethod
+    def of(
+        cls,
+        message: Any,
+        metadata: Any,
+        *,
+        defaults: Mapping[str, Any],
+        started_at: datetime | None = None,
+    ) -> CommitMessage:
+        """Check what a committer gives; raises InvalidTypeError for what cannot be stored.
+
+        Args:
+            message: The message.
+            metadata: Properties, or None.
+            defaults: Properties that hold unless `metadata` has others.
+            started_at: When work began; now by default.
+        """
+        properties = {} if metadata is None else plain_metadata(metadata)
+        return cls(
+            message=check_message(message),
+            metadata={**defaults, **properties},
+            started_at=started_at or datetime.now(UTC),
+        )
+
+
+class Replaced(Record, frozen=True):
+    """Commits that a new commit takes the place of."""
+
+    parent: Snapshot
+    """The commit before them."""
+    log: TransactionLog
+    """What all of them changed."""
 
 
 def write_commit(
     files: MetadataFiles,
     base: Snapshot,
     changes: ChangeSet,
-    said: CommitMessage,
+    message: CommitMessage,
     settings: Settings,
     *,
-    parent: Snapshot | None = None,
-    replaced: TransactionLog | None = None,
-    are_known: bool = False,
+    replaced: Replaced | None = None,
+    new_nodes: NodeOrigin = NodeOrigin.SESSION,
 ) -> Snapshot:
-    """Write everything of a commit but its publication; returns the new snapshot.
+    """Write everything of a commit but the reference that publishes it; returns the snapshot.
 
-    An amended commit has the parent of `base`, and takes along the log of what it replaces and
-    what that remembers: see `as_one` for who replaces more than `base`.
-    `are_known` says that new nodes come from another branch, where they have ids already.
+    Args:
+        files: Where objects are written.
+        base: The snapshot that the changes are laid over.
+        changes: The changes.
+        message: Message and properties.
+        settings: How manifests are split, and what is kept inline.
+        replaced: The commits that this one takes the place of, `base` the last of them; see
+            `as_one` for more than one. By default, it follows `base`.
+        new_nodes: Where the new nodes come from.
     """
-    parent = parent or base
-    numbered = number_nodes(
-        changes, base, files.format.generation.node_numbering, are_known=are_known
-    )
+    parent = base if replaced is None else replaced.parent
+    numbered = number_nodes(changes, base, files.format.generation.node_numbering, new_nodes)
     changes = numbered.changes
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
@@ -88,9 +127,9 @@ def write_commit(
         id=SnapshotId.random(),
         parent_id=parent.id,
         written_at=_after(base.written_at),
-        started_at=said.started_at,
-        message=said.message,
-        metadata={**said.metadata, **numbered.properties},
+        started_at=message.started_at,
+        message=message.message,
+        metadata={**message.metadata, **numbered.properties},
         total_parents=parent.total_parents + 1,
         history=(parent.stub(), *parent.history[: MAX_HISTORY - 1]),
         manifests=_listed_manifests(base, nodes, written.infos),
@@ -99,7 +138,7 @@ def write_commit(
         parent_file=parent.own_file,
     )
     if replaced is not None:
-        log = combine([replaced, log])
+        log = combine([replaced.log, log])
         snapshot, log = _in_place_of(files, base, parent, snapshot, log)
     log_file = files.write_transaction_log(snapshot.id, log)
     return files.write_snapshot(msgspec.structs.replace(snapshot, log_file=log_file))
@@ -144,12 +183,19 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
     touched = {}
     for node_id in changes.chunks.keys() | changes.linked.keys():
         edits = changes.chunks.get(node_id)
-        node = changes.base.by_id(node_id) if edits is not None and edits.cleared else None
+        node = changes.base.array_by_id(node_id) if edits is not None and edits.cleared else None
         old = None if node is None else chunks.table(node)
         index = touched_together(edits, changes.linked.get(node_id, ()), old)
         if index is not None:
             touched[node_id] = index
     return touched
+
+
+def uncommitted_diff(tree: WorkingTree) -> Diff:
+    """What the changes of a tree do to its snapshot."""
+    with tree.lock:
+        log = tree.changes.log(touched_chunks(tree.changes, tree.chunks))
+        return Diff(log, tree.snapshot.nodes, NodeTable.of(tree.changes.all_nodes()))
 
 
 def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, Node | None]:
@@ -159,9 +205,9 @@ def _edited_nodes(changes: ChangeSet, written: WrittenManifests) -> dict[str, No
         if node is not None and any(ref.manifest_id in written.replaced for ref in node.manifests):
             edited[path] = node.evolve(manifests=_renamed(node.manifests, written.replaced))
     for node_id, manifests in written.refs.items():
-        node = changes.by_id(node_id)
-        if node is not None:
-            edited[node.path] = node.evolve(manifests=manifests)
+        array = changes.array_by_id(node_id)
+        if array is not None:
+            edited[array.path] = array.evolve(manifests=manifests)
     return edited
 
 

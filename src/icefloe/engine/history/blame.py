@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.errors import InvalidInputError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_array
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
     """Find who wrote the chunks of an array, reading logs from the newest back until all are."""
     path = paths.canonical(path)
     snapshot = history.files.read_snapshot(snapshot_id)
-    node = snapshot.nodes.get(path)
-    if node is None or node.array is None:
-        raise NodeNotFoundError(f"node not found: there is no array {path}", path)
+    node = expect_array(snapshot.nodes.get(path), path)
     table = SnapshotChunks(history.files, snapshot).table(node) if node.manifests else None
     if table is None:
         empty = np.empty((0, node.array.rank), dtype=np.uint64)

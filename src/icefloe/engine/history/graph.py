@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import SnapshotNotFoundError
+from icefloe.formats.port import LiveTip
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class AncestryGraph:
         tags: dict[SnapshotId, list[str]] = {}
         for branch in sorted(history.refs.branches()):
             tip = history.refs.tip(branch)
-            if tip is not None and tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 branches.setdefault(tip.snapshot_id, []).append(branch)
         for tag in sorted(history.refs.tags()):
             target = history.refs.tag(tag)

@@ -60,7 +60,9 @@ class Meeting:
         if not isinstance(solver, AppendSolver):
             return found
         for node_id in self._ours.documents:
-            nodes = (t.by_id(node_id) for t in (self._base.nodes, self._ours, self._head.nodes))
+            nodes = (
+                t.array_by_id(node_id) for t in (self._base.nodes, self._ours, self._head.nodes)
+            )
             arrays = [None if node is None else node.array for node in nodes]
             before, mine, other = arrays
             if before is None or mine is None or other is None or before.chunk_shape is None:
@@ -80,7 +82,7 @@ class Meeting:
         Chunk files tell: nobody writes to one twice.
         """
         for node_id, growth in grown.items():
-            edits, node = self._ours.chunks.get(node_id), self._head.nodes.by_id(node_id)
+            edits, node = self._ours.chunks.get(node_id), self._head.nodes.array_by_id(node_id)
             mine = None if edits is None else edits.own()[0]
             theirs = None if node is None or mine is None else self._head_chunks.table(node)
             if mine is None or theirs is None:
@@ -108,9 +110,9 @@ class Meeting:
             else:
                 self._drop_node(node_id, known, is_grown=node_id in grown)
         for node_id, edits in ours.chunks.items():
-            known = head.by_id(node_id)
-            if known is not None:
-                theirs = self._head_chunks.table(known) if known.manifests else None
+            array = head.array_by_id(node_id)
+            if array is not None:
+                theirs = self._head_chunks.table(array) if array.manifests else None
                 _drop_same_chunks(edits, theirs, grown.get(node_id))
         self._tidy()
 
@@ -138,7 +140,7 @@ class Meeting:
         """
         updated = dict(theirs.updated_chunks)
         for node_id, index in theirs.updated_chunks.items():
-            old, new = self._base.nodes.by_id(node_id), self._head.nodes.by_id(node_id)
+            old, new = self._base.nodes.array_by_id(node_id), self._head.nodes.array_by_id(node_id)
             disputed = self._disputed(node_id, index)
             if disputed is None or new is None:
                 continue
@@ -185,7 +187,7 @@ class Meeting:
 
     def _forget_all_moved(self, node_id: NodeId) -> None:
         """Forget chunks that only moved in an array that they deleted."""
-        edits, node = self._ours.chunks[node_id], self._base.nodes.by_id(node_id)
+        edits, node = self._ours.chunks[node_id], self._base.nodes.array_by_id(node_id)
         touched = edits.touched(None)
         if node is not None and touched is not None:
             self._forget(node_id, touched, self._base_chunks.some(node, touched), None, None)

@@ -41,7 +41,7 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
     compare = compare_chunks if is_told else changed_chunks
     updated: dict[NodeId, ChunkIndex] = {}
     for node_id, index in log.updated_chunks.items():
-        old, new = before.nodes.by_id(node_id), after.nodes.by_id(node_id)
+        old, new = before.nodes.array_by_id(node_id), after.nodes.array_by_id(node_id)
         changed: ChunkIndex | None = index
         if old is not None and new is not None:
             changed = compare(chunks_before.some(old, index), chunks_after.some(new, index))
@@ -50,9 +50,9 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
     same = {
         node_id
         for node_id in log.updated_arrays | log.updated_groups
-        if (old := before.nodes.by_id(node_id)) is not None
-        and (new := after.nodes.by_id(node_id)) is not None
-        and same_document(files.document(old, before), files.document(new, after))
+        if (was := before.nodes.by_id(node_id)) is not None
+        and (now := after.nodes.by_id(node_id)) is not None
+        and same_document(files.document(was, before), files.document(now, after))
     }
     return msgspec.structs.replace(
         log,

@@ -52,7 +52,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.formats.port import ObjectKind
+from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.model.ids import SnapshotId
 from icefloe.objects.shared_caches import forget_shared
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
@@ -287,8 +287,8 @@ class _Collection:
         branches = refs.branches()
         for _ in range(self._context.settings.publish_max_tries):
             careful = CarefulRefs(self._context)
-            tips = [tip for branch in sorted(branches) if (tip := careful.tip(branch)) is not None]
-            branches = refs.repeat([tip for tip in tips if tip.snapshot_id is not None])
+            tips = [careful.tip(branch) for branch in sorted(branches)]
+            branches = refs.repeat([tip for tip in tips if isinstance(tip, LiveTip)])
             if not branches:
                 return
         raise ConflictError(

@@ -24,6 +24,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
+from icefloe.formats.port import LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
@@ -142,7 +143,7 @@ def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:
     for branch in kept:
         logger.info("branch %r moved and is not deleted", branch)
         tip = context.refs.tip(branch)
-        if tip is not None and tip.snapshot_id is not None:
+        if isinstance(tip, LiveTip):
             shown.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
     logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
     return ExpiryPlan(
@@ -156,7 +157,7 @@ def _is_deleted(context: Context, branch: str, expired: frozenset[SnapshotId]) -
     """Delete a branch that stands at a snapshot which has expired; False if it does not."""
     refs = context.refs
     tip = refs.tip(branch)
-    if tip is None or tip.snapshot_id not in expired:
+    if not isinstance(tip, LiveTip) or tip.snapshot_id not in expired:
         return False
     try:
         moved_from(refs, tip, lambda place: refs.advance(place, None))
@@ -226,7 +227,7 @@ class _Planner:
         refs = self._context.refs.view()
         for name in sorted(refs.branches()):
             tip = refs.tip(name)
-            if tip is not None and tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 yield _Ref(name, "branch", tip.snapshot_id, self._rule_of(name, self._branches))
         for name in sorted(refs.tags()):
             target = refs.tag(name)

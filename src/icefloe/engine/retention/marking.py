@@ -15,6 +15,7 @@ from icefloe.engine.history.expired_parents import SeenCuts
 from icefloe.engine.history.walk import MAX_READ_AHEAD, History
 from icefloe.engine.retention.id_sets import IdSet, as_ids, id_bytes, id_set
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
+from icefloe.formats.port import LiveTip
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.objects.metadata import MAX_PARALLEL_FILES, MetadataFiles
@@ -109,7 +110,7 @@ def read_references(context: Context) -> References:
                 "tells more, and `repair` fills the gap",
                 newest.key,
             )
-        if tip is not None and tip.snapshot_id is not None:
+        if isinstance(tip, LiveTip):
             branches[branch] = tip.snapshot_id
     tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}
     return References(branches, tags)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icefloe.engine.context import Context
     from icefloe.model.chunk_refs import ChunkRefs
     from icefloe.model.ids import ManifestId
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.storage.port import ObjectInfo, Storage
 
 
@@ -95,7 +95,6 @@ def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[by
     for node, manifest_id in _base_manifests(changes):
         if kept >= wanted:
             break
-        assert node.array is not None
         try:
             chunks = context.files.manifest(manifest_id, 0).array(node.id, node.array.rank)
         except FormatError:
@@ -105,10 +104,10 @@ def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[by
     return kept
 
 
-def _base_manifests(changes: ChangeSet) -> Iterator[tuple[Node, ManifestId]]:
+def _base_manifests(changes: ChangeSet) -> Iterator[tuple[ArrayNode, ManifestId]]:
     """Manifests of the base in which the references of edited arrays may have been, each once."""
     for node_id in changes.chunks.keys() | changes.linked.keys():
-        node = changes.base.by_id(node_id)
+        node = changes.base.array_by_id(node_id)
         if node is None:
             continue
         found = [each for tile in changes.linked.get(node_id, ()) for each in tile.replaced]
@@ -124,7 +123,7 @@ def _own_refs(context: Context, changes: ChangeSet) -> Iterator[ChunkRefs]:
         if own is not None:
             yield own.refs
     for node_id, tiles in changes.linked.items():
-        node = changes.by_id(node_id)
+        node = changes.array_by_id(node_id)
         if node is not None:
             for tile in tiles:
                 yield linked_chunks(context.files, node, tile).refs

@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from icefloe.errors import ConflictError, SnapshotNotFoundError
+from icefloe.formats.port import LiveTip
 
 if TYPE_CHECKING:
     from icefloe.engine.history.walk import History
@@ -45,9 +46,8 @@ class Unsettled:
         `base` is what the session is based on: where it appears without an attempt after it, none
         has landed.
         """
-        if not self._attempts or tip is None or tip.snapshot_id in {None, base}:
+        if not self._attempts or not isinstance(tip, LiveTip) or tip.snapshot_id == base:
             return
-        assert tip.snapshot_id is not None
         with contextlib.suppress(SnapshotNotFoundError):  # collected after it had expired
             for stub in history.recorded_stubs(tip.snapshot_id):
                 if stub.id == base:

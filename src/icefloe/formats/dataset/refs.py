@@ -31,7 +31,7 @@ from icefloe.formats.authorship import signed
 from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
 from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import BranchState, BranchTip
+from icefloe.formats.port import BranchState, BranchTip, LiveTip, branch_tip
 from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, twins_of
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
@@ -175,7 +175,7 @@ class StateRefs:
         """
         if snapshot_id is None and tip.branch == MAIN:
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
-        moved = BranchTip(tip.branch, tip.sequence + 1, snapshot_id)
+        moved = branch_tip(tip.branch, tip.sequence + 1, snapshot_id)
 
         def change(state: State) -> State:
             found = _tip_in(state, tip.branch)
@@ -194,7 +194,7 @@ class StateRefs:
         self._swap(change)
         return moved
 
-    def repeat(self, tips: Collection[BranchTip]) -> set[str]:
+    def repeat(self, tips: Collection[LiveTip]) -> set[str]:
         """Publish for each branch one more state for the snapshot that it has, in one swap.
 
         Returns the branches that have moved past their `tips`, to which nothing was done.
@@ -210,21 +210,21 @@ class StateRefs:
         self._swap(change)
         return moved
 
-    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> BranchTip:
+    def create_branch(self, branch: str, snapshot_id: SnapshotId) -> LiveTip:
         """Create a branch, or continue the log of a deleted one; `main` creates the dataset.
 
         Raises AlreadyExistsError, InvalidInputError for a bad name.
         """
         check_ref_name(branch, "branch", MAX_NAME_BYTES)
         taken = f"branch {branch!r} exists already"
-        created = [BranchTip(branch, 0, snapshot_id)]
+        created = [LiveTip(branch, 0, snapshot_id)]
 
         def change(state: State) -> State:
             tip = state.tip(branch)
-            if tip is not None and tip.snapshot_id is not None:
+            if isinstance(tip, LiveTip):
                 raise AlreadyExistsError(taken)
             self._refuse_taken(state, branch, "branch")
-            created[0] = BranchTip(branch, 0 if tip is None else tip.sequence + 1, snapshot_id)
+            created[0] = LiveTip(branch, 0 if tip is None else tip.sequence + 1, snapshot_id)
             return self._moved(state, branch, "branch", snapshot_id)
 
         self._swap(change, may_create=branch == MAIN)

@@ -15,7 +15,7 @@ import msgspec
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.dataset.file_ids import file_of, id_of_file
 from icefloe.formats.dataset.layout import STATE_KEY
-from icefloe.formats.port import BranchTip
+from icefloe.formats.port import BranchTip, DeletedTip, LiveTip, branch_tip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import FileSum
 
@@ -155,17 +155,17 @@ class State:
         log = self._logs.get(branch, [])
         moves = self._trimmed.get(branch, 0) + len(log)
         if ref is None or ref.type != "branch":
-            return BranchTip(branch, moves - 1, None) if log else None
+            return DeletedTip(branch, moves - 1) if log else None
         known = log[-1][1] if log else None
         # A writer that keeps no log moved the branch: that counts as one move.
         sequence = moves - 1 if known == ref.id else moves
-        return BranchTip(branch, sequence, self._id(ref.id))
+        return LiveTip(branch, sequence, self._id(ref.id))
 
-    def latest(self) -> BranchTip | None:
+    def latest(self) -> LiveTip | None:
         """What a dataset without references shows: the snapshot that was listed last (H-11)."""
         if self._refs or not self._listed:
             return None
-        return BranchTip("main", 0, self._id(next(reversed(self._listed))))
+        return LiveTip("main", 0, self._id(next(reversed(self._listed))))
 
     def names(self, kind: RefType) -> set[str]:
         """Names of all branches or tags."""
@@ -184,7 +184,7 @@ class State:
         """The states of a branch that are still listed, newest first."""
         first = self._trimmed.get(branch, 0)
         tips = [
-            BranchTip(branch, place, None if target is None else self._past_id(target))
+            branch_tip(branch, place, None if target is None else self._past_id(target))
             for place, (_, target) in enumerate(self._logs.get(branch, []), first)
         ]
         latest = self.latest()

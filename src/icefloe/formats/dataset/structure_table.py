@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
+
+if TYPE_CHECKING:
+    from icefloe.model.zarr_document import ArrayMetadata
 
 FOREIGN = f"{INTERNAL_PREFIX}foreign"
 """The property of a snapshot of which only the rows are known; the state file knows the rest."""
@@ -69,16 +72,13 @@ class StructureRows:
 
 def _row(node: Node, number: int) -> dict[str, Any]:
     ref = node.attributes
-    whole = node.document
-    if ref is not None:
-        whole = whole[: ref.position] + b"{}" + whole[ref.position :]
-    document = parse_document(whole)
+    document = parse_document(node.outline)
     attributes = document.get("attributes") if ref is None else None
     return {
         "id": number,
         "type": "array" if node.is_array else "group",
         "path": node.path,
-        "array_metadata": _array_metadata(document, node) if node.is_array else None,
+        "array_metadata": _array_metadata(document, node.array) if node.is_array else None,
         "inline_attrs": None if attributes is None else _json(attributes),
         "attrs_reference": None
         if ref is None
@@ -91,10 +91,8 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _array_metadata(document: dict[str, Any], node: Node) -> dict[str, Any]:
+def _array_metadata(document: dict[str, Any], array: ArrayMetadata) -> dict[str, Any]:
     """The struct of an array; what has no place in it is null there (H-08)."""
-    array = node.array
-    assert array is not None
     data_type = document["data_type"]
     encoding = document["chunk_key_encoding"]
     says = encoding.get("configuration") if isinstance(encoding, dict) else None
@@ -215,9 +213,9 @@ def _node(row: dict[str, Any], key: str) -> Node:
         file = id_of_file(AttributesId, outside["attrs_file"])
         ref = AttributesRef(file, outside["row"], position)
     node = load_node(numbered_id(row["id"]), row["path"], document, (), ref, key=key)
-    if (node.array is not None) != (row["type"] == "array"):
+    if node.is_array != (row["type"] == "array"):
         raise ValueError(f"{row['path']} is of type {row['type']!r}, but its metadata is not")
-    if node.array is None:
+    if not node.is_array:
         return node
     grid = node.array.grid_shape or (0,) * node.array.rank
     return node.evolve(

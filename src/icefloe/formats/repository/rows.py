@@ -104,7 +104,7 @@ def _node(node: Node) -> list[Any]:
     if attributes is None and document.get("attributes") is not None:
         attributes = {"Inline": storable(document["attributes"])}
     data: Any = "Group"
-    if node.array is not None:
+    if node.is_array:
         refs = [
             [str(ref.manifest_id), [ref.extents.lower, ref.extents.upper]] for ref in node.manifests
         ]

@@ -180,13 +180,13 @@ def _beyond_json(metadata: dict[str, Any]) -> str | None:
 
 def _node(node: Node) -> _Node:
     ref = node.attributes
+    array = node.array if node.is_array else None
     if ref is None:
-        struct, attributes, verbatim = _parts(node.document, node.array)
+        struct, attributes, verbatim = _parts(node.document, array)
         position = None
     else:
         at = ref.position
-        whole = node.document[:at] + b"{}" + node.document[at:]
-        struct, _, _ = _parts(whole, node.array)
+        struct, _, _ = _parts(node.outline, array)
         attributes = encode({"Ref": _AttributesRef([], ref.row, numbers(ref.file))})
         verbatim, position = node.document.decode("utf-8", "surrogateescape"), at
     data = b'"Group"'
@@ -376,7 +376,7 @@ class _NodeLoader:
             file = from_numbers(AttributesId, outside.object_id)
             attributes = AttributesRef(file, outside.location, position)
         made = load_node(self.ids[row], path, document, (), attributes, key=self._key)
-        if made.array is None:
+        if not made.is_array:
             return made
         return made.evolve(manifests=self._refs(refs, made.array))
 

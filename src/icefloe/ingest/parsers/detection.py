@@ -81,8 +81,31 @@ def _checked(parsed: ParsedFile) -> ParsedFile:
     """The file, if what it says about its chunks can be true; raises InvalidInputError."""
     _check_complete(parsed)
     for name, array in parsed.arrays.items():
+        _check_references(name, array, parsed.url)
         _check_lengths(name, array, parsed.url)
     return parsed
+
+
+def _check_references(name: str, array: ParsedArray, url: str) -> None:
+    """Raise InvalidInputError unless all chunks are in the grid and their ranges are possible.
+
+    All that is written later relies on this: references of a file are validated here, once.
+    """
+    try:
+        array.references.check_ranges()
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{url}: {name!r}: {error}") from None
+    pairs = zip(array.shape, array.chunk_shape, strict=True)
+    grid = [-(-size // chunk) for size, chunk in pairs]
+    inline = np.array(list(array.inline), dtype=np.int64).reshape(len(array.inline), len(grid))
+    for coords in (array.references.coords, inline):
+        outside = ((coords < 0) | (coords >= np.array(grid, dtype=np.int64))).any(axis=1)
+        if outside.any():
+            raise InvalidInputError(
+                f"{url}: {name!r} has a chunk {coords[int(np.argmax(outside))].tolist()}, which is "
+                f"outside of its chunk grid {grid}; write the file again, or leave the variable "
+                f"out: drop_variables=[{name!r}]"
+            )
 
 
 def _check_lengths(name: str, array: ParsedArray, url: str) -> None:
@@ -112,7 +135,7 @@ def _check_complete(parsed: ParsedFile) -> None:
         return
     for name, array in parsed.arrays.items():
         refs = array.references
-        if refs.urls != [parsed.url] or not len(refs):
+        if refs.locations != [parsed.url] or not len(refs):
             continue
         end = int((refs.offsets + refs.lengths).max())
         if end > size:

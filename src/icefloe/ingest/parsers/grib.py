@@ -10,11 +10,11 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
-    References,
     array_document,
     array_of_values,
 )
 from icefloe.ingest.parsers.grib2_sections import check_messages
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +69,9 @@ def _variable(name: str, entry: dict[str, Any], url: str) -> ParsedArray:
         fill_value=np.nan,
         codecs=[{"name": "gribberish", "configuration": {"var": name}}],
     )
-    return ParsedArray(document, References.in_one_object(url, coords, ranges[:, 0], ranges[:, 1]))
+    return ParsedArray(
+        document, VirtualColumns.in_one_object(url, coords, ranges[:, 0], ranges[:, 1])
+    )
 
 
 def _outer_dimensions(shape: tuple[int, ...], messages: int, name: str, url: str) -> int:

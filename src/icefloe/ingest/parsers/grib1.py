@@ -20,11 +20,11 @@ from icefloe.ingest.grib_messages import (
 from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
-    References,
     array_document,
     array_of_values,
 )
 from icefloe.model.record import Record
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from icefloe.ingest.authorized import AuthorizedStore
@@ -171,4 +171,4 @@ def _array(
     )
     offsets = np.array([message.offset for message in messages], dtype=np.int64)
     lengths = np.array([message.length for message in messages], dtype=np.int64)
-    return ParsedArray(document, References.in_one_object(url, coords, offsets, lengths))
+    return ParsedArray(document, VirtualColumns.in_one_object(url, coords, offsets, lengths))

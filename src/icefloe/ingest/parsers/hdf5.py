@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe.config.locations import parse_location
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
 from icefloe.ingest.parsers.hdf5_datasets import (
     IndescribableError,
     attributes_of,
@@ -22,6 +22,7 @@ from icefloe.ingest.parsers.hdf5_datasets import (
     read_whole,
 )
 from icefloe.ingest.quiet import quietly
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -163,7 +164,7 @@ def _read_by_h5py(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArr
         values[tuple(slice(0, size) for size in found.shape)] = found
         return values
 
-    return ParsedArray(document, References.none(len(dataset.shape)), reader=read)
+    return ParsedArray(document, VirtualColumns.none(len(dataset.shape)), reader=read)
 
 
 def _readable(url: str, store: AuthorizedStore) -> Any:

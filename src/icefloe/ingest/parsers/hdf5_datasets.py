@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.ingest.parsed import ParsedArray, References, array_document, array_of_values
+from icefloe.ingest.parsed import ParsedArray, array_document, array_of_values
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     import h5py
@@ -74,11 +75,11 @@ def described(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArray:
     if dataset.chunks is not None:
         return ParsedArray(document, _chunks(dataset, url))
     if _is_unwritten(dataset):
-        return ParsedArray(document, References.none(len(dataset.shape)))
+        return ParsedArray(document, VirtualColumns.none(len(dataset.shape)))
     coords = np.zeros((1, len(dataset.shape)), dtype=np.int64)
     offset = np.array([dataset.id.get_offset()])
     length = np.array([dataset.id.get_storage_size()])
-    return ParsedArray(document, References.in_one_object(url, coords, offset, length))
+    return ParsedArray(document, VirtualColumns.in_one_object(url, coords, offset, length))
 
 
 def read_whole(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
@@ -194,7 +195,7 @@ def _filters(dataset: h5py.Dataset) -> list[tuple[int, str, tuple[int, ...]]]:
     ]
 
 
-def _chunks(dataset: h5py.Dataset, url: str) -> References:
+def _chunks(dataset: h5py.Dataset, url: str) -> VirtualColumns:
     """Where the chunks of a dataset are.
 
     Raises IndescribableError if some were stored without a filter because it did not make them
@@ -219,7 +220,9 @@ def _chunks(dataset: h5py.Dataset, url: str) -> References:
     table = np.array(rows, dtype=np.int64).reshape(len(rows), rank + 2)
     coords = table[:, :rank] // np.array(dataset.chunks, dtype=np.int64)
     order = np.lexsort(coords.T[::-1]) if rank else np.arange(len(rows))
-    return References.in_one_object(url, coords[order], table[order, rank], table[order, rank + 1])
+    return VirtualColumns.in_one_object(
+        url, coords[order], table[order, rank], table[order, rank + 1]
+    )
 
 
 # --- attributes

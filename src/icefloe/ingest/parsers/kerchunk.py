@@ -18,12 +18,12 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
-    References,
     array_document,
     with_missing_value,
 )
 from icefloe.ingest.parsers.zarr2 import is_text, text_document
 from icefloe.model.bounded_text import json_value
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -171,12 +171,12 @@ def _from_json(tree: _Tree, name: str, templates: dict[str, str], url: str) -> P
     urls = [_absolute(_filled(path, templates), url) for path in distinct]
     offsets = [entry[1] if len(entry) == 3 else 0 for entry in chosen]
     lengths = [entry[2] if len(entry) == 3 else 0 for entry in chosen]
-    references = References(
-        coords[rows],
-        urls,
-        np.array(codes, dtype=np.int64),
-        np.array(offsets, dtype=np.uint64),
-        np.array(lengths, dtype=np.uint64),
+    references = VirtualColumns(
+        positions=coords[rows],
+        locations=urls,
+        codes=np.array(codes, dtype=np.int64),
+        offsets=np.array(offsets, dtype=np.uint64),
+        lengths=np.array(lengths, dtype=np.uint64),
     )
     return ParsedArray(document, references, inline)
 
@@ -192,7 +192,7 @@ def _from_parquet(
     grid = [-(-size // chunk) for size, chunk in zip(document["shape"], chunk_shape, strict=True)]
     count = prod(grid)
     if count == 0:
-        return ParsedArray(document, References.none(len(grid)))
+        return ParsedArray(document, VirtualColumns.none(len(grid)))
     # One by one: how many files there should be is what the document says, and may be nonsense.
     files = (
         f"{base}/{tree.prefix}{name}/refs.{number}.parq"
@@ -212,12 +212,12 @@ def _from_parquet(
     codes = paths.indices.to_numpy(zero_copy_only=False)
     present = ~paths.is_null().to_numpy(zero_copy_only=False)
     present[list(held)] = False
-    references = References(
-        coords[present].astype(np.int64),
-        [_absolute(path, base) for path in paths.dictionary.to_pylist()],
-        codes[present].astype(np.int64),
-        table.column("offset").to_numpy()[present].astype(np.uint64),
-        table.column("size").to_numpy()[present].astype(np.uint64),
+    references = VirtualColumns(
+        positions=coords[present].astype(np.int64),
+        locations=[_absolute(path, base) for path in paths.dictionary.to_pylist()],
+        codes=codes[present].astype(np.int64),
+        offsets=table.column("offset").to_numpy()[present].astype(np.uint64),
+        lengths=table.column("size").to_numpy()[present].astype(np.uint64),
     )
     return ParsedArray(document, references, inline)
 
@@ -230,8 +230,9 @@ def _sized(arrays: dict[str, ParsedArray], store: AuthorizedStore) -> dict[str, 
         whole = np.flatnonzero(refs.lengths == 0)
         if len(whole):
             lengths = refs.lengths.copy()
-            sizes = {code: store.status(refs.urls[code]).size for code in set(refs.codes[whole])}
-            lengths[whole] = [sizes[code] or 0 for code in refs.codes[whole]]
+            codes = refs.codes[whole].tolist()
+            sizes = {code: store.status(refs.locations[code]).size for code in set(codes)}
+            lengths[whole] = [sizes[code] or 0 for code in codes]
             refs = msgspec.structs.replace(refs, lengths=lengths)
         found[name] = msgspec.structs.replace(each, references=refs)
     return found

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.ingest.parsed import ParsedArray, References, plain_document
+from icefloe.ingest.parsed import ParsedArray, plain_document
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from virtualizarr.manifests import ManifestArray, ManifestStore
@@ -27,15 +28,15 @@ def array_of(array: ManifestArray) -> ParsedArray:
     present = paths != ""
     rank = len(document["shape"])
     if not paths.size or not present.any():
-        return ParsedArray(document, References.none(rank))
+        return ParsedArray(document, VirtualColumns.none(rank))
     coords = np.argwhere(present).astype(np.int64).reshape(int(present.sum()), rank)
     urls, codes = _distinct(paths[present])
-    references = References(
-        coords,
-        urls,
-        codes,
-        manifest._offsets[present],  # noqa: SLF001
-        manifest._lengths[present],  # noqa: SLF001
+    references = VirtualColumns(
+        positions=coords,
+        locations=urls,
+        codes=codes,
+        offsets=manifest._offsets[present],  # noqa: SLF001
+        lengths=manifest._lengths[present],  # noqa: SLF001
     )
     return ParsedArray(document, references)
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, References, array_document
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from icefloe.ingest.authorized import AuthorizedStore
@@ -185,9 +186,11 @@ class _Header:
         )
         return ParsedArray(document, self._references(variable, shape, is_record=is_record))
 
-    def _references(self, variable: _Variable, shape: list[int], *, is_record: bool) -> References:
+    def _references(
+        self, variable: _Variable, shape: list[int], *, is_record: bool
+    ) -> VirtualColumns:
         if 0 in shape:
-            return References.none(len(shape))
+            return VirtualColumns.none(len(shape))
         count = shape[0] if is_record else 1
         coords = np.zeros((count, len(shape)), dtype=np.int64)
         if is_record:
@@ -195,7 +198,7 @@ class _Header:
         step = self._record_bytes if is_record else 0
         offsets = variable.begin + step * np.arange(count, dtype=np.int64)
         length = self._slab(variable) if is_record else prod(shape) * variable.dtype.itemsize
-        return References.in_one_object(self._url, coords, offsets, np.full(count, length))
+        return VirtualColumns.in_one_object(self._url, coords, offsets, np.full(count, length))
 
 
 def _fill_value(variable: _Variable) -> Any:

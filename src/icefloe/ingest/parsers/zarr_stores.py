@@ -14,13 +14,13 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
-    References,
     plain_document,
     with_missing_value,
 )
 from icefloe.ingest.parsers.zarr2 import is_text, text_document, without_filters_of_bytes
 from icefloe.ingest.quiet import quietly
 from icefloe.model.bounded_text import json_value
+from icefloe.model.virtual_columns import VirtualColumns
 from icefloe.objects.foreign.source import SourceStatus
 
 if TYPE_CHECKING:
@@ -143,21 +143,21 @@ def _as_version_3(zarray: dict[str, Any], attributes: dict[str, Any]) -> dict[st
     return {**document, "chunk_key_encoding": _OUR_KEYS}
 
 
-def _references(chunks: dict[str, ListedSource], rank: int, separator: str) -> References:
+def _references(chunks: dict[str, ListedSource], rank: int, separator: str) -> VirtualColumns:
     if not chunks:
-        return References.none(rank)
+        return VirtualColumns.none(rank)
     listed = list(chunks.values())
     if rank:
         numbers = np.array(separator.join(chunks).split(separator), dtype=np.int64)
         coords = numbers.reshape(-1, rank)
     else:
         coords = np.empty((len(chunks), 0), dtype=np.int64)
-    return References(
-        coords,
-        [str(each.location) for each in listed],
-        np.arange(len(listed)),
-        np.zeros(len(listed), dtype=np.uint64),
-        np.array([each.status.size or 0 for each in listed], dtype=np.uint64),
-        [each.status.etag for each in listed],
-        [each.status.last_modified for each in listed],
+    return VirtualColumns(
+        positions=coords,
+        locations=[str(each.location) for each in listed],
+        codes=np.arange(len(listed)),
+        offsets=np.zeros(len(listed), dtype=np.uint64),
+        lengths=np.array([each.status.size or 0 for each in listed], dtype=np.uint64),
+        etags=[each.status.etag for each in listed],
+        modified=np.array([each.status.last_modified or 0 for each in listed], dtype=np.int64),
     )

@@ -22,8 +22,10 @@ import numpy as np
 
 from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
 from icefloe.config.settings import Settings
+from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
 from icefloe.repository import Repository
@@ -296,11 +298,11 @@ class Job:
         """How arrays are cut whose manifests may be several, and can be written by tasks."""
         settings = Settings.from_config(self.session.config)
         found = {}
-        for path in self.session.node_paths(paths.ROOT):
+        for path in self.session.tree.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
                 split = possible_split(node, settings)
-                if split is not None and self.session.can_link(path):
+                if split is not None and can_link(self.session.tree, path):
                     found[path] = split.tiling
         return found
 
@@ -369,9 +371,7 @@ class Job:
 
 def grid_of(session: Session, path: str) -> ChunkGrid:
     """The grid of an array; raises InvalidInputError for one without a regular grid."""
-    node = session.get_node(paths.canonical(path))
-    if node is None or node.array is None:
-        raise NodeNotFoundError(f"node not found: {path}; expected an array", path)
+    node = expect_array(session.get_node(paths.canonical(path)), path)
     array = node.array
     if array.chunk_shape is None:
         raise InvalidInputError(f"{path} has chunks of different shapes; expected a regular grid")
@@ -396,14 +396,14 @@ def absorb(
     found: dict[str, list[tuple[int, WrittenChunks]]] = {}
     for task, path, table in results.outputs():
         node = session.get_node(path)
-        if node is None or node.array is None:
+        if node is None or not node.is_array:
             raise NodeNotFoundError(f"a task wrote to {path}, which is no array", path)
         found.setdefault(path, []).append((task, from_table(table, node.array.rank)))
     if expected is not None:
         _check_expected(found, expected)
     for path, parts in found.items():
         written = joined(path, [part for _, part in parts])
-        session.set_chunk_refs(path, written.chunks, written.deleted)
+        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
 
 
 def _check_expected(

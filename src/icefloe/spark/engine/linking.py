@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from icefloe.arrays.error_context import doing
 from icefloe.changes.linked import LinkedTile, corners
+from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
 from icefloe.model.ids import ChunkFileId, ManifestId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
 from icefloe.packing.tiles import Tiling
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
     from icefloe.session import ForkSession, Session
     from icefloe.spark.engine.runner import Results
 
@@ -126,14 +128,13 @@ def tile_tasks(
             tables.setdefault(path, []).append(table)
     tasks: list[TileTask] = []
     for path, spilled in sorted(tables.items()):
-        node = session.get_node(path)
-        assert node is not None
+        node = expect_array(session.get_node(path), path)
         tasks += _tasks_of(node, settings, pa.concat_tables(spilled), tilings[path])
     return tasks
 
 
 def _tasks_of(
-    node: Node, settings: Settings, spilled: pa.Table, tiling: Tiling
+    node: ArrayNode, settings: Settings, spilled: pa.Table, tiling: Tiling
 ) -> Iterator[TileTask]:
     rank = len(tiling.shape)
     tiles = np.array(spilled.column("tile").to_pylist(), dtype=np.int64).reshape(-1, rank)
@@ -198,8 +199,8 @@ def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
     together = joined(task.array, parts)
     tiles = None
     if task.split is not None:
-        part.set_chunk_refs(task.array, together.chunks, together.deleted)
-        tiles = part.written_tiles(task.array, task.split)
+        part.tree.set_chunk_refs(task.array, together.chunks, together.deleted)
+        tiles = write_tiles(part.tree, task.array, task.split)
     if tiles is None:
         yield Output(task.array, to_table(together))
         return
@@ -272,17 +273,15 @@ def absorb_tiles(session: Session, results: Results) -> int:
         if (table.schema.metadata or {}).get(b"kind") == LINKED.encode():
             tiles.setdefault(path, []).append(_tile_of(table))
             continue
-        node = session.get_node(path)
-        assert node is not None
-        assert node.array is not None
+        node = expect_array(session.get_node(path), path)
         loose.setdefault(path, []).append(from_table(table, node.array.rank))
     count = 0
     for path, found in tiles.items():
-        session.link_tiles(path, found)
+        link_tiles(session.tree, path, found)
         count += sum(len(tile.touched) for tile in found)
     for path, parts in loose.items():
         written = joined(path, parts)
-        session.set_chunk_refs(path, written.chunks, written.deleted)
+        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
         count += written.num_chunks
     return count
 

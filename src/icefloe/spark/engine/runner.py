@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import icefloe
-from icefloe.spark.engine import failures, progress, tasks
+from icefloe.progress import start_progress
+from icefloe.spark.engine import failures, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from icefloe.progress import Progress
     from icefloe.spark.engine.failures import Failure
     from icefloe.spark.engine.tasks import Work
 
@@ -121,7 +123,7 @@ def run_tasks(
     if not items:
         return Results(tasks.SCHEMA.empty_table(), 0, 0.0)
     frame = _frame(spark, work, items, shared)
-    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+    with start_progress(label, len(items), show=progress_bar) as shown:
         rows = _Action(spark, frame, label, len(items), shown).run()
         results = Results(rows, len(items), time.monotonic() - started)
         missing = len(items) - len(results.finished())
@@ -129,7 +131,7 @@ def run_tasks(
             none = RuntimeError(f"{missing} of {len(items)} items have no result")
             raise failures.lost(label, none)
         if results.failures and raise_failures:
-            shown.update(len(items) - len(results.failures), len(items))
+            shown.update(len(items) - len(results.failures))
             raise failures.failed(label, results.failures, len(items))
     logger.info("%s: %d items in %.1f s", label, len(items), results.seconds)
     return results
@@ -145,11 +147,11 @@ def collect_rows(
 ) -> Results:
     """Run a DataFrame whose rows are those of `tasks.SCHEMA`, from about `count` tasks."""
     started = time.monotonic()
-    with progress.Shown(progress.choose(label, wanted=progress_bar)) as shown:
+    with start_progress(label, count, show=progress_bar) as shown:
         rows = _Action(spark, frame, label, count, shown).run()
         results = Results(rows, count, time.monotonic() - started)
         if results.failures:
-            shown.update(max(0, count - len(results.failures)), count)
+            shown.update(max(0, count - len(results.failures)))
             raise failures.failed(label, results.failures, count)
     return results
 
@@ -278,7 +280,7 @@ class _Action:
         frame: DataFrame,
         label: str,
         count: int,
-        shown: progress.Progress,
+        shown: Progress,
     ) -> None:
         self._spark = spark
         self._frame = frame
@@ -309,7 +311,7 @@ class _Action:
                 self._spark.removeProgressHandler(self._handler)
         if self._error is not None:
             raise failures.lost(self._label, self._error) from self._error
-        self._shown.update(self._count, self._count)
+        self._shown.update(self._count)
         assert self._rows is not None
         return self._rows
 
@@ -343,7 +345,7 @@ class _Action:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def _poll(self) -> None:
-        if self._connect or isinstance(self._shown, progress.Silent):
+        if self._connect or not self._shown.is_shown:
             return
         tracker = self._spark.sparkContext.statusTracker()
         done = 0
@@ -353,8 +355,8 @@ class _Action:
             # The last stage is the one that works; an earlier one only deals out the items.
             found = [s for s in map(tracker.getStageInfo, sorted(stages)[-1:]) if s is not None]
             done += sum(stage.numCompletedTasks for stage in found)
-        self._shown.update(done, self._count)
+        self._shown.update(done)
 
     def _told(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:  # noqa: ARG002, FBT001
         finished = sum(stage.num_completed_tasks for stage in stages or ())
-        self._shown.update(min(finished, self._count), self._count)
+        self._shown.update(min(finished, self._count))

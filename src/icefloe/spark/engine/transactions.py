@@ -74,7 +74,7 @@ def _kept_version(session: Session, wanted: Transaction) -> int | None:
     if node is None:
         return None
     try:
-        attributes = json.loads(session.document(wanted.path) or b"{}")["attributes"]
+        attributes = json.loads(session.tree.document(wanted.path) or b"{}")["attributes"]
         app_id, version = attributes[TXN_APP_ID], attributes[TXN_VERSION]
     except (KeyError, TypeError, ValueError):
         app_id = version = None
@@ -112,12 +112,12 @@ class Ledger(ConflictDetector):
         if self._session.get_node(path) is None:
             self._made.append(path)
         document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-        self._session.set_document(path, json.dumps(document).encode())
+        self._session.tree.set_document(path, json.dumps(document).encode())
 
     def withdraw(self) -> None:
         """Take away the groups that were made, before a rebase: others may have made them."""
         for path in reversed(self._made):
-            self._session.delete_node(path)
+            self._session.tree.delete_node(path)
         self._made.clear()
 
     def solve(self, conflict: Conflict) -> VersionSelection:

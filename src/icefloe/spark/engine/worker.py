@@ -49,7 +49,7 @@ class SessionSpec(Record, frozen=True):
     @classmethod
     def of(cls, session: Session) -> SessionSpec:
         """Describe a session: a writable one by a part of it, see `Session.part`."""
-        part = session if session.read_only else session.part()
+        part = session if session.read_only else ForkSession.part_of(session)
         state: dict[str, Any] = part.__getstate__()
         context = state.pop("context")
         if not context.storage.capabilities.survives_pickle:

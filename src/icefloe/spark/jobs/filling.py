@@ -197,7 +197,7 @@ def _put(
         part.write_region(grid.path, place, here)
         summaries.add(grid.path, place, here)
         if step_bytes < PENDING_BYTES:
-            part.settle_pending()
+            part.tree.settle_pending()
 
 
 def _values(
@@ -216,7 +216,7 @@ def outputs_of(
     part: ForkSession, bytes_read: int = 0, summaries: Summaries | None = None
 ) -> Iterator[Output]:
     """What a task wrote through its part of the session, and found about it, as outputs."""
-    for path, (chunks, deleted) in part.written().items():
+    for path, (chunks, deleted) in part.tree.written_chunks().items():
         written = WrittenChunks(chunks, deleted)
         if written.num_chunks:
             yield Output(path, to_table(written), written.num_chunks, bytes_read, written.nbytes)

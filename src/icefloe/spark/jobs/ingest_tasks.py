@@ -17,12 +17,13 @@ import pyarrow as pa
 from icefloe.arrays.error_context import doing
 from icefloe.arrays.grid import ChunkGrid, Piece, Region, shape_of, split
 from icefloe.errors import StorageError, VirtualChunkError
+from icefloe.ingest.apply import write_references
 from icefloe.ingest.decoded import decode_values, decoded_document
 from icefloe.ingest.headers import FileHeader, header_of, load_region
-from icefloe.ingest.placing import place_references
+from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import VariablePlan
 from icefloe.ingest.referencing import ParseOptions, read_file
-from icefloe.ingest.writing import write_references
+from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
 from icefloe.spark.engine.tasks import Output
@@ -62,7 +63,7 @@ def read_headers(
     files: tuple[tuple[str, IngestedFile | None], ...], shared: HeaderWork
 ) -> Iterator[Output]:
     """Read the headers of files; of one that is as it was when it was ingested, only that."""
-    sources = shared.session.open().virtual_sources
+    sources = shared.session.open().tree.virtual_sources
     rows = [_header_row(url, known, sources, shared) for url, known in files]
     columns = zip(*rows, strict=True)
     names = ("url", "state", "header", "error", "status", "parsed")
@@ -160,9 +161,9 @@ def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) 
         with doing(source=url):
             if kept:
                 parsed = pickle.loads(kept)
-                _check_unchanged(url, part.virtual_sources.status(url), status)
+                _check_unchanged(url, part.tree.virtual_sources.status(url), status)
             else:
-                parsed = read_file(url, part.virtual_sources, shared.options)
+                parsed = read_file(url, part.tree.virtual_sources, shared.options)
                 _check_unchanged(url, parsed.status, status)
             for name, start in starts.items():
                 variable = shared.variables[name]
@@ -171,7 +172,7 @@ def write_file_references(files: tuple[PlacedFile, ...], shared: ReferenceWork) 
     write_references(part, shared.group, found)
     summaries = Summaries(part, shared.statistics)
     if shared.statistics:
-        for path, (chunks, _) in part.written().items():
+        for path, (chunks, _) in part.tree.written_chunks().items():
             if chunks is not None:
                 summaries.add_chunks(path, chunks.index.coords())
     yield from outputs_of(part, 0, summaries)
@@ -219,7 +220,7 @@ class CopyWork(Record, frozen=True, eq=False):
 def copy_values(pieces: tuple[Piece, ...], shared: CopyWork) -> Iterator[Output]:
     """Fill chunks with the values of files, and with old ones where no file has any."""
     part = shared.session.open_part()
-    opened = _OpenFiles(part.virtual_sources, shared)
+    opened = _OpenFiles(part.tree.virtual_sources, shared)
     summaries = Summaries(part, shared.statistics)
     read = 0
     for piece in pieces:
@@ -281,10 +282,7 @@ def _put_old(
 
 
 def _old_shape(session: Session, path: str) -> tuple[int, ...]:
-    node = session.get_node(path)
-    assert node is not None
-    assert node.array is not None
-    return node.array.shape
+    return expect_array(session.get_node(path), path).array.shape
 
 
 class _OpenFiles:

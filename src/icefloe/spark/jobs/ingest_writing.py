@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.arrays.grid import group_tasks
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.quiet import quietly
-from icefloe.ingest.writing import (
+from icefloe.ingest.apply import (
     child,
     clear_references,
     clear_region,
@@ -16,6 +15,7 @@ from icefloe.ingest.writing import (
     write_documents,
     write_values,
 )
+from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.spark.engine.job import LINK_ABOVE_CHUNKS
 from icefloe.spark.engine.runner import parallelism

@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import BrokenFilesError, InvalidInputError, RebaseFailedError
+from icefloe.ingest.apply import (
+    child,
+)
 from icefloe.ingest.differences import Difference
 from icefloe.ingest.existing import existing_header
 from icefloe.ingest.headers import FileHeader
 from icefloe.ingest.ingested import IngestedFile, latest, read_ingested, record_ingested
 from icefloe.ingest.planning import plan_files
 from icefloe.ingest.referencing import ParseOptions
-from icefloe.ingest.writing import (
-    child,
-)
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, opened
@@ -172,7 +172,7 @@ def _until_it_lands(
     for attempt in range(_MAX_RUNS):
         job = Job(spark, repository, "ingest", options)
         if urls is None:
-            urls = find_files(sources, job.session.virtual_sources)
+            urls = find_files(sources, job.session.tree.virtual_sources)
             if not urls:
                 raise InvalidInputError(f"no files were found for {sources!r}")
         try:

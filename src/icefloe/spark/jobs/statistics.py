@@ -111,7 +111,7 @@ def _chosen(known: Mapping[str, Variable], names: Sequence[str] | None) -> list[
 
 def _stale(session: Session, variable: Variable) -> Any:
     """The chunks of an array whose statistics are missing or stale."""
-    coords = session.chunk_coords(variable.path).astype(np.int64)
+    coords = session.tree.chunk_coords(variable.path).astype(np.int64)
     entries = read_entries(session, variable)
     return coords if entries is None else coords[~entries[1][tuple(coords.T)]]
 

@@ -1,6 +1,6 @@
 """Cells from lines: Python tasks send one list per line of cells, and the JVM makes cells of it.
 
-It costs the Python tasks less than sending cells, and a filter on an outer coordinate drops whole lines.
+NUMBER
 """
 
 from __future__ import annotations

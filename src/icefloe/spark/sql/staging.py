@@ -235,7 +235,7 @@ def _read(session: Session, fragment: Fragment) -> pa.Table:
 
 def files_of(session: Session) -> ChunkFiles:
     """The chunk files of the repository that a session is on."""
-    return session._context.chunk_files  # noqa: SLF001 (rows are no chunk of an array)
+    return session.tree.context.chunk_files  # rows are no chunk of an array
 
 
 def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> None:

@@ -1,10 +1,15 @@
-"""Who we are to an object store. No secret ever shows in a repr."""
+"""Credentials of object stores: three clouds, each with the same four ways to sign requests.
+
+The classes and functions have the names and arguments of the official package. The ways are
+`FromEnv`, `Anonymous`, `Static` and `Refreshable`; the arguments decide between them (`_choose`).
+No repr ever shows a secret.
+"""
 
 from __future__ import annotations
 
 import pickle
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -15,14 +20,21 @@ if TYPE_CHECKING:
 
 
 class _Credential(msgspec.Struct, frozen=True):
-    """A value that may hold secrets, and never prints any field."""
+    """A value that may hold secrets; its repr shows no field."""
 
     def __repr__(self) -> str:
         return f"{type(self).__qualname__}({'***' if self.__struct_fields__ else ''})"
 
 
 class S3StaticCredentials(_Credential, frozen=True):
-    """A key pair, and a token if they are temporary."""
+    """A key pair of S3, with a session token if it is temporary.
+
+    This is also what a `get_credentials` function for S3 returns.
+
+    >>> import icefloe
+    >>> icefloe.S3StaticCredentials("my-key-id", "my-secret")
+    S3StaticCredentials(***)
+    """
 
     access_key_id: str
     secret_access_key: str
@@ -34,7 +46,7 @@ class S3Credentials:
     """The ways to sign requests to S3 and compatible stores."""
 
     class FromEnv(_Credential, frozen=True):
-        """From environment variables, configuration files or the machine's role."""
+        """Taken from environment variables, configuration files or the role of the machine."""
 
     class Anonymous(_Credential, frozen=True):
         """Requests are not signed."""
@@ -45,7 +57,7 @@ class S3Credentials:
         credentials: S3StaticCredentials
 
     class Refreshable(_Credential, frozen=True):
-        """Whatever a pickled function returns, called again before they expire."""
+        """What a pickled function returns; it is called again before the credentials expire."""
 
         pickled_function: bytes
         current: S3StaticCredentials | None = None
@@ -59,7 +71,7 @@ class GcsBearerCredential(_Credential, frozen=True):
 
 
 class GcsStaticCredentials:
-    """The secrets that Google Cloud Storage takes."""
+    """The kinds of secrets for Google Cloud Storage."""
 
     class ServiceAccount(_Credential, frozen=True):
         """A file with a service account's key."""
@@ -97,7 +109,7 @@ class GcsCredentials:
         """Requests are not signed."""
 
     class FromEnv(_Credential, frozen=True):
-        """From environment variables, configuration files or the machine's role."""
+        """Taken from environment variables, configuration files or the role of the machine."""
 
     class Static(_Credential, frozen=True):
         """A given secret."""
@@ -105,14 +117,14 @@ class GcsCredentials:
         credentials: AnyGcsStaticCredential
 
     class Refreshable(_Credential, frozen=True):
-        """Whatever a pickled function returns, called again before it expires."""
+        """What a pickled function returns; it is called again before the token expires."""
 
         pickled_function: bytes
         current: GcsBearerCredential | None = None
 
 
 class AzureStaticCredentials:
-    """The secrets that Azure Blob Storage takes."""
+    """The kinds of secrets for Azure Blob Storage."""
 
     class AccessKey(_Credential, frozen=True):
         """The key of the account."""
@@ -148,7 +160,7 @@ class AzureCredentials:
     """The ways to sign requests to Azure Blob Storage."""
 
     class FromEnv(_Credential, frozen=True):
-        """From environment variables or the machine's identity."""
+        """Taken from environment variables or the identity of the machine."""
 
     class Anonymous(_Credential, frozen=True):
         """Requests are not signed."""
@@ -159,7 +171,7 @@ class AzureCredentials:
         credentials: AnyAzureStaticCredential
 
     class Refreshable(_Credential, frozen=True):
-        """Whatever a pickled function returns, called again before it expires."""
+        """What a pickled function returns; it is called again before the token expires."""
 
         pickled_function: bytes
         current: AzureBearerCredential | None = None
@@ -186,7 +198,7 @@ AnyAzureCredential: TypeAlias = (
 
 
 class Credentials:
-    """A credential of any store, for the containers of virtual chunks."""
+    """A credential of any cloud, for containers of virtual chunks."""
 
     class S3(_Credential, frozen=True):
         """For S3 and compatible stores."""
@@ -224,7 +236,12 @@ def s3_static_credentials(
     session_token: str | None = None,
     expires_after: datetime | None = None,
 ) -> S3Credentials.Static:
-    """Sign requests to S3 with a key pair."""
+    """Sign requests to S3 with a key pair.
+
+    >>> import icefloe
+    >>> icefloe.s3_static_credentials(access_key_id="my-key-id", secret_access_key="my-secret")
+    S3Credentials.Static(***)
+    """
     return S3Credentials.Static(
         S3StaticCredentials(access_key_id, secret_access_key, session_token, expires_after)
     )
@@ -237,12 +254,11 @@ def s3_refreshable_credentials(
     """Sign requests to S3 with what `get_credentials` returns, called again before it expires.
 
     Args:
-        get_credentials: A function that can be pickled, for it is called on every machine.
+        get_credentials: A function that can be pickled, since every machine calls it.
         scatter_initial_credentials: Call it now and pickle its result with the storage, so that a
             thousand workers do not all call it at once. The pickle then holds a secret.
     """
-    current = get_credentials() if scatter_initial_credentials else None
-    return S3Credentials.Refreshable(pickle.dumps(get_credentials), current)
+    return S3Credentials.Refreshable(*_pickled(get_credentials, scatter_initial_credentials))
 
 
 def s3_credentials(
@@ -256,32 +272,36 @@ def s3_credentials(
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyS3Credential:
-    """Choose the kind of S3 credentials by the arguments; with none, take the environment's."""
-    static = {access_key_id, secret_access_key, session_token, expires_after} != {None}
-    _require_one(
+    """Make credentials for S3, of the kind that the arguments are of; without any, `from_env`.
+
+    Raises:
+        InvalidInputError: The arguments are of more than one kind, or half of a key pair.
+
+    >>> import icefloe
+    >>> icefloe.s3_credentials(anonymous=True)
+    S3Credentials.Anonymous()
+    """
+
+    def key_pair() -> AnyS3Credential:
+        if not access_key_id or not secret_access_key:
+            raise InvalidInputError("s3_credentials needs both access_key_id and secret_access_key")
+        return s3_static_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+        )
+
+    secrets = (access_key_id, secret_access_key, session_token, expires_after)
+    credentials: AnyS3Credential = _choose(
         "s3_credentials",
-        {
-            "a key pair": static,
-            "anonymous": bool(anonymous),
-            "from_env": bool(from_env),
-            "get_credentials": get_credentials is not None,
-        },
-        may_be_none=from_env is None,
+        S3Credentials,
+        static=None if secrets == (None,) * 4 else ("a key pair", key_pair),
+        anonymous=anonymous,
+        from_env=from_env,
+        refreshable=(get_credentials, scatter_initial_credentials),
     )
-    if anonymous:
-        return S3Credentials.Anonymous()
-    if get_credentials is not None:
-        return s3_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if not static:
-        return S3Credentials.FromEnv()
-    if not access_key_id or not secret_access_key:
-        raise InvalidInputError("s3_credentials needs both access_key_id and secret_access_key")
-    return s3_static_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-    )
+    return credentials
 
 
 def gcs_anonymous_credentials() -> GcsCredentials.Anonymous:
@@ -301,20 +321,23 @@ def gcs_static_credentials(
     application_credentials: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyGcsStaticCredential:
-    """Wrap the one secret that is given."""
-    given: dict[str, AnyGcsStaticCredential] = {}
-    if service_account_file is not None:
-        given["service_account_file"] = GcsStaticCredentials.ServiceAccount(service_account_file)
-    if service_account_key is not None:
-        given["service_account_key"] = GcsStaticCredentials.ServiceAccountKey(service_account_key)
-    if application_credentials is not None:
-        given["application_credentials"] = GcsStaticCredentials.ApplicationCredentials(
-            application_credentials
-        )
-    if bearer_token is not None:
-        given["bearer_token"] = GcsStaticCredentials.BearerToken(bearer_token)
-    _require_one("gcs_static_credentials", dict.fromkeys(given, True), may_be_none=False)
-    return next(iter(given.values()))
+    """Wrap the one secret that is given.
+
+    >>> import icefloe
+    >>> icefloe.gcs_static_credentials(bearer_token="my-token")
+    GcsStaticCredentials.BearerToken(***)
+    """
+    secret: AnyGcsStaticCredential = _one_secret(
+        "gcs_static_credentials",
+        service_account_file=(GcsStaticCredentials.ServiceAccount, service_account_file),
+        service_account_key=(GcsStaticCredentials.ServiceAccountKey, service_account_key),
+        application_credentials=(
+            GcsStaticCredentials.ApplicationCredentials,
+            application_credentials,
+        ),
+        bearer_token=(GcsStaticCredentials.BearerToken, bearer_token),
+    )
+    return secret
 
 
 def gcs_refreshable_credentials(
@@ -322,8 +345,7 @@ def gcs_refreshable_credentials(
     scatter_initial_credentials: bool = False,  # noqa: FBT001, FBT002 (the known signature)
 ) -> GcsCredentials.Refreshable:
     """Sign requests with what `get_credentials` returns; see `s3_refreshable_credentials`."""
-    current = get_credentials() if scatter_initial_credentials else None
-    return GcsCredentials.Refreshable(pickle.dumps(get_credentials), current)
+    return GcsCredentials.Refreshable(*_pickled(get_credentials, scatter_initial_credentials))
 
 
 def gcs_credentials(
@@ -337,33 +359,27 @@ def gcs_credentials(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyGcsCredential:
-    """Choose the kind of credentials by the arguments; with none, take the environment's."""
-    secrets = (service_account_file, service_account_key, application_credentials, bearer_token)
-    static = any(secret is not None for secret in secrets)
-    _require_one(
+    """Make credentials for Google Cloud Storage; without arguments, `from_env`.
+
+    >>> import icefloe
+    >>> icefloe.gcs_credentials(service_account_file="key.json")
+    GcsCredentials.Static(***)
+    """
+    secrets = {
+        "service_account_file": service_account_file,
+        "service_account_key": service_account_key,
+        "application_credentials": application_credentials,
+        "bearer_token": bearer_token,
+    }
+    credentials: AnyGcsCredential = _choose(
         "gcs_credentials",
-        {
-            "a secret": static,
-            "anonymous": bool(anonymous),
-            "from_env": bool(from_env),
-            "get_credentials": get_credentials is not None,
-        },
-        may_be_none=from_env is None,
+        GcsCredentials,
+        static=_static(GcsCredentials.Static, gcs_static_credentials, secrets),
+        anonymous=anonymous,
+        from_env=from_env,
+        refreshable=(get_credentials, scatter_initial_credentials),
     )
-    if anonymous:
-        return GcsCredentials.Anonymous()
-    if get_credentials is not None:
-        return gcs_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if not static:
-        return GcsCredentials.FromEnv()
-    return GcsCredentials.Static(
-        gcs_static_credentials(
-            service_account_file=service_account_file,
-            service_account_key=service_account_key,
-            application_credentials=application_credentials,
-            bearer_token=bearer_token,
-        )
-    )
+    return credentials
 
 
 def azure_anonymous_credentials() -> AzureCredentials.Anonymous:
@@ -382,16 +398,19 @@ def azure_static_credentials(
     sas_token: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyAzureStaticCredential:
-    """Wrap the one secret that is given."""
-    given: dict[str, AnyAzureStaticCredential] = {}
-    if access_key is not None:
-        given["access_key"] = AzureStaticCredentials.AccessKey(access_key)
-    if sas_token is not None:
-        given["sas_token"] = AzureStaticCredentials.SasToken(sas_token)
-    if bearer_token is not None:
-        given["bearer_token"] = AzureStaticCredentials.BearerToken(bearer_token)
-    _require_one("azure_static_credentials", dict.fromkeys(given, True), may_be_none=False)
-    return next(iter(given.values()))
+    """Wrap the one secret that is given.
+
+    >>> import icefloe
+    >>> icefloe.azure_static_credentials(sas_token="my-token")
+    AzureStaticCredentials.SasToken(***)
+    """
+    secret: AnyAzureStaticCredential = _one_secret(
+        "azure_static_credentials",
+        access_key=(AzureStaticCredentials.AccessKey, access_key),
+        sas_token=(AzureStaticCredentials.SasToken, sas_token),
+        bearer_token=(AzureStaticCredentials.BearerToken, bearer_token),
+    )
+    return secret
 
 
 def azure_refreshable_credentials(
@@ -399,8 +418,7 @@ def azure_refreshable_credentials(
     scatter_initial_credentials: bool = False,  # noqa: FBT001, FBT002 (the known signature)
 ) -> AzureCredentials.Refreshable:
     """Sign requests with what `get_credentials` returns; see `s3_refreshable_credentials`."""
-    current = get_credentials() if scatter_initial_credentials else None
-    return AzureCredentials.Refreshable(pickle.dumps(get_credentials), current)
+    return AzureCredentials.Refreshable(*_pickled(get_credentials, scatter_initial_credentials))
 
 
 def azure_credentials(
@@ -413,29 +431,22 @@ def azure_credentials(
     get_credentials: Callable[[], AzureBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
-    """Choose the kind of credentials by the arguments; with none, take the environment's."""
-    static = any(secret is not None for secret in (access_key, sas_token, bearer_token))
-    _require_one(
+    """Make credentials for Azure Blob Storage; without arguments, `from_env`.
+
+    >>> import icefloe
+    >>> icefloe.azure_credentials(access_key="my-key")
+    AzureCredentials.Static(***)
+    """
+    secrets = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
+    credentials: AnyAzureCredential = _choose(
         "azure_credentials",
-        {
-            "a secret": static,
-            "anonymous": bool(anonymous),
-            "from_env": bool(from_env),
-            "get_credentials": get_credentials is not None,
-        },
-        may_be_none=from_env is None,
+        AzureCredentials,
+        static=_static(AzureCredentials.Static, azure_static_credentials, secrets),
+        anonymous=anonymous,
+        from_env=from_env,
+        refreshable=(get_credentials, scatter_initial_credentials),
     )
-    if anonymous:
-        return AzureCredentials.Anonymous()
-    if get_credentials is not None:
-        return azure_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if not static:
-        return AzureCredentials.FromEnv()
-    return AzureCredentials.Static(
-        azure_static_credentials(
-            access_key=access_key, sas_token=sas_token, bearer_token=bearer_token
-        )
-    )
+    return credentials
 
 
 def containers_credentials(
@@ -444,29 +455,76 @@ def containers_credentials(
     """Wrap the credentials of virtual chunk containers, by URL prefix.
 
     None authorises a container whose store needs no credentials.
+
+    >>> import icefloe
+    >>> icefloe.containers_credentials({"s3://bucket/": icefloe.s3_credentials(anonymous=True)})
+    {'s3://bucket/': Credentials.S3(***)}
     """
-    wrapped: dict[str, AnyCredential | None] = {}
-    for prefix, credential in m.items():
-        if credential is None:
-            wrapped[prefix] = None
-        elif isinstance(credential, AnyS3Credential):
-            wrapped[prefix] = Credentials.S3(credential)
-        elif isinstance(credential, AnyGcsCredential):
-            wrapped[prefix] = Credentials.Gcs(credential)
-        elif isinstance(credential, AnyAzureCredential):
-            wrapped[prefix] = Credentials.Azure(credential)
-        else:
-            raise InvalidInputError(
-                f"the credentials for {prefix!r} are a {type(credential).__name__}; expected those "
-                "of s3_credentials, gcs_credentials or azure_credentials, or None"
-            )
-    return wrapped
+    return {prefix: _wrapped(prefix, credential) for prefix, credential in m.items()}
 
 
-def _require_one(function: str, given: dict[str, bool], *, may_be_none: bool) -> None:
-    kinds = [name for name, is_given in given.items() if is_given]
-    if len(kinds) > 1 or not (kinds or may_be_none):
+def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
+    match credential:
+        case None:
+            return None
+        case _ if isinstance(credential, AnyS3Credential):
+            return Credentials.S3(credential)
+        case _ if isinstance(credential, AnyGcsCredential):
+            return Credentials.Gcs(credential)
+        case _ if isinstance(credential, AnyAzureCredential):
+            return Credentials.Azure(credential)
+    raise InvalidInputError(
+        f"the credentials for {prefix!r} are a {type(credential).__name__}; expected those "
+        "of s3_credentials, gcs_credentials or azure_credentials, or None"
+    )
+
+
+def _choose(
+    function: str,
+    cloud: Any,
+    *,
+    static: tuple[str, Callable[[], Any]] | None,
+    anonymous: bool | None,
+    from_env: bool | None,
+    refreshable: tuple[Callable[[], Any] | None, bool],
+) -> Any:
+    """Make the one kind of credentials of a cloud that the arguments ask for."""
+    get_credentials, scatter = refreshable
+    kinds: dict[str, Callable[[], Any]] = dict([static] if static else [])
+    if anonymous:
+        kinds["anonymous"] = cloud.Anonymous
+    if from_env:
+        kinds["from_env"] = cloud.FromEnv
+    if get_credentials is not None:
+        kinds["get_credentials"] = lambda: cloud.Refreshable(*_pickled(get_credentials, scatter))
+    if not kinds and from_env is None:
+        return cloud.FromEnv()
+    return _only_one(function, kinds)()
+
+
+def _static(
+    wrap: Callable[[Any], Any], make: Callable[..., Any], secrets: dict[str, str | None]
+) -> tuple[str, Callable[[], Any]] | None:
+    if all(secret is None for secret in secrets.values()):
+        return None
+    return "a secret", lambda: wrap(make(**secrets))
+
+
+def _one_secret(function: str, **secrets: tuple[type[Any], str | None]) -> Any:
+    """Wrap the one secret that is not None in its type."""
+    kinds = {name: secret for name, secret in secrets.items() if secret[1] is not None}
+    kind, secret = _only_one(function, kinds)
+    return kind(secret)
+
+
+def _only_one(function: str, kinds: Mapping[str, Any]) -> Any:
+    if len(kinds) != 1:
         raise InvalidInputError(
             f"conflicting arguments to {function}: expected one kind of credentials, found "
             f"{' and '.join(kinds) or 'none'}"
         )
+    return next(iter(kinds.values()))
+
+
+def _pickled(get_credentials: Callable[[], Any], scatter: bool) -> tuple[bytes, Any]:  # noqa: FBT001
+    return pickle.dumps(get_credentials), get_credentials() if scatter else None

@@ -1,11 +1,16 @@
-"""The functions that make storages, with the names and arguments that Icechunk users know."""
+"""The functions that make storages, with the names and arguments of the official package.
+
+Most of their arguments belong to the credentials and options of a cloud, and are passed on by name:
+`_call` and `_s3_arguments` pick them from the local variables of a function.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from icefloe.errors import InvalidInputError
-from icefloe.storage import port
 from icefloe.storage.access.credentials import (
     AnyAzureCredential,
     AnyGcsCredential,
@@ -28,6 +33,7 @@ from icefloe.storage.access.stores import S3Options
 from icefloe.storage.local import Durability, LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
+from icefloe.storage.port import Storage
 from icefloe.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -39,7 +45,13 @@ _TIGRIS_ENDPOINT = "https://t3.storage.dev"
 
 
 def in_memory_storage() -> MemoryStorage:
-    """Make a storage in the memory of this process, which other processes cannot reach."""
+    """Make a storage in the memory of this process; other processes cannot reach it.
+
+    >>> import icefloe
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> repo.list_branches()
+    {'main'}
+    """
     return MemoryStorage()
 
 
@@ -49,8 +61,15 @@ def local_filesystem_storage(
     """Make a storage in a folder, safe for many processes at once.
 
     Args:
-        path: The folder; made by the first write.
-        durability: "fsync" (a commit survives power loss) or "none".
+        path: The folder; the first write creates it.
+        durability: "fsync" (a commit survives power loss) or "none" (quicker: it survives only the
+            death of the process).
+
+    >>> import icefloe, tempfile
+    >>> storage = icefloe.local_filesystem_storage(tempfile.mkdtemp())
+    >>> repo = icefloe.Repository.create(storage)
+    >>> icefloe.Repository.exists(storage)
+    True
     """
     return LocalStorage(path, durability)
 
@@ -74,30 +93,18 @@ def s3_storage(
     network_stream_timeout_seconds: int = 60,
     requester_pays: bool = False,
 ) -> ObjectStorage:
-    """Make a storage on S3, or on a store that speaks it at `endpoint_url`.
+    """Make a storage on S3, or on a compatible store at `endpoint_url`.
 
-    Without any credential argument, the environment's are used, as with `from_env=True`. See
-    `s3_credentials` for the others.
+    Without any argument for credentials, those of the environment are used, as with
+    `from_env=True`; see `s3_credentials`. Nothing is sent until the storage is used.
+
+    >>> import icefloe
+    >>> storage = icefloe.s3_storage(bucket="my-bucket", prefix="my/repo", anonymous=True)
+    >>> storage.location
+    's3://my-bucket/my/repo'
     """
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        force_path_style=force_path_style,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        requester_pays=requester_pays,
-    )
-    return Storage.new_s3(options, bucket, prefix, credentials)
+    options, credentials = _s3_arguments(locals())
+    return StorageFactory.new_s3(options, bucket, prefix, credentials)
 
 
 s3_object_store_storage = s3_storage
@@ -123,25 +130,10 @@ def tigris_storage(
 ) -> ObjectStorage:
     """Make a storage on Tigris.
 
-    With `use_weak_consistency`, it reads from the nearest region and cannot be written to.
+    With `use_weak_consistency` it reads from the nearest region, and is read-only.
     """
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-    )
-    return Storage.new_tigris(
+    options, credentials = _s3_arguments(locals())
+    return StorageFactory.new_tigris(
         options, bucket, prefix, use_weak_consistency=use_weak_consistency, credentials=credentials
     )
 
@@ -165,23 +157,8 @@ def r2_storage(
     network_stream_timeout_seconds: int = 60,
 ) -> ObjectStorage:
     """Make a storage on Cloudflare R2, found by `account_id` or by `endpoint_url`."""
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-    )
-    return Storage.new_r2(options, bucket, prefix, account_id, credentials)
+    options, credentials = _s3_arguments(locals())
+    return StorageFactory.new_r2(options, bucket, prefix, account_id, credentials)
 
 
 def gcs_storage(
@@ -202,17 +179,8 @@ def gcs_storage(
 
     See `gcs_credentials` for the other arguments.
     """
-    credentials = gcs_credentials(
-        service_account_file=service_account_file,
-        service_account_key=service_account_key,
-        application_credentials=application_credentials,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return Storage.new_gcs(bucket, prefix, credentials, config=config)
+    credentials: AnyGcsCredential = _call(gcs_credentials, locals())
+    return StorageFactory.new_gcs(bucket, prefix, credentials, config=config)
 
 
 def azure_storage(
@@ -233,16 +201,8 @@ def azure_storage(
 
     See `azure_credentials` for the other arguments.
     """
-    credentials = azure_credentials(
-        access_key=access_key,
-        sas_token=sas_token,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return Storage.new_azure_blob(account, container, prefix, credentials, config=config)
+    credentials: AnyAzureCredential = _call(azure_credentials, locals())
+    return StorageFactory.new_azure_blob(account, container, prefix, credentials, config=config)
 
 
 def http_storage(base_url: str, opts: Mapping[str, str] | None = None) -> ObjectStorage:
@@ -256,13 +216,21 @@ def http_storage(base_url: str, opts: Mapping[str, str] | None = None) -> Object
     return ObjectStorage(http_place(base_url, opts))
 
 
-class _AnyStorage(type):
+class _EveryStorageIsAnInstance(type):
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, port.Storage)
+        return isinstance(value, Storage)
 
 
-class Storage(metaclass=_AnyStorage):
-    """The constructors of storages under one name; every storage is an instance of it."""
+class StorageFactory(metaclass=_EveryStorageIsAnInstance):
+    """The constructors of storages under one name, `icefloe.Storage`.
+
+    Every storage is an instance of it, as in the official package. The storages themselves
+    implement the protocol `icefloe.storage.port.Storage`.
+
+    >>> import icefloe
+    >>> isinstance(icefloe.in_memory_storage(), icefloe.Storage)
+    True
+    """
 
     def default_settings(self) -> StorageSettings:
         """The settings that hold where none are given; each kind of storage has its own."""
@@ -374,5 +342,19 @@ def _s3(config: S3Options, credentials: AnyS3Credential | None) -> AnyS3Credenti
 
 
 def _with_endpoint(config: S3Options, endpoint_url: str) -> S3Options:
-    fields: dict[str, Any] = {name: getattr(config, name) for name in config.__struct_fields__}
-    return S3Options(**{**fields, "endpoint_url": config.endpoint_url or endpoint_url})
+    return msgspec.structs.replace(config, endpoint_url=config.endpoint_url or endpoint_url)
+
+
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a function that has keyword arguments only with those arguments that it has."""
+    names = function.__kwdefaults__ or {}
+    return function(**{name: value for name, value in arguments.items() if name in names})
+
+
+def _s3_arguments(arguments: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential]:
+    """The options and the credentials among the arguments of a function for S3."""
+    credentials = _call(s3_credentials, arguments)
+    # `anonymous` is about the credentials here.
+    names = set(S3Options.__struct_fields__) - {"anonymous"}
+    options = {name: value for name, value in arguments.items() if name in names}
+    return S3Options(**options), credentials

@@ -1,4 +1,4 @@
-"""Where an object store is and how to sign in: picklable, and free of secrets when printed."""
+"""Where an object store is and how to sign in: picklable, and its repr shows no secret."""
 
 from __future__ import annotations
 
@@ -100,36 +100,15 @@ class Place(msgspec.Struct, frozen=True):
             client["default_headers"] = self.headers
         client = {name: value for name, value in client.items() if value is not None}
         retry = _retry(settings, retries=retries)
-        match self.kind:
-            case "s3":
-                provider = _s3_provider(self.credentials)
-                return store.S3Store(
-                    self.bucket,
-                    **self.config,
-                    **provider,
-                    client_options=client,
-                    retry_config=retry,
-                )
-            case "gcs":
-                return store.GCSStore(
-                    self.bucket,
-                    **self.config,
-                    **_gcs_provider(self.credentials),
-                    client_options=client,
-                    retry_config=retry,
-                )
-            case "azure":
-                return store.AzureStore(
-                    self.bucket,
-                    **self.config,
-                    **_azure_provider(self.credentials),
-                    client_options=client,
-                    retry_config=retry,
-                )
-            case "http":
-                return store.HTTPStore(
-                    self.config["url"], client_options=client, retry_config=retry
-                )
+        options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        if self.kind == "http":
+            return store.HTTPStore(self.config["url"], **options)
+        clients = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}
+        client_type: Any = clients[self.kind]
+        made: ObjectStore = client_type(
+            self.bucket, **self.config, **_sign_in(self.credentials), **options
+        )
+        return made
 
 
 def s3_place(
@@ -325,108 +304,104 @@ def _check_port(parts: SplitResult) -> None:
 # the environment happens to hold, nor keeps them in its configuration.
 
 
-class _S3Provider:
-    def __init__(self, source: S3Credentials.Static | S3Credentials.Refreshable) -> None:
-        self._source = source
-
-    def __call__(self) -> Any:
-        found = _current(self._source, S3StaticCredentials)
-        return {
-            "access_key_id": found.access_key_id,
-            "secret_access_key": found.secret_access_key,
-            "token": found.session_token,
-            "expires_at": _expiry(self._source, found.expires_after),
-        }
-
-
-class _BearerProvider:
-    def __init__(self, source: GcsCredentials.Refreshable | AzureCredentials.Refreshable) -> None:
-        self._source = source
-
-    def __call__(self) -> Any:
-        kind = (
-            GcsBearerCredential
-            if isinstance(self._source, GcsCredentials.Refreshable)
-            else AzureBearerCredential
-        )
-        found: GcsBearerCredential | AzureBearerCredential = _current(self._source, kind)
-        return {"token": found.bearer, "expires_at": _expiry(self._source, found.expires_after)}
-
-
 class _FixedProvider:
-    def __init__(self, **credential: str) -> None:
+    """Always gives the same credential."""
+
+    def __init__(self, **credential: str | None) -> None:
         self._credential = credential
 
     def __call__(self) -> Any:
+        # Nothing can renew it; the store says when it has expired.
         return {**self._credential, "expires_at": None}
 
 
-def _current(source: Any, expected: type[Any]) -> Any:
-    if isinstance(source, S3Credentials.Static):
-        return source.credentials
-    given = source.current
-    if given is not None and (
-        given.expires_after is None or given.expires_after > datetime.now(UTC) + _REFRESH_AHEAD
-    ):
-        return given
-    # The user's own function, which came as an argument of this process or of the one that
-    # pickled this storage; never anything that was read from a repository.
-    fresh = pickle.loads(source.pickled_function)()
-    if not isinstance(fresh, expected):
-        raise InvalidInputError(
-            f"get_credentials must return {expected.__name__}, not {type(fresh).__name__}"
-        )
-    return fresh
+class _RefreshingProvider:
+    """Gives what the user's own function returns."""
+
+    def __init__(
+        self,
+        source: S3Credentials.Refreshable
+        | GcsCredentials.Refreshable
+        | AzureCredentials.Refreshable,
+    ) -> None:
+        self._source = source
+
+    def __call__(self) -> Any:
+        fresh = self._current()
+        expires_at = fresh.expires_after
+        if expires_at is not None and expires_at.tzinfo is None:
+            expires_at = expires_at.replace(tzinfo=UTC)
+        return {**_fields_of(fresh), "expires_at": expires_at}
+
+    def _current(self) -> Any:
+        current = self._source.current
+        if current is not None and (
+            current.expires_after is None
+            or current.expires_after > datetime.now(UTC) + _REFRESH_AHEAD
+        ):
+            return current
+        # The user's own function, which came as an argument of this process or of the one that
+        # pickled this storage; never anything that was read from a repository.
+        fresh = pickle.loads(self._source.pickled_function)()
+        expected = _REFRESHED[type(self._source)]
+        if not isinstance(fresh, expected):
+            raise InvalidInputError(
+                f"get_credentials must return {expected.__name__}, not {type(fresh).__name__}"
+            )
+        return fresh
 
 
-def _expiry(source: Any, expires_after: datetime | None) -> datetime | None:
-    if isinstance(source, S3Credentials.Static):
-        return None  # there is nothing to renew them with; the store says when they are over
-    if expires_after is not None and expires_after.tzinfo is None:
-        return expires_after.replace(tzinfo=UTC)
-    return expires_after
+_REFRESHED: dict[type, Any] = {
+    S3Credentials.Refreshable: S3StaticCredentials,
+    GcsCredentials.Refreshable: GcsBearerCredential,
+    AzureCredentials.Refreshable: AzureBearerCredential,
+}
+"""What the function of refreshable credentials has to return."""
+
+_FIXED: dict[type, str] = {
+    GcsStaticCredentials.BearerToken: "token",
+    AzureStaticCredentials.BearerToken: "token",
+    AzureStaticCredentials.AccessKey: "access_key",
+    AzureStaticCredentials.SasToken: "sas_token",
+}
+"""Secrets that reach the client through a provider, with the name that it has for each."""
+
+_OPTIONS: dict[type, str] = {
+    GcsStaticCredentials.ServiceAccount: "service_account",
+    GcsStaticCredentials.ServiceAccountKey: "service_account_key",
+    GcsStaticCredentials.ApplicationCredentials: "application_credentials",
+}
+"""Secrets that the client takes as options only."""
 
 
-def _s3_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
+def _fields_of(
+    credential: S3StaticCredentials | GcsBearerCredential | AzureBearerCredential,
+) -> dict[str, str | None]:
+    if isinstance(credential, S3StaticCredentials):
+        return {
+            "access_key_id": credential.access_key_id,
+            "secret_access_key": credential.secret_access_key,
+            "token": credential.session_token,
+        }
+    return {"token": credential.bearer}
+
+
+def _sign_in(credentials: AnyPlaceCredential) -> dict[str, Any]:
+    """The arguments of a client that make it sign its requests with some credentials."""
     match credentials:
-        case S3Credentials.Anonymous():
+        case S3Credentials.Anonymous() | GcsCredentials.Anonymous() | AzureCredentials.Anonymous():
             return {"skip_signature": True}
-        case S3Credentials.Static() | S3Credentials.Refreshable():
-            return {"credential_provider": _S3Provider(credentials)}
-    return {}
-
-
-def _gcs_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
-    match credentials:
-        case GcsCredentials.Anonymous():
-            return {"skip_signature": True}
-        case GcsCredentials.Refreshable():
-            return {"credential_provider": _BearerProvider(credentials)}
-        case GcsCredentials.Static(static):
-            match static:
-                case GcsStaticCredentials.BearerToken(token):
-                    return {"credential_provider": _FixedProvider(token=token)}
-                case GcsStaticCredentials.ServiceAccount(path):
-                    return {"service_account": path}
-                case GcsStaticCredentials.ServiceAccountKey(key):
-                    return {"service_account_key": key}
-                case GcsStaticCredentials.ApplicationCredentials(path):
-                    return {"application_credentials": path}
-    return {}
-
-
-def _azure_provider(credentials: AnyPlaceCredential) -> dict[str, Any]:
-    match credentials:
-        case AzureCredentials.Anonymous():
-            return {"skip_signature": True}
-        case AzureCredentials.Refreshable():
-            return {"credential_provider": _BearerProvider(credentials)}
-        case AzureCredentials.Static(static):
-            match static:
-                case AzureStaticCredentials.AccessKey(key):
-                    return {"credential_provider": _FixedProvider(access_key=key)}
-                case AzureStaticCredentials.SasToken(token):
-                    return {"credential_provider": _FixedProvider(sas_token=token)}
-                case AzureStaticCredentials.BearerToken(token):
-                    return {"credential_provider": _FixedProvider(token=token)}
+        case (
+            S3Credentials.Refreshable()
+            | GcsCredentials.Refreshable()
+            | AzureCredentials.Refreshable()
+        ):
+            return {"credential_provider": _RefreshingProvider(credentials)}
+        case S3Credentials.Static(pair):
+            return {"credential_provider": _FixedProvider(**_fields_of(pair))}
+        case GcsCredentials.Static(secret) | AzureCredentials.Static(secret):
+            [text] = msgspec.structs.astuple(secret)
+            if type(secret) in _OPTIONS:
+                return {_OPTIONS[type(secret)]: text}
+            return {"credential_provider": _FixedProvider(**{_FIXED[type(secret)]: text})}
     return {}

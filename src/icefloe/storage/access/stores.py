@@ -71,9 +71,9 @@ AnyObjectStoreConfig: TypeAlias = (
     | ObjectStoreConfig.LocalFileSystem
     | ObjectStoreConfig.S3
     | ObjectStoreConfig.S3Compatible
+    | ObjectStoreConfig.Tigris
     | ObjectStoreConfig.Gcs
     | ObjectStoreConfig.Azure
-    | ObjectStoreConfig.Tigris
     | ObjectStoreConfig.Http
 )
 

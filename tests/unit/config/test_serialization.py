@@ -26,7 +26,7 @@ from icefloe.config import (
     from_yaml,
     to_json,
 )
-from icefloe.config.files import MAX_FILE_BYTES
+from icefloe.config.serialization import MAX_FILE_BYTES
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.storage.access.stores import ObjectStoreConfig, S3Options
 from icefloe.storage.settings import (

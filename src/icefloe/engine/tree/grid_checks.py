@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.chunk_index import Box
-    from icefloe.model.nodes import Node
+    from icefloe.model.nodes import ArrayNode
 
 
 def within_grid(
-    node: Node, coords: npt.NDArray[np.integer]
+    node: ArrayNode, coords: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
     """Coordinates (n, rank) in the chunk grid, and which ones they are; None if they are all."""
-    assert node.array is not None
     if coords.ndim != 2 or coords.shape[1] != node.array.rank:
         raise InvalidInputError(
             f"chunks of {node.path} have coordinates of the shape (n, {node.array.rank}), "
@@ -37,11 +36,10 @@ def within_grid(
     return coords[rows].astype(np.uint64), rows
 
 
-def check_all_in_grid(node: Node, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+def check_all_in_grid(node: ArrayNode, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """Coordinates (n, rank) of chunks that may be written."""
     wanted, rows = within_grid(node, coords)
     if rows is not None:
-        assert node.array is not None
         outside = np.setdiff1d(np.arange(len(coords)), rows)
         raise InvalidInputError(
             f"invalid chunk index: {coords[outside[0]].tolist()} in {node.path}, whose chunk grid "
@@ -62,7 +60,7 @@ def _in_octets(segments: Segments) -> Segments:
 
 
 def checked_segments(
-    node: Node, coords: npt.NDArray[np.integer], segments: Segments
+    node: ArrayNode, coords: npt.NDArray[np.integer], segments: Segments
 ) -> tuple[npt.NDArray[np.uint64], Segments]:
     """Chunks that may be written, in row-major order."""
     wanted = check_all_in_grid(node, coords)
@@ -90,19 +88,17 @@ def checked_segments(
     return wanted, segments
 
 
-def check_box(node: Node, box: Box) -> None:
+def check_box(node: ArrayNode, box: Box) -> None:
     """Raise InvalidInputError if a box of chunks is not all within the grid."""
     if not in_grid(node, tuple(upper - 1 for upper in box.upper)):
-        assert node.array is not None
         raise InvalidInputError(
             f"invalid chunk index: chunks {box.lower} to {box.upper} of {node.path} lie outside "
             f"of its grid {node.array.grid_shape}"
         )
 
 
-def in_grid(node: Node, coords: tuple[int, ...]) -> bool:
+def in_grid(node: ArrayNode, coords: tuple[int, ...]) -> bool:
     """Whether a chunk is within the grid."""
-    assert node.array is not None
     grid = node.array.grid_shape
     if grid is None:
         return len(coords) == node.array.rank

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import json
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.segments import Segments
+from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from icefloe.ingest.placing import PlacedReferences
+    from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan, VariablePlan
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
 
-def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
+def write_documents(session: TreeSession, group: str, plan: IngestPlan) -> None:
     """Create or resize the group and its arrays, and move chunks that others come before."""
     for above in _groups_down_to(group):
         if session.get_node(above) is None:
-            session.set_document(above, _group_document(plan.attributes if above == group else {}))
+            attributes = plan.attributes if above == group else {}
+            session.tree.set_document(above, _group_document(attributes))
     if session.get_node(group) is not None and plan.attributes:
         _add_attributes(session, group, plan.attributes)
     for variable in plan.variables.values():
@@ -37,10 +40,10 @@ def write_documents(session: Session, group: str, plan: IngestPlan) -> None:
         if variable.exists:
             _resize(session, path, variable)
         elif not variable.is_copied:
-            session.set_document(path, _encoded(variable.document))
+            session.tree.set_document(path, _encoded(variable.document))
 
 
-def write_values(session: Session, group: str, plan: IngestPlan) -> int:
+def write_values(session: TreeSession, group: str, plan: IngestPlan) -> int:
     """Store the values of variables that are not virtual; returns their number of bytes."""
     import zarr
 
@@ -61,65 +64,65 @@ def write_values(session: Session, group: str, plan: IngestPlan) -> int:
 
 
 def write_references(
-    session: Session, group: str, found: Mapping[str, Sequence[PlacedReferences]]
+    session: TreeSession, group: str, placed: Mapping[str, Sequence[PlacedChunks]]
 ) -> int:
-    """Set the references of virtual variables, each variable at once; returns their number."""
-    from icefloe.ingest.placing import PlacedReferences
+    """Set the references of virtual variables, each variable at once; returns their number.
 
+    The columns were validated when the files were parsed, and their places follow from the plan.
+    Locations come from files and must be in a virtual chunk container.
+    """
     count = 0
-    for name, parts in found.items():
+    for name, parts in placed.items():
         path = child(group, name)
-        refs = PlacedReferences.concat(list(parts))
+        refs = VirtualColumns.concat([part.references for part in parts])
         count += len(refs)
         if len(refs):
-            refused = session.set_virtual_refs(
-                path,
-                coords=refs.coords,
-                locations=refs.urls,
-                location_codes=refs.codes,
-                offsets=refs.offsets,
-                lengths=refs.lengths,
-                etags=refs.etags,
-                last_modified=np.array([second or 0 for second in refs.modified], dtype=np.int64),
-            )
-            if refused:
-                _raise_refused(session, refs, path)
-        if refs.inline:
-            coords = np.array(list(refs.inline), dtype=np.int64)
-            coords = coords.reshape(len(refs.inline), -1)
-            session.write_chunks(path, coords, Segments.of(list(refs.inline.values())))
+            session.tree.set_chunk_refs(path, _contained(refs.used(), session, path).to_chunks())
+        inline = {place: data for part in parts for place, data in part.inline.items()}
+        if inline:
+            coords = np.array(list(inline), dtype=np.int64).reshape(len(inline), -1)
+            session.write_chunks(path, coords, Segments.of(list(inline.values())))
     return count
 
 
+def _contained(refs: VirtualColumns, session: TreeSession, path: str) -> VirtualColumns:
+    """The references with canonical locations, all of which containers must have."""
+    locations, accepted = session.tree.virtual_sources.check_locations(refs.locations)
+    for url in compress(locations, ~accepted):
+        session.tree.virtual_sources.container_of(url)
+        raise InvalidInputError(f"some references of {path} are in no virtual chunk container")
+    return msgspec.structs.replace(refs, locations=locations)
+
+
 def clear_region(
-    session: Session,
+    session: TreeSession,
     path: str,
     start: Sequence[int],
     stop: Sequence[int],
     keep: npt.NDArray[np.int64] | None = None,
 ) -> int:
     """Delete the chunks of a box of chunks, but for those to keep; returns how many."""
-    found = session.chunk_coords(path).astype(np.int64)
+    found = session.tree.chunk_coords(path).astype(np.int64)
     doomed = found[((found >= np.array(start)) & (found < np.array(stop))).all(axis=1)]
     if keep is not None and len(keep) and len(doomed):
         kept, _ = ChunkIndex.from_coords(keep)
         doomed = doomed[kept.find_many(doomed) < 0]
     if len(doomed):
-        session.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
+        session.tree.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
     return len(doomed)
 
 
-def clear_references(session: Session, path: str, urls: Collection[str]) -> int:
+def clear_references(session: TreeSession, path: str, urls: Collection[str]) -> int:
     """Delete all references of an array to some files, or below some folders; returns how many.
 
     The file may have changed, so that what refers to its old bytes could not be read any more.
     """
     doomed: list[npt.NDArray[np.int64]] = []
-    for table in session.chunk_tables(path):
+    for table in session.tree.chunk_tables(path):
         refs = table.refs
         rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
         used, where = np.unique(refs.sources[rows], return_inverse=True)
-        names = texts(refs.locations.urls.take(used))
+        names = refs.locations.urls.take(used).tolist()
         hit = np.array([_is_at_or_below(name, urls) for name in names], dtype=bool)
         chosen = rows[hit[where]] if len(rows) else rows
         if len(chosen):
@@ -127,7 +130,7 @@ def clear_references(session: Session, path: str, urls: Collection[str]) -> int:
     if not doomed:
         return 0
     coords = np.concatenate(doomed)
-    session.set_chunk_refs(path, None, ChunkIndex.from_coords(coords)[0])
+    session.tree.set_chunk_refs(path, None, ChunkIndex.from_coords(coords)[0])
     return len(coords)
 
 
@@ -174,24 +177,24 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _add_attributes(session: Session, group: str, attributes: Mapping[str, Any]) -> None:
+def _add_attributes(session: TreeSession, group: str, attributes: Mapping[str, Any]) -> None:
     """Give an existing group the attributes that it does not have."""
-    found = session.document(group)
+    found = session.tree.document(group)
     assert found is not None
     document = json.loads(found)
     own = document.get("attributes") or {}
     missing = {name: value for name, value in attributes.items() if name not in own}
     if missing:
-        session.set_document(group, _encoded({**document, "attributes": {**own, **missing}}))
+        session.tree.set_document(group, _encoded({**document, "attributes": {**own, **missing}}))
 
 
-def _resize(session: Session, path: str, variable: VariablePlan) -> None:
-    found = session.document(path)
+def _resize(session: TreeSession, path: str, variable: VariablePlan) -> None:
+    found = session.tree.document(path)
     assert found is not None
     document = json.loads(found)
     shape = list(variable.document["shape"])
     if document["shape"] != shape:
-        session.set_document(path, _encoded({**document, "shape": shape}))
+        session.tree.set_document(path, _encoded({**document, "shape": shape}))
     if variable.moved:
 
         def place(coords: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -200,10 +203,4 @@ def _resize(session: Session, path: str, variable: VariablePlan) -> None:
                 moved[:, axis] = target[coords[:, axis]]
             return moved
 
-        session.rearrange_chunks(path, place)
-
-
-def _raise_refused(session: Session, refs: PlacedReferences, path: str) -> None:
-    for url in refs.urls:
-        session.virtual_sources.container_of(url)
-    raise InvalidInputError(f"some references of {path} are in no virtual chunk container")
+        session.tree.rearrange_chunks(path, place)

@@ -30,10 +30,7 @@ from icefloe.errors import (
     StorageError,
     UnsafeStorageError,
 )
-from icefloe.storage.copy_method import CopyMethod
-from icefloe.storage.disk_reserve import DISK_FULL, RESERVE_FILE, Reserve
-from icefloe.storage.disk_sync import Unsynced, sync_whole_filesystem
-from icefloe.storage.folder_tree import READ, FolderTree, stat_object
+from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import (
     RESERVED_SEGMENT,
     check_folder,
@@ -41,9 +38,12 @@ from icefloe.storage.keys import (
     check_prefix,
     check_range,
 )
+from icefloe.storage.local.disk_reserve import DISK_FULL, RESERVE_FILE, Reserve
+from icefloe.storage.local.disk_sync import Unsynced, sync_whole_filesystem
+from icefloe.storage.local.folder_tree import READ, FolderTree, stat_object
+from icefloe.storage.local.temporary_files import LOCK_FILE, TemporaryFile, locked
 from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
 from icefloe.storage.settings import StorageSettings
-from icefloe.storage.temporary_files import LOCK_FILE, TemporaryFile, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

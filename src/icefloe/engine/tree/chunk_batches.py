@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.config.locations import RELATIVE_SCHEME, parse_location
-from icefloe.engine.bulk_refs import texts
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId, encode_base32
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from icefloe.config.containers import VirtualChunkContainer
     from icefloe.model.ids import ManifestId
     from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
-    from icefloe.model.nodes import ManifestRef, Node
+    from icefloe.model.nodes import ArrayNode, ManifestRef
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.snapshot_chunks import SnapshotChunks
 
@@ -70,10 +69,9 @@ class ArrayReader:
     """The references of one array as a session saw it at one moment."""
 
     def __init__(
-        self, snapshot: Snapshot, chunks: SnapshotChunks, node: Node, edits: ChunkEdits | None
+        self, snapshot: Snapshot, chunks: SnapshotChunks, node: ArrayNode, edits: ChunkEdits | None
     ) -> None:
         """Take where the references are and a private copy of the edits over them."""
-        assert node.array is not None
         self._array = node.array
         self._infos: Mapping[ManifestId, ManifestFileInfo] = {
             info.id: info for info in snapshot.manifests
@@ -238,7 +236,7 @@ def _urls(refs: ChunkRefs, rows: npt.NDArray[np.intp], paths: _Paths | None) -> 
     """URLs of virtual references; each distinct one is decoded once."""
     used, where = np.unique(refs.sources[rows], return_inverse=True)
     column = refs.locations.urls.take(used)
-    urls = texts(column)
+    urls = column.tolist()
     if paths is not None and f"{RELATIVE_SCHEME}://".encode() in column.data:
         urls = list(map(paths.absolute, urls))
     return list(map(urls.__getitem__, where.tolist()))

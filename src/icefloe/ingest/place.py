@@ -2,63 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from icefloe.errors import InvalidInputError
-from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icefloe.ingest.parsed import ParsedArray, ParsedFile, References
+    from icefloe.ingest.parsed import ParsedArray, ParsedFile
     from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.model.virtual_columns import VirtualColumns
 
 Check = str
 """`auto`, `etag`, `last_modified` or `none`: how a change of a file is noticed when it is read."""
 
 
-class PlacedReferences(Record, frozen=True, eq=False):
-    """References of one variable, at their places in the planned array."""
+class PlacedChunks(NamedTuple):
+    """Chunks of one variable of a file, at their places in the planned array."""
 
-    coords: npt.NDArray[np.int64]
-    urls: list[str]
-    codes: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint64]
-    etags: list[str | None]
-    modified: list[int | None]
-    inline: dict[tuple[int, ...], bytes] = msgspec.field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @classmethod
-    def concat(cls, parts: Sequence[PlacedReferences]) -> PlacedReferences:
-        """Join references; the dictionaries of files are joined too."""
-        if len(parts) == 1:
-            return parts[0]
-        starts = np.cumsum([0] + [len(part.urls) for part in parts])
-        return cls(
-            np.concatenate([part.coords for part in parts]),
-            [url for part in parts for url in part.urls],
-            np.concatenate(
-                [part.codes + start for part, start in zip(parts, starts[:-1], strict=True)]
-            ),
-            np.concatenate([part.offsets for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-            [etag for part in parts for etag in part.etags],
-            [seconds for part in parts for seconds in part.modified],
-            {place: data for part in parts for place, data in part.inline.items()},
-        )
+    references: VirtualColumns
+    inline: dict[tuple[int, ...], bytes]
+    """Chunks whose bytes the file of references itself has."""
 
 
 def references(
     parsed: ParsedFile, plan: IngestPlan, *, check: Check = "auto"
-) -> dict[str, PlacedReferences]:
+) -> dict[str, PlacedChunks]:
     """The references of a file for each virtual variable that is taken from it.
 
     Args:
@@ -82,31 +55,28 @@ def place_references(
     start: Sequence[int],
     *,
     check: Check = "auto",
-) -> PlacedReferences:
+) -> PlacedChunks:
     """The references of one variable of a file whose part begins at `start`."""
     array = parsed.arrays[name]
-    coords, codes, offsets, lengths = _cut(array, variable.chunk_shape[:1], name, parsed.url)
+    refs = _cut(array, variable.chunk_shape[:1], name, parsed.url)
     shift = np.array(start, dtype=np.int64) // np.array(variable.chunk_shape or (1,), np.int64)
-    shift = shift[: coords.shape[1]]
-    refs = array.references
+    shift = shift[: refs.coords.shape[1]]
     etags, modified = _checks(refs, parsed, check)
+    placed = msgspec.structs.replace(
+        refs, positions=refs.coords + shift, etags=etags, modified=modified
+    )
     inline = {
         tuple((np.array(place, dtype=np.int64) + shift).tolist()): data
         for place, data in array.inline.items()
     }
-    return PlacedReferences(
-        coords + shift, refs.urls, codes, offsets, lengths, etags, modified, inline
-    )
+    return PlacedChunks(placed, inline)
 
 
-def _cut(
-    array: ParsedArray, wanted: Sequence[int], name: str, url: str
-) -> tuple[Any, Any, Any, Any]:
-    """The columns of references, with chunks cut along the first dimension if need be."""
+def _cut(array: ParsedArray, wanted: Sequence[int], name: str, url: str) -> VirtualColumns:
+    """The references, with chunks cut along the first dimension if the plan has shorter ones."""
     refs = array.references
-    columns = refs.coords, refs.codes, refs.offsets, refs.lengths
     if not wanted or not array.chunk_shape or array.chunk_shape[0] == wanted[0]:
-        return columns
+        return refs
     chunk_bytes = array.raw_chunk_bytes
     if array.inline or chunk_bytes is None:
         raise InvalidInputError(f"{url}: {name} has chunks that cannot be cut; copy it instead")
@@ -118,30 +88,34 @@ def _cut(
     number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     coords = np.repeat(refs.coords, pieces, axis=0)
     coords[:, 0] = coords[:, 0] * (own // wanted[0]) + number
-    offsets = np.repeat(refs.offsets, pieces) + number.astype(np.uint64) * piece_bytes
-    return coords, np.repeat(refs.codes, pieces), offsets, np.full(len(number), piece_bytes)
+    return msgspec.structs.replace(
+        refs,
+        positions=coords,
+        codes=np.repeat(refs.codes, pieces),
+        offsets=np.repeat(refs.offsets, pieces) + number.astype(np.uint64) * piece_bytes,
+        lengths=np.full(len(number), piece_bytes),
+    )
 
 
 def _checks(
-    refs: References, parsed: ParsedFile, check: Check
-) -> tuple[list[str | None], list[int | None]]:
-    """What is recorded of each object, to notice later that it has changed."""
+    refs: VirtualColumns, parsed: ParsedFile, check: Check
+) -> tuple[list[str | None] | None, npt.NDArray[np.int64] | None]:
+    """The etags or times that are recorded of objects, to notice later that one has changed."""
     if check not in ("auto", "etag", "last_modified", "none"):
         raise InvalidInputError(
             f"check is 'auto', 'etag', 'last_modified' or 'none', found {check!r}"
         )
-    etags: list[str | None] = list(refs.etags or [None] * len(refs.urls))
-    modified: list[int | None] = list(refs.modified or [None] * len(refs.urls))
+    etags, modified = list(refs.all_etags()), refs.all_modified().copy()
     if parsed.status is not None:
-        for row, url in enumerate(refs.urls):
+        for row, url in enumerate(refs.locations):
             if url == parsed.url:
-                etags[row], modified[row] = parsed.status.etag, parsed.status.last_modified
-    nothing: list[Any] = [None] * len(refs.urls)
+                etags[row] = parsed.status.etag
+                modified[row] = parsed.status.last_modified or 0
     if check == "none":
-        return nothing, nothing
+        return None, None
     if check == "etag" or (check == "auto" and _has_strong_etags(parsed.url)):
-        return etags, nothing
-    return nothing, modified
+        return etags, None
+    return None, modified
 
 
 def _has_strong_etags(url: str) -> bool:

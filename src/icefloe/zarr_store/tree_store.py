@@ -1,4 +1,4 @@
-"""What the codec pipeline needs to know of a store: that it is one of ours, and its session."""
+"""What the codec pipeline needs to know of a store: that it is one of ours, and its tree."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from zarr.abc.store import Store
 
 if TYPE_CHECKING:
-    from icefloe.session import Session
+    from icefloe.engine.port import Tree
 
 
-class SessionStore(Store):
-    """A Zarr store whose chunks are those of a session."""
+class TreeStore(Store):
+    """A Zarr store whose chunks are those of a working tree."""
 
     @property
     @abstractmethod
-    def session(self) -> Session:
-        """The session that this store shows."""
+    def tree(self) -> Tree:
+        """The tree that this store shows."""
 
     @abstractmethod
     def check_writable(self) -> None:

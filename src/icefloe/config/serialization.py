@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from icefloe.config.plain_form import from_plain, to_plain
+from icefloe.config.plain_tree import from_plain, to_plain
 from icefloe.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def from_yaml(text: str | bytes, *, key: str | None = None) -> RepositoryConfig:
         text: The content of the file.
         key: As in `from_json`.
     """
-    from icefloe.config.yaml_tree import yaml_tree
+    from icefloe.config.safe_yaml import yaml_tree
 
     try:
         _check_size(text)

@@ -1,0 +1,47 @@
+"""Public names of a package that are imported when they are first used.
+
+A package lists its names once, by module. Type checkers and editors read the same list from the
+stub file beside it, which `make api` generates.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+def public_names(modules: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Iterate over (public name, module, name in the module) of a package's list.
+
+    Args:
+        modules: The names of each module, separated by whitespace. `Alias=Name` offers a name
+            under another one.
+    """
+    for module, names in modules.items():
+        for entry in names.split():
+            public, _, original = entry.partition("=")
+            yield public, module, original or public
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Make `__all__`, `__getattr__` and `__dir__` of a package out of its list of names."""
+    homes = {public: (module, name) for public, module, name in public_names(modules)}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, original = homes[name]
+        value = getattr(import_module(module), original)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return list(homes), get, list_names
