@@ -20,7 +20,7 @@ from icefloe.spark import NewArray, local_session
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.engine.tasks import Output
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 STEP = 200_000
 COLUMNS = 100

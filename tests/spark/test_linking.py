@@ -14,7 +14,7 @@ from icefloe.spark import NewArray, write
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.engine.tasks import Output
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 from tests.spark.many_references import link_references, virtual_references
 
 ANY = icefloe.ManifestSplitCondition.AnyArray()

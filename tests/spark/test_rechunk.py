@@ -95,7 +95,7 @@ def test_a_task_keeps_to_its_memory(tmp_path):
     from icefloe.spark.jobs.rechunk_plan import plan_rechunk
     from icefloe.spark.jobs.rechunking import STEP_SHARE
     from icefloe.spark.jobs.sources import RepositoryArray
-    from icefloe.zarr_store import session_arrays as arrays
+    from icefloe.tables import zarr_arrays as arrays
 
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")

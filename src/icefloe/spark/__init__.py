@@ -17,13 +17,12 @@ PUBLIC_NAMES = {
     "icefloe.spark.jobs.rechunking": "rechunk",
     "icefloe.spark.jobs.reducing": "reduce",
     "icefloe.spark.jobs.statistics": "compute_statistics",
-    "icefloe.spark.jobs.statistics": "compute_statistics",
     "icefloe.spark.sql.chunk_rows": "Block blocks",
     "icefloe.spark.sql.metadata_functions": "register_functions",
     "icefloe.spark.sql.read_table": "register table",
     "icefloe.spark.sql.storage_providers": "register_storage_provider",
     "icefloe.spark.sql.write_table": "write_table",
-    "icefloe.zarr_store.session_arrays": "NewArray",
+    "icefloe.tables.zarr_arrays": "NewArray",
 }
 """The public names by module; `make api` writes the stub of this package from it."""
 

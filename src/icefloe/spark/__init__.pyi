@@ -18,7 +18,7 @@ from icefloe.spark.sql.read_table import register as register
 from icefloe.spark.sql.read_table import table as table
 from icefloe.spark.sql.storage_providers import register_storage_provider as register_storage_provider
 from icefloe.spark.sql.write_table import write_table as write_table
-from icefloe.zarr_store.session_arrays import NewArray as NewArray
+from icefloe.tables.zarr_arrays import NewArray as NewArray
 __all__ = [
     "Block",
     "IngestReport",

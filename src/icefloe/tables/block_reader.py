@@ -11,7 +11,7 @@ import pyarrow as pa
 from icefloe.tables import where as conditions
 from icefloe.tables.splits import chunk_boxes, sub_boxes
 from icefloe.tables.table_plan import EXTENT, START
-from icefloe.zarr_store.session_arrays import open_array
+from icefloe.tables.zarr_arrays import open_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ from icefloe.model.record import Record
 from icefloe.tables.encoding import encode
 from icefloe.tables.summarize import Summaries
 from icefloe.tables.target_arrays import positions
-from icefloe.zarr_store.session_arrays import open_array
+from icefloe.tables.zarr_arrays import open_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.repository import Repository
-from icefloe.session import Session
 from icefloe.tables.block_reader import BlockReader
 from icefloe.tables.decoding import Reading
 from icefloe.tables.indexing import selection_of
@@ -19,8 +19,8 @@ from icefloe.tables.versions import SnapshotSelector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from os import PathLike
 
+    from icefloe.session import Session
     from icefloe.tables.splits import Boxes
     from icefloe.tables.table_plan import Layout
 
@@ -188,7 +188,7 @@ def scan(
 
 def open_session(source: Source, selector: SnapshotSelector) -> Session:
     """The session to read: a given one, or one on the selected snapshot of a repository."""
-    if not isinstance(source, Session):
+    if isinstance(source, Repository | str | PathLike):
         return selector.session(open_repository(source))
     if selector != SnapshotSelector():
         raise InvalidInputError(

@@ -21,7 +21,7 @@ from icefloe.tables.indexing import select_values
 from icefloe.tables.schema import TableSchema, Variable, read_table_schema, read_variables
 from icefloe.tables.statistics import wanted_arrays
 from icefloe.tables.table_plan import read_coordinate
-from icefloe.zarr_store.session_arrays import NewArray, create, open_array
+from icefloe.tables.zarr_arrays import NewArray, create, open_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

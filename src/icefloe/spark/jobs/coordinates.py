@@ -8,7 +8,7 @@ import numpy as np
 
 from icefloe.cf.decoding import coding_of, decoded_attributes
 from icefloe.model import paths
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ from icefloe.spark.jobs.coordinates import decoded_coordinate
 from icefloe.spark.jobs.filling import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.rechunk_plan import resolve_chunks
 from icefloe.spark.jobs.sources import RepositoryArray, ZarrArray
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -23,9 +23,9 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.spark.jobs.filling import BLOCK_BYTES, outputs_of
+from icefloe.tables import zarr_arrays as arrays
 from icefloe.tables.statistics import wanted_arrays
 from icefloe.tables.summarize import Summaries
-from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -26,8 +26,8 @@ from icefloe.spark.engine.job import Job, JobOptions, JobReport
 from icefloe.spark.engine.statistics_outputs import written_output
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
+from icefloe.tables import zarr_arrays as arrays
 from icefloe.tables.summarize import Summaries
-from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import Box
     from icefloe.repository import Repository
     from icefloe.session import ForkSession
-    from icefloe.zarr_store.session_arrays import NewArray
+    from icefloe.tables.zarr_arrays import NewArray
 
 PENDING_BYTES = 32 * 1024 * 1024
 """What a session keeps of small chunks before it writes them together."""

@@ -11,7 +11,7 @@ from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.jobs.coordinates import coordinate, decoded_coordinate
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 from icefloe.arrays.grid import ChunkGrid, Target, whole
 from icefloe.model.chunk_index import Box
 from icefloe.spark.jobs.ingest_tasks import CopiedVariable
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from icefloe.ingest.plan import IngestPlan, VariablePlan

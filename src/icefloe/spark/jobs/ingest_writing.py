@@ -23,8 +23,8 @@ from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_targets import copied_variable, targets_of
 from icefloe.spark.jobs.ingest_tasks import BLOCK_BYTES, CopyWork, PlacedFile, ReferenceWork
+from icefloe.tables import zarr_arrays as arrays
 from icefloe.tables.statistics import wanted_arrays
-from icefloe.zarr_store import session_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -12,7 +12,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,8 +28,8 @@ from icefloe.spark.jobs.inputs import (
     trimmed,
 )
 from icefloe.spark.jobs.rechunk_plan import resolve_chunks
-from icefloe.zarr_store import session_arrays as arrays
-from icefloe.zarr_store.session_arrays import NewArray
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.zarr_arrays import NewArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

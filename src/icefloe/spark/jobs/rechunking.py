@@ -17,7 +17,7 @@ from icefloe.spark.jobs.filling import Filling, run_filling
 from icefloe.spark.jobs.inputs import InputArray
 from icefloe.spark.jobs.rechunk_plan import RechunkPlan, Stage, plan_rechunk, resolve_chunks
 from icefloe.spark.jobs.sources import RepositoryArray
-from icefloe.zarr_store import session_arrays as arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from icefloe.repository import Repository
     from icefloe.tables.statistics import Wanted
-    from icefloe.zarr_store.session_arrays import NewArray
+    from icefloe.tables.zarr_arrays import NewArray
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from icefloe.spark.jobs.grouping import Groups, codes_of_block, find_groups
 from icefloe.spark.jobs.inputs import InputArray
 from icefloe.spark.jobs.rechunk_plan import resolve_chunks
 from icefloe.spark.jobs.reductions import Reduction, State, finish, merge, partial
-from icefloe.zarr_store import session_arrays as arrays
-from icefloe.zarr_store.session_arrays import NewArray
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.zarr_arrays import NewArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
