@@ -4,8 +4,7 @@ Names are imported when they are first used, so that `import icefloe` is quick.
 """
 
 from icefloe.lazy_names import lazy_names
-
-__version__ = "0.1.0"
+from icefloe.version import __version__
 
 PUBLIC_NAMES = {
     "icefloe.changes.conflicts": """
@@ -26,9 +25,9 @@ PUBLIC_NAMES = {
     """,
     "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
-    "icefloe.engine.history.graph": "AncestryGraph",
+    "icefloe.display": "AncestryGraph",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
-    "icefloe.engine.operations": "Operation",
+    "icefloe.engine.operation_log": "Operation",
     "icefloe.engine.retention.collection": "GCSummary",
     "icefloe.engine.retention.expiry": "ExpirationPolicy",
     "icefloe.engine.retention.leases": "Lease",

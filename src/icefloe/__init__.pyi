@@ -33,12 +33,12 @@ from icefloe.diagnostics import print_debug_info as print_debug_info
 from icefloe.diagnostics import set_logs_filter as set_logs_filter
 from icefloe.diagnostics import spec_version as spec_version
 from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
+from icefloe.display import AncestryGraph as AncestryGraph
 from icefloe.engine.history.blame import Blame as Blame
-from icefloe.engine.history.graph import AncestryGraph as AncestryGraph
 from icefloe.engine.info import Diff as Diff
 from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
 from icefloe.engine.info import SnapshotInfo as SnapshotInfo
-from icefloe.engine.operations import Operation as Operation
+from icefloe.engine.operation_log import Operation as Operation
 from icefloe.engine.retention.collection import GCSummary as GCSummary
 from icefloe.engine.retention.expiry import ExpirationPolicy as ExpirationPolicy
 from icefloe.engine.retention.leases import Lease as Lease

@@ -1,4 +1,4 @@
-"""Writing dask arrays in parallel: each task writes through a fork, and the forks are merged."""
+"""Writes dask arrays in parallel: each task writes to a fork of a session."""
 
 from __future__ import annotations
 
@@ -30,18 +30,30 @@ def store_dask(
     split_every: int | None = None,
     **store_kwargs: Any,
 ) -> ForkSession:
-    """Write dask arrays to Zarr arrays of a forked session, now, and merge what the tasks did.
+    """Write dask arrays to Zarr arrays of a forked session, at once, and merge the changes.
 
     Args:
-        sources: the arrays to write.
-        targets: where each of them goes; arrays in the store of one `Session.fork()`.
-        regions: which part of its target each source fills; the whole by default.
-        split_every: how many forks one task merges.
+        sources: The arrays to write.
+        targets: The Zarr array for each source, in the store of one `Session.fork()`.
+        regions: The part of its target that each source fills; the whole by default.
+        split_every: How many forks one task merges.
         store_kwargs: `lock` as for `dask.array.store`, and arguments of `dask.compute` such
             as `scheduler`.
 
     Returns:
-        The fork with all changes, to be given to `Session.merge`.
+        A fork with all changes, to be passed to `Session.merge`.
+
+    >>> import dask.array, icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> array = zarr.create_array(session.store, name="a", shape=(4,), chunks=(2,), dtype="i8")
+    >>> _ = session.commit("an empty array")
+    >>> session = repo.writable_session("main")
+    >>> target = zarr.open_array(session.fork().store, path="a")
+    >>> source = dask.array.arange(4, chunks=2)
+    >>> session.merge(store_dask(sources=[source], targets=[target], scheduler="synchronous"))
+    >>> zarr.open_array(session.store, path="a")[:]
+    array([0, 1, 2, 3])
     """
     import dask.array as da
 
@@ -51,7 +63,7 @@ def store_dask(
     lock = store_kwargs.pop("lock", False)
     written: list[Any] = list(targets)
     filled: Any = None if regions is None else list(regions)
-    # One array for one source, else several.
+    # dask returns an array for one source, and a tuple for several.
     stored = da.store(
         list(sources),
         written,
@@ -67,7 +79,7 @@ def store_dask(
 def session_merge_reduction(
     arrays: Array | Sequence[Array], *, split_every: int | None = None, **compute_kwargs: Any
 ) -> ForkSession:
-    """Compute dask arrays whose blocks are Zarr arrays, and merge their sessions as a tree.
+    """Compute dask arrays whose blocks are Zarr arrays, and merge their sessions in a tree.
 
     Such arrays are what `dask.array.store` returns for `return_stored=True, load_stored=False`.
     """

@@ -1,4 +1,4 @@
-"""Cooperating writers: gathering the forks of a session after others have written with them."""
+"""Merges the forks of a session that several writers used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,18 @@ def extract_session(
     axis: Any = None,  # noqa: ARG001 (reductions over arrays pass it)
     keepdims: Any = None,  # noqa: ARG001
 ) -> Session | ForkSession:
-    """The session that a Zarr array writes to; `axis` and `keepdims` are ignored."""
+    """Return the session that a Zarr array writes to; `axis` and `keepdims` are ignored.
+
+    Raises:
+        InvalidTypeError: The array is in another kind of store.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> array = zarr.create_array(session.store, name="a", shape=(4,), dtype="i4")
+    >>> extract_session(array) is session
+    True
+    """
     store = zarray.store
     if not isinstance(store, IcefloeStore):
         raise InvalidTypeError(
@@ -33,9 +44,25 @@ def extract_session(
 
 
 def merge_sessions(*sessions: ForkSession | list[Any]) -> ForkSession:
-    """Merge forks, given one by one or in nested lists, into the first of them.
+    """Merge forks, passed one by one or in nested lists, into the first of them.
 
-    Of two forks that wrote the same chunk, the later one wins.
+    If two forks wrote the same chunk, the later one wins.
+
+    Returns:
+        The first fork, with the changes of all; pass it to `Session.merge`.
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> array = zarr.create_array(session.store, name="a", shape=(4,), chunks=(2,), dtype="i4")
+    >>> _ = session.commit("an empty array")
+    >>> session = repo.writable_session("main")
+    >>> left, right = session.fork(), session.fork()
+    >>> zarr.open_array(left.store, path="a")[:2] = 1
+    >>> zarr.open_array(right.store, path="a")[2:] = 2
+    >>> session.merge(merge_sessions(left, right))
+    >>> zarr.open_array(session.store, path="a")[:]
+    array([1, 1, 2, 2], dtype=int32)
     """
     forks: list[ForkSession] = []
     for fork in _flattened(sessions):

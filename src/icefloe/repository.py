@@ -1,36 +1,41 @@
-"""Repositories: where versioned data lives; creates and opens them, and makes sessions.
+"""The repository: creates and opens versioned Zarr hierarchies, and everything done with them.
 
-What repositories tell and do besides is in the classes that `Repository` builds on.
+A facade: each method hands over to a function that takes the repository's `Context`, in
+`icefloe.engine` (history, branches, retention), `icefloe.upkeep` or `icefloe.arrays`. What few
+programs need is imported when it is called.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from functools import partial
+import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import check_solver
 from icefloe.config.repository import RepositoryConfig
-from icefloe.config.serialization import to_json
 from icefloe.engine.async_twin import async_function_twin, async_twin
+from icefloe.engine.branches import commits, merge, refs
+from icefloe.engine.branches.commits import Committer
 from icefloe.engine.commit.commit_metadata import plain_metadata
 from icefloe.engine.commit.publication import Publication
-from icefloe.engine.commit.rewritten_manifests import rewrite_manifests
-from icefloe.engine.commit.write import CommitMessage, Replaced, write_commit
 from icefloe.engine.context import Context, VirtualAccess
+from icefloe.engine.history.blame import Blame, blame
+from icefloe.engine.history.walk import Revision
+from icefloe.engine.info import Ancestry, Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.engine.initialize import (
     check_absent,
     is_being_created,
     read_config,
     waits_for_creator,
+    write_config,
     write_first_config,
     write_first_snapshot,
 )
+from icefloe.engine.operation_log import Operation, OperationLog, operations
 from icefloe.engine.preload import start_preload
-from icefloe.engine.repository_branches import BranchedRepository
-from icefloe.engine.retention.branch_moves import moved_from
+from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease
+from icefloe.engine.retention.pins import SnapshotLease
 from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import (
     AlreadyExistsError,
@@ -45,41 +50,76 @@ from icefloe.formats.registry import (
     discover,
     format_for,
 )
+from icefloe.formats.sequence_refs import MAIN
 from icefloe.session import Session
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime, timedelta
     from os import PathLike
 
     from icefloe.arrays.value_diff import ValueDiff
     from icefloe.changes.conflicts import ConflictSolver
-    from icefloe.formats.port import LiveTip
+    from icefloe.display import AncestryGraph
+    from icefloe.engine.retention.collection import GCSummary
+    from icefloe.engine.retention.expiry import ExpirationPolicy
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
     from icefloe.storage.port import Storage
+    from icefloe.upkeep.compaction import CompactionSummary
+    from icefloe.upkeep.findings import Problem, VerificationReport
     from icefloe.upkeep.materialize import Materialized
+    from icefloe.upkeep.migration import MigrationReport
+    from icefloe.upkeep.sizes import ChunkFileUsage, ChunkStorageStats, SnapshotSize
     from icefloe.upkeep.virtual_sources import VirtualSourcesReport
     from icefloe.zarr_store.store import IcefloeStore
 
     AnyStorage = Storage | str | PathLike[str]
 
-MAIN = "main"
+_MANIFEST_BYTES = 512 * 1024 * 1024
 
 
-def _place(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
-    """The storage, used as the configuration of a caller says from the first request on."""
-    place = storage_from_url(storage)
-    settings = None if config is None else config.storage
-    return place if settings is None else place.with_settings(settings)
+class Repository:
+    """A Zarr hierarchy under version control, in a storage: commits, branches, tags, merges.
 
+    Examples:
+        >>> import icefloe, zarr
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> session = repo.writable_session("main")
+        >>> array = zarr.create_array(session.store, name="t", shape=4, chunks=2, dtype="i4")
+        >>> array[:] = [1, 2, 3, 4]
+        >>> first = session.commit("first values")
+        >>> with repo.transaction("main", message="correct a value") as store:
+        ...     zarr.open_array(store, path="t")[0] = 10
+        >>> [commit.message for commit in repo.ancestry(branch="main")]
+        ['correct a value', 'first values', 'Repository initialized']
+        >>> old = repo.readonly_session("main~1")
+        >>> zarr.open_array(old.store, path="t", mode="r")[:].tolist()
+        [1, 2, 3, 4]
 
-class Repository(BranchedRepository):
-    """A versioned Zarr hierarchy in a storage."""
+    What to call for what:
 
-    _show = Session
+    - **make one**: `create`, `open`, `open_or_create`, `exists`, `reopen`, `open_for_repair`
+    - **read and write**: `readonly_session`, `writable_session` (then `Session.commit`),
+      `transaction`
+    - **history**: `ancestry`, `ancestry_graph`, `diff`, `diff_values`, `blame`, `lookup_snapshot`,
+      `operations`
+    - **branches and tags**: `create_branch`, `list_branches`, `lookup_branch`, `reset_branch`,
+      `delete_branch`, `create_tag`, `list_tags`, `lookup_tag`
+    - **merging**: `merge`, `cherry_pick`, `revert`, `squash`, `publish`
+    - **retention**: `expire_snapshots`, `garbage_collect`, `lease`
+    - **upkeep**: `verify`, `repair`, `compact`, `rewrite_manifests`, `migrate`
+    - **sizes**: `chunk_storage_stats`, `branch_storage_stats`, `array_storage_stats`,
+      `snapshot_storage_stats`, `chunk_file_stats`
+    - **virtual chunks**: `check_virtual_sources`, `materialize`
+    - **files, for people**: `inspect_repo_info`, `inspect_snapshot`, `inspect_manifest`,
+      `inspect_transaction_log`, `list_manifest_files`
+
+    Wherever a method takes a branch, a tag or a snapshot id, the name may end in steps as in git:
+    `main~3`, `main@{2026-01-31}`. Most methods have a form that ends in `_async`.
+    """
 
     def __init__(self, context: Context) -> None:
         """Use `create`, `open` or `open_or_create` instead."""
@@ -89,7 +129,7 @@ class Repository(BranchedRepository):
     def __repr__(self) -> str:
         return f"<icefloe.Repository {self._context.storage.location}>"
 
-    # --- coming into being
+    # --- create and open
 
     @classmethod
     def create(
@@ -106,22 +146,31 @@ class Repository(BranchedRepository):
 
         Args:
             storage: A storage, a URL or a path.
-            config: Kept with the repository if given.
+            config: Stored with the repository if given.
             authorize_virtual_chunk_access: Credentials, or None, by URL prefix of the virtual
                 chunk containers that may be read.
             spec_version: Version of the generation's format to write.
-            check_clean_root: Whether to refuse a place that has other objects.
+            check_clean_root: Whether to refuse a location that has other objects.
             generation: The family of formats: `repository` (compact and fast), `store` (JSON) or
                 `dataset` (manifests are Parquet tables).
+
+        Raises:
+            AlreadyExistsError: If there is a repository already, or anything else.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.list_branches()
+            {'main'}
         """
-        place = _place(storage, config)
+        location = _with_settings(storage, config)
         fmt = format_for(generation, spec_version)
-        ensure_conditional_writes(place)
-        check_absent(place, fmt, check_clean_root=check_clean_root)
-        access = VirtualAccess.given(authorize_virtual_chunk_access, config)
-        context = Context(place, fmt, config or RepositoryConfig.default(), access)
+        ensure_conditional_writes(location)
+        check_absent(location, fmt, check_clean_root=check_clean_root)
+        access = VirtualAccess.from_arguments(authorize_virtual_chunk_access, config)
+        context = Context(location, fmt, config or RepositoryConfig.default(), access)
         first = write_first_snapshot(context)
-        write_first_config(fmt, place, config)
+        write_first_config(fmt, location, config)
         context.refs.create_branch(MAIN, first)
         return cls(context)
 
@@ -132,32 +181,32 @@ class Repository(BranchedRepository):
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
     ) -> Repository:
-        """Open a repository; `config` is laid over the configuration that is kept with it."""
-        place = _place(storage, config)
-        found = discover(place)
-        if found is None:
-            raise _not_there(place)
-        kept = read_config(found.format, place) or RepositoryConfig.default()
-        merged = kept if config is None else kept.merge(config)
-        access = VirtualAccess.given(authorize_virtual_chunk_access, config)
-        return cls(Context(place, found.format, merged, access, found))
+        """Open a repository.
 
-    @classmethod
-    def open_for_repair(cls, storage: AnyStorage) -> Repository:
-        """Open a repository whose branch main, newest snapshot or configuration is damaged.
+        Args:
+            storage: A storage, a URL or a path.
+            config: Overrides parts of the configuration that is stored with the repository.
+            authorize_virtual_chunk_access: Credentials, or None, by URL prefix of the virtual
+                chunk containers that may be read.
 
-        For `verify` and `repair`. What cannot be read raises FormatError, as ever: an earlier
-        entry of a branch is never taken for its newest one.
+        Raises:
+            RepositoryNotFoundError: If there is none.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> _ = icefloe.Repository.create(storage)
+            >>> icefloe.Repository.open(storage).list_branches()
+            {'main'}
         """
-        place = storage_from_url(storage)
-        fmt = detect_damaged(place)
-        if fmt is None:
-            raise _not_there(place)
-        config = None
-        with contextlib.suppress(FormatError):  # verify reports it
-            config = read_config(fmt, place)
-        access = VirtualAccess.given(None, None)
-        return cls(Context(place, fmt, config or RepositoryConfig.default(), access))
+        location = _with_settings(storage, config)
+        discovered = discover(location)
+        if discovered is None:
+            raise _not_there(location)
+        stored = read_config(discovered.format, location) or RepositoryConfig.default()
+        merged = stored if config is None else stored.merge(config)
+        access = VirtualAccess.from_arguments(authorize_virtual_chunk_access, config)
+        return cls(Context(location, discovered.format, merged, access, discovered))
 
     @classmethod
     def open_or_create(
@@ -171,60 +220,62 @@ class Repository(BranchedRepository):
     ) -> Repository:
         """Open a repository, or create it if there is none; many clients may try at once.
 
-        `create_version` and `generation` say in which format to create it.
+        Args:
+            storage: See `create`.
+            config: See `create`.
+            authorize_virtual_chunk_access: See `create`.
+            create_version: Version of the generation's format, if it is created.
+            generation: The family of formats, if it is created.
         """
-        place = _place(storage, config)
+        location = _with_settings(storage, config)
         for pause in waits_for_creator():
-            if cls.exists(place):
+            if cls.exists(location):
                 break
             try:
                 return cls.create(
-                    place,
+                    location,
                     config,
                     authorize_virtual_chunk_access,
                     create_version,
                     generation=generation,
                 )
             except AlreadyExistsError:
-                if not is_being_created(place, format_for(generation).layout):
+                if not is_being_created(location, format_for(generation).layout):
                     raise
             time.sleep(pause)
-        return cls.open(place, config, authorize_virtual_chunk_access)
+        return cls.open(location, config, authorize_virtual_chunk_access)
+
+    @classmethod
+    def open_for_repair(cls, storage: AnyStorage) -> Repository:
+        """Open a repository whose branch main, newest snapshot or configuration is damaged.
+
+        For `verify` and `repair`. Anything damaged still raises FormatError when it is read: an
+        earlier entry of a branch is never taken for its newest one.
+        """
+        location = storage_from_url(storage)
+        fmt = detect_damaged(location)
+        if fmt is None:
+            raise _not_there(location)
+        config = None
+        with contextlib.suppress(FormatError):  # verify reports it
+            config = read_config(fmt, location)
+        access = VirtualAccess.from_arguments(None, None)
+        return cls(Context(location, fmt, config or RepositoryConfig.default(), access))
 
     @staticmethod
     def exists(storage: AnyStorage) -> bool:
-        """Whether there is a repository: its branch main says so (R1-10)."""
+        """Whether there is a repository, that is, a branch `main` (R1-10)."""
         return detect(storage_from_url(storage)) is not None
-
-    @staticmethod
-    def fetch_config(storage: AnyStorage) -> RepositoryConfig | None:
-        """The configuration that is kept with a repository; None if none was ever saved."""
-        place = storage_from_url(storage)
-        fmt = detect(place)
-        return None if fmt is None else read_config(fmt, place)
-
-    @staticmethod
-    def fetch_spec_version(storage: AnyStorage) -> int | None:
-        """Version of the format that a repository is written in; None if there is none."""
-        fmt = detect(storage_from_url(storage))
-        return None if fmt is None else fmt.spec_version
-
-    def save_config(self) -> None:
-        """Keep the present configuration with the repository."""
-        files = self._context.format.make_config_files(self._context.storage)
-        kept, document = files.read(), to_json(self._context.config)
-        if kept is None or kept[1] != document:
-            files.write(None if kept is None else kept[0], document)
 
     def reopen(
         self,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
     ) -> Repository:
-        """The same repository with other settings on top of the present ones."""
+        """The same repository with another configuration on top of the present one."""
         context = self._context
         merged = context.config if config is None else context.config.merge(config)
-        access = VirtualAccess.given(
+        access = VirtualAccess.from_arguments(
             context.access.authorizations
             if authorize_virtual_chunk_access is None
             else authorize_virtual_chunk_access,
@@ -236,42 +287,7 @@ class Repository(BranchedRepository):
         twin._default_metadata = dict(self._default_metadata)
         return twin
 
-    # --- what it is
-
-    @property
-    def config(self) -> RepositoryConfig:
-        """A copy of the configuration."""
-        return self._context.config.copy()
-
-    @property
-    def storage(self) -> Storage:
-        """Where the repository is."""
-        return self._context.storage
-
-    @property
-    def spec_version(self) -> int:
-        """Version of the format that commits are written in."""
-        return self._context.format.spec_version
-
-    @property
-    def generation(self) -> str:
-        """The family of formats that the repository belongs to."""
-        return self._context.format.name
-
-    @property
-    def authorized_virtual_container_prefixes(self) -> set[str]:
-        """URL prefixes of the virtual chunk containers that may be read."""
-        return set(self._context.access.authorizations)
-
-    def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
-        """Properties that every commit through this object gets, unless it says otherwise."""
-        self._default_metadata = plain_metadata(metadata)
-
-    def default_commit_metadata(self) -> dict[str, Any]:
-        """The properties that every commit through this object gets."""
-        return plain_metadata(self._default_metadata)
-
-    # --- sessions
+    # --- sessions and commits
 
     def readonly_session(
         self,
@@ -281,23 +297,27 @@ class Repository(BranchedRepository):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """A view of one committed snapshot.
+        """A session that shows one committed snapshot, named by branch, tag or snapshot id.
 
-        Versions may be named as in git: `main~3`, `main@{2026-01-31}`.
+        Args:
+            branch: A branch; names may end in steps as in git: `main~3`, `main@{2026-01-31}`.
+            tag: A tag.
+            snapshot_id: The id of a snapshot.
+            as_of: Together with a branch: its newest snapshot written up to this moment.
         """
-        found = self._resolve(branch, tag, snapshot_id, as_of)
-        return Session(WorkingTree(self._context, self._open_snapshot(found)))
+        target = self._context.history.resolve(Revision(branch, tag, snapshot_id), as_of)
+        return Session(WorkingTree(self._context, self._open_snapshot(target)))
 
     def writable_session(self, branch: str) -> Session:
-        """A session whose changes can be committed to a branch."""
+        """A session whose changes `Session.commit` publishes on a branch."""
         ensure_conditional_writes(self._context.storage)
-        tip = self._live_tip(branch)
+        tip = refs.live_tip(self._context.refs, branch)
         snapshot = self._open_snapshot(tip.snapshot_id)
         tree = WorkingTree(self._context, snapshot, read_only=False)
         return Session(tree, Publication(tree, tip, self._default_metadata))
 
     def _open_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
-        """Read a snapshot for a session; one that is new here has its manifests preloaded."""
+        """Read a snapshot for a session; one that is not cached has its manifests preloaded."""
         files = self._context.files
         is_new = not files.has_snapshot(snapshot_id)
         snapshot = files.read_snapshot(snapshot_id)
@@ -319,12 +339,616 @@ class Repository(BranchedRepository):
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1_000,
     ) -> Iterator[IcefloeStore]:
-        """A store whose changes are committed when the block ends well, and forgotten if not."""
+        """A store whose changes are committed when the block ends, and dropped if it raises.
+
+        Args:
+            branch: The branch to commit to.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            rebase_with: Decides conflicts if the branch moves in the meantime.
+            rebase_tries: How often to rebase.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="a group") as store:
+            ...     _ = zarr.create_group(store)
+        """
         if rebase_with is not None:
             check_solver(rebase_with)
         session = self.writable_session(branch)
         yield session.store
         session.commit(message, metadata, rebase_with, rebase_tries)
+
+    def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
+        """Set properties that every commit through this object gets, unless it overrides them."""
+        self._default_metadata = plain_metadata(metadata)
+
+    def default_commit_metadata(self) -> dict[str, Any]:
+        """The properties that every commit through this object gets."""
+        return plain_metadata(self._default_metadata)
+
+    # --- configuration and properties
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """A copy of the configuration."""
+        return self._context.config.copy()
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that the repository is in."""
+        return self._context.storage
+
+    @property
+    def spec_version(self) -> int:
+        """Version of the format that commits are written in."""
+        return self._context.format.spec_version
+
+    @property
+    def generation(self) -> str:
+        """The family of formats that the repository belongs to."""
+        return self._context.format.name
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """URL prefixes of the virtual chunk containers that may be read."""
+        return set(self._context.access.authorizations)
+
+    def save_config(self) -> None:
+        """Store the present configuration with the repository."""
+        write_config(self._context.format, self._context.storage, self._context.config)
+
+    @staticmethod
+    def fetch_config(storage: AnyStorage) -> RepositoryConfig | None:
+        """The configuration stored with a repository; None if none was ever saved."""
+        location = storage_from_url(storage)
+        fmt = detect(location)
+        return None if fmt is None else read_config(fmt, location)
+
+    @staticmethod
+    def fetch_spec_version(storage: AnyStorage) -> int | None:
+        """Version of the format that a repository is written in; None if there is none."""
+        fmt = detect(storage_from_url(storage))
+        return None if fmt is None else fmt.spec_version
+
+    # --- history
+
+    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
+        """Describe a snapshot by its id."""
+        return SnapshotInfo.of(self._context.history.with_shown_parent(self._read(snapshot_id)))
+
+    def ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Ancestry:
+        """A snapshot and its ancestors, newest first; works with `for` and with `async for`.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> [commit.message for commit in repo.ancestry(branch="main")]
+            ['Repository initialized']
+        """
+        history = self._context.history
+        return Ancestry(history, history.resolve(Revision(branch, tag, snapshot_id)))
+
+    async_ancestry = ancestry
+
+    def ancestry_graph(self, *, merges: bool = True) -> AncestryGraph:
+        """All branches and tags with their history, as a graph to print or to show.
+
+        Args:
+            merges: Whether to show what was merged where, which reads every snapshot; without it
+                a few snapshots are enough for a long history.
+        """
+        from icefloe.display import AncestryGraph
+
+        return AncestryGraph.of(self._context.history, merges=merges)
+
+    def diff(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """Which nodes and chunks changed between two snapshots that have a common ancestor.
+
+        Args:
+            from_branch: The first snapshot, by branch.
+            from_tag: The same, by tag.
+            from_snapshot_id: The same, by id.
+            to_branch: The second snapshot, by branch.
+            to_tag: The same, by tag.
+            to_snapshot_id: The same, by id.
+        """
+        older = Revision(from_branch, from_tag, from_snapshot_id)
+        newer = Revision(to_branch, to_tag, to_snapshot_id)
+        older.check("from_branch, from_tag, or from_snapshot_id")
+        newer.check("to_branch, to_tag, or to_snapshot_id")
+        history = self._context.history
+        return history.diff(history.resolve(older), history.resolve(newer))
+
+    def diff_values(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+        arrays: str | Iterable[str] | None = None,
+    ) -> ValueDiff:
+        """How many cells of each written array differ between two snapshots, and by how much.
+
+        Reads only chunks that were written in between, one at a time, of both snapshots.
+
+        Args:
+            from_branch: The first snapshot, by branch.
+            from_tag: The same, by tag.
+            from_snapshot_id: The same, by id.
+            to_branch: The second snapshot, by branch.
+            to_tag: The same, by tag.
+            to_snapshot_id: The same, by id.
+            arrays: Paths of arrays or groups to compare, or patterns such as `/era5/t*`; all by
+                default.
+        """
+        from icefloe.arrays.value_diff import compare_values
+
+        diff = self.diff(
+            from_branch=from_branch,
+            from_tag=from_tag,
+            from_snapshot_id=from_snapshot_id,
+            to_branch=to_branch,
+            to_tag=to_tag,
+            to_snapshot_id=to_snapshot_id,
+        )
+        before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
+        after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
+        return compare_values(before.tree, after.tree, diff, arrays)
+
+    def blame(
+        self,
+        path: str,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Blame:
+        """Which commit last wrote each chunk of an array, as columns."""
+        history = self._context.history
+        return blame(history, history.resolve(Revision(branch, tag, snapshot_id)), path)
+
+    def operations(self) -> Iterator[Operation]:
+        """What was done to the repository, newest first: commits, moves of references, upkeep.
+
+        Commits have the time and the properties that their writers gave them; other operations
+        have the time of the storage's clock and the job that did them.
+        """
+        return operations(self._context.storage, self._context.history)
+
+    # --- branches and tags
+
+    def create_branch(self, branch: str, snapshot_id: str) -> None:
+        """Create a branch at a snapshot.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_branch("experiment", repo.lookup_branch("main"))
+            >>> sorted(repo.list_branches())
+            ['experiment', 'main']
+        """
+        refs.create_branch(self._context, branch, snapshot_id)
+
+    def list_branches(self) -> set[str]:
+        """Names of all branches."""
+        return self._context.refs.branches()
+
+    def lookup_branch(self, branch: str) -> str:
+        """Id of the snapshot at the tip of a branch."""
+        return str(self._context.history.resolve(Revision(branch=branch)))
+
+    def reset_branch(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Let a branch point to another snapshot, as the next state of its sequence (H-22).
+
+        Args:
+            branch: The branch.
+            snapshot_id: What it points to afterwards.
+            from_snapshot_id: What it must point to before; anything if not given.
+
+        Raises:
+            ConflictError: If it pointed to something else, or moved in the meantime.
+        """
+        refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
+
+    def delete_branch(self, branch: str) -> None:
+        """Delete a branch other than `main`. Its snapshots stay until garbage is collected."""
+        refs.delete_branch(self._context, branch)
+
+    def create_tag(self, tag: str, snapshot_id: str) -> None:
+        """Create a tag for a snapshot; it can be neither moved nor deleted."""
+        refs.create_tag(self._context, tag, snapshot_id)
+
+    def list_tags(self) -> set[str]:
+        """Names of all tags."""
+        return self._context.refs.tags()
+
+    def lookup_tag(self, tag: str) -> str:
+        """Id of the snapshot that a tag names."""
+        return str(self._context.history.resolve(Revision(tag=tag)))
+
+    def delete_tag(self, tag: str) -> None:
+        """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
+        refs.delete_tag(self._context, tag)
+
+    # --- merging
+
+    def merge(
+        self,
+        from_branch: str,
+        into_branch: str,
+        *,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+        fast_forward: bool = True,
+    ) -> str:
+        """Merge a branch into another: a three-way merge as one commit.
+
+        What differs since the two diverged is compared chunk by chunk, key by key of the metadata
+        and attribute by attribute. If the other branch has no commits of its own, it is moved
+        forward instead. Merges are recorded, so a later merge takes only what is new.
+
+        Args:
+            from_branch: Whose changes to take.
+            into_branch: The branch that moves.
+            message: Message of the commit.
+            metadata: Properties of the commit.
+            solver: Decides conflicts, with `from_branch` as ours; MergeSolver() if not given,
+                which merges metadata and leaves chunks that both wrote to you.
+            fast_forward: Whether to move the branch without a commit where that is enough.
+
+        Returns:
+            The id of the snapshot that `into_branch` points to afterwards.
+
+        Raises:
+            RebaseFailedError: If conflicts remain; then nothing was changed.
+            SnapshotNotFoundError: If the last commit that both have has expired and is gone.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_branch("work", repo.lookup_branch("main"))
+            >>> for branch in ("main", "work"):
+            ...     with repo.transaction(branch, message=f"on {branch}") as store:
+            ...         _ = zarr.create_group(store, path=branch)
+            >>> merged = repo.merge("work", "main")
+            >>> sorted(zarr.open_group(repo.readonly_session("main").store, mode="r"))
+            ['main', 'work']
+        """
+        return merge.merge(
+            self._committer(solver),
+            from_branch,
+            into_branch,
+            message=message,
+            metadata=metadata,
+            solver=solver,
+            fast_forward=fast_forward,
+        )
+
+    def cherry_pick(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch what a commit elsewhere changed; returns the id of the tip."""
+        return merge.cherry_pick(
+            self._committer(solver),
+            self._read(snapshot_id).id,
+            branch,
+            message=message,
+            metadata=metadata,
+            solver=solver,
+        )
+
+    def revert(
+        self,
+        snapshot_id: str,
+        *,
+        branch: str,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        solver: ConflictSolver | None = None,
+    ) -> str:
+        """Commit on a branch the opposite of what a commit changed; returns the id of the tip.
+
+        The chunks that it replaced come back as they were; later changes of other chunks stay.
+        """
+        return merge.revert(
+            self._committer(solver),
+            self._read(snapshot_id).id,
+            branch,
+            message=message,
+            metadata=metadata,
+            solver=solver,
+        )
+
+    def squash(
+        self,
+        branch: str,
+        since_snapshot_id: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Replace all commits of a branch after a snapshot by one; returns its id.
+
+        Other branches and tags keep the single commits. Raises ConflictError if the branch moved.
+        """
+        since = self._read(since_snapshot_id).id
+        return commits.squash(self._committer(), branch, since, message=message, metadata=metadata)
+
+    def publish(self, from_branch: str, to_branch: str) -> str:
+        """Move a branch forward to the tip of another that descends from its own.
+
+        The last step of write, audit, publish: write on a branch, look at it, then publish it.
+        Raises ConflictError if the branch has commits that the other does not have.
+        """
+        return commits.fast_forward(self._context, from_branch, to_branch)
+
+    # --- retention
+
+    def expire_snapshots(
+        self,
+        older_than: datetime | timedelta | None = None,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        keep_last: int | None = None,
+        branches: Mapping[str, ExpirationPolicy | None] | None = None,
+        tags: Mapping[str, ExpirationPolicy | None] | None = None,
+        dry_run: bool = False,
+        job: str | None = None,
+    ) -> set[str]:
+        """Take old snapshots out of the history; `garbage_collect` then deletes what only they use.
+
+        After the oldest snapshot that is retained, a history ends with the first snapshot. What
+        branches and tags point to stays. Expired snapshots can be read until they are collected.
+
+        Args:
+            older_than: Snapshots that were written before this moment expire; a timedelta means
+                that long before now, by the storage's clock.
+            delete_expired_branches: Delete branches whose tip expires; never `main`.
+            delete_expired_tags: Not possible: tags cannot be deleted.
+            keep_last: How many of the newest snapshots of each history to retain at any age.
+            branches: Other policies for some branches, by name or pattern (`release-*`); None
+                retains the whole history.
+            tags: The same for tags.
+            dry_run: Only tell what would expire.
+            job: Who does this, for the log of operations.
+
+        Returns:
+            Ids of the snapshots that expired. Tips that are old enough are among them, though
+            they stay.
+        """
+        from icefloe.engine.retention.expiry import ExpirationPolicy, expire
+
+        if delete_expired_tags:
+            raise InvalidInputError(
+                "tags cannot be deleted once created, so delete_expired_tags is not possible; "
+                "name things that come and go by branches, and use delete_expired_branches"
+            )
+        if older_than is None and keep_last is None and not (branches or tags):
+            raise InvalidInputError("say what expires: give older_than, keep_last or policies")
+        ensure_conditional_writes(self._context.storage)
+        with self._context.storage.using_reserve():
+            done = expire(
+                self._context,
+                ExpirationPolicy(older_than, keep_last),
+                branches=branches or {},
+                tags=tags or {},
+                delete_branches=delete_expired_branches,
+                dry_run=dry_run,
+            )
+        if not dry_run:
+            details = {"snapshots": len(done.expired), "branches_deleted": list(done.branches)}
+            self._log("expire_snapshots", details, job)
+        return {str(snapshot_id) for snapshot_id in done.expired}
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime | timedelta,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+        job: str | None = None,
+    ) -> GCSummary:
+        """Delete objects that nothing refers to.
+
+        Never deletes what a branch, a tag or a lease reaches, nor anything that is younger than
+        the given moment. Sessions that are open for more than five minutes have a lease; younger
+        ones are safe if the moment is at least that long ago. A collection that dies does no harm;
+        the next one finishes its work.
+
+        Args:
+            delete_object_older_than: Only objects that were written before this moment are
+                deleted, by the storage's clock; a timedelta means that long before now, and
+                does not depend on the clock of this computer.
+            dry_run: Only tell what would be deleted.
+            max_snapshots_in_memory: How many snapshots to hold in memory at a time.
+            max_compressed_manifest_mem_bytes: How many bytes of manifests to read at a time.
+            max_concurrent_manifest_fetches: How many manifests to read at a time.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.engine.retention.collection import collect_garbage
+        from icefloe.engine.retention.marking import MemoryLimits
+
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        summary = collect_garbage(
+            self._context, delete_object_older_than, dry_run=dry_run, limits=limits
+        )
+        if not dry_run:
+            self._log("garbage_collect", _plain(summary), job)
+        return summary
+
+    def lease(
+        self,
+        *,
+        holder: str | None = None,
+        snapshot_ids: str | Iterable[str] = (),
+        lifetime: timedelta = DEFAULT_LIFETIME,
+    ) -> Lease:
+        """A context manager that protects long work from garbage collection.
+
+        Until the block ends, nothing is collected that was written after it began, by anyone, nor
+        the given snapshots and what they refer to. Writable sessions need none: they take a lease
+        by themselves after five minutes. A background thread renews the lease; if this process
+        dies, it lapses.
+
+        Args:
+            holder: Who holds it, for people; the host and process if not given.
+            snapshot_ids: Snapshots (or branches, or tags) that are being read, one or many.
+            lifetime: How long it holds after the process has died.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.lease(holder="nightly export", snapshot_ids="main"):
+            ...     session = repo.readonly_session("main")
+        """
+        names = [snapshot_ids] if isinstance(snapshot_ids, str) else snapshot_ids
+        resolve = self._context.history.resolve
+        return SnapshotLease(
+            self._context.storage,
+            self._context.format.layout,
+            [resolve(Revision(snapshot_id=name)) for name in names],
+            holder=holder,
+            lifetime=lifetime,
+        )
+
+    # --- upkeep
+
+    def verify(self, *, deep: bool = False) -> VerificationReport:
+        """Check everything that branches and tags reach, and report problems; changes nothing.
+
+        Every reference resolves, metadata files are those that are referred to, extents are
+        disjoint and true, sequences have no gaps, logs record what changed, chunk files exist and
+        are long enough. Objects that nothing reaches are listed. `print` the report, or take its
+        `problems`.
+
+        Args:
+            deep: Also read the bytes of all chunks that have a checksum.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.verify().is_clean
+            True
+        """
+        from icefloe.upkeep.verification import verify_repository
+
+        return verify_repository(self._context, deep=deep)
+
+    def repair(
+        self, report: VerificationReport | None = None, *, job: str | None = None
+    ) -> list[Problem]:
+        """Repair what can be repaired without guessing; returns the problems that were.
+
+        Those are logs of commits, which are written again by comparing snapshots, and gaps among
+        the numbered entries of a branch, which are filled with the entry before. Each problem of
+        the report says whether it can be repaired, and if not, what is left to do.
+
+        Args:
+            report: The result of `verify`, which is called if not given.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.upkeep.repair import repair_problems
+
+        problems = (self.verify() if report is None else report).problems
+        repaired = repair_problems(self._context, problems)
+        if repaired:
+            self._log("repair", {"problems": [str(problem) for problem in repaired]}, job)
+        return repaired
+
+    def compact(
+        self,
+        message: str = "compact chunk files",
+        *,
+        branch: str,
+        to_branch: str | None = None,
+        arrays: str | Iterable[str] | None = None,
+        pack_bytes: int | None = None,
+        small_file_bytes: int | None = None,
+        max_chunk_bytes: int | None = None,
+        min_live_share: float = 0.5,
+        dry_run: bool = False,
+        metadata: dict[str, Any] | None = None,
+        job: str | None = None,
+    ) -> CompactionSummary:
+        """Move chunks of small and of sparsely used chunk files into well-ordered packs.
+
+        One commit, which changes no byte of any chunk. Others may write at the same time: where
+        they changed a chunk, theirs stays, and none of them has to rebase because of this.
+
+        Args:
+            message: Message of the commit.
+            branch: Whose chunk files to compact.
+            to_branch: A new branch for the commit, to inspect it first; the commit goes to
+                `branch` if not given.
+            arrays: Consider only files that these arrays use: paths of arrays or groups, or
+                patterns such as `/era5/t*`; all if not given.
+            pack_bytes: Size of the new chunk files; as configured if not given.
+            small_file_bytes: Files up to this size are joined; a quarter of a pack if not given.
+            max_chunk_bytes: Files with larger chunks are never small; by default what is packed
+                when it is written, or 1 MiB.
+            min_live_share: Files of which the branch uses less than this share are rewritten.
+            dry_run: Only tell what would be done.
+            metadata: Properties of the commit.
+            job: Who does this, for the log of operations.
+        """
+        from icefloe.upkeep.compaction import CompactionOptions, compact_branch
+
+        options = CompactionOptions.of(
+            self._context.settings,
+            pack_bytes=pack_bytes,
+            small_file_bytes=small_file_bytes,
+            max_chunk_bytes=max_chunk_bytes,
+            min_live_share=min_live_share,
+        )
+        summary = compact_branch(
+            self._context,
+            branch,
+            options,
+            message=message,
+            metadata=metadata,
+            arrays=arrays,
+            to_branch=to_branch,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            self._log("compact", {"branch": to_branch or branch, **_plain(summary)}, job)
+        return summary
 
     def rewrite_manifests(
         self,
@@ -334,10 +958,9 @@ class Repository(BranchedRepository):
         metadata: dict[str, Any] | None = None,
         commit_method: Literal["new_commit", "amend"] = "new_commit",
     ) -> str:
-        """Pack and split all manifests anew, as the present configuration says; one commit.
+        """Pack and split all manifests again as the present configuration says, in one commit.
 
         The data stays the same, and there is a commit whether or not anything had to change.
-        Raises ConflictError if the branch moved meanwhile.
 
         Args:
             message: Message of the commit.
@@ -347,36 +970,50 @@ class Repository(BranchedRepository):
 
         Returns:
             The id of the new snapshot.
+
+        Raises:
+            ConflictError: If the branch moved in the meantime.
         """
-        if commit_method not in {"new_commit", "amend"}:
-            raise InvalidInputError(
-                f"commit_method is 'new_commit' or 'amend', found {commit_method!r}"
-            )
-        said = CommitMessage.of(message, metadata, defaults=self._default_metadata)
-        context = self._context
-        ensure_conditional_writes(context.storage)
-        rewrite = partial(self._rewrite_manifests, said=said, is_amended=commit_method == "amend")
-        snapshot_id = moved_from(context.refs, self._live_tip(branch), rewrite)
-        self._note("rewrite_manifests", {"branch": branch, "snapshot_id": snapshot_id})
-        return snapshot_id
-
-    def _rewrite_manifests(self, tip: LiveTip, said: CommitMessage, *, is_amended: bool) -> str:
-        context = self._context
-        base = context.files.read_snapshot(tip.snapshot_id)
-        replaced = Replaced(*context.history.replaceable(base)) if is_amended else None
-        rewritten = rewrite_manifests(context.files, base, context.settings)
-        snapshot = write_commit(
-            context.files,
-            rewritten,
-            ChangeSet(rewritten.nodes),
-            said,
-            context.settings,
-            replaced=replaced,
+        return commits.commit_rewritten_manifests(
+            self._committer(),
+            branch,
+            message=message,
+            metadata=metadata,
+            commit_method=commit_method,
         )
-        context.refs.advance(tip, snapshot.id)
-        return str(snapshot.id)
 
-    # --- chunks of other files
+    def migrate(
+        self,
+        target: AnyStorage,
+        *,
+        generation: str,
+        spec_version: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> MigrationReport:
+        """Copy this repository, with all of its history, to another generation of the format.
+
+        Branches, tags, properties and the configuration are copied, and every zarr.json stays as it
+        is, byte for byte. Chunk files are linked or copied by the store itself where source and
+        target share a disk or a bucket. A migration that was interrupted is started again and goes
+        on. At the end every snapshot is compared with its original, and the target is verified.
+
+        Args:
+            target: An empty location: a storage, a URL or a path.
+            generation: `repository`, `store` or `dataset`.
+            spec_version: Version of that generation; the newest if not given.
+            progress: Called with the name of a stage, and how much of how much of it is done.
+        """
+        from icefloe.upkeep.migration import migrate_repository
+
+        return migrate_repository(
+            self._context,
+            storage_from_url(target),
+            generation=generation,
+            spec_version=spec_version,
+            progress=progress,
+        )
+
+    # --- virtual chunks
 
     def materialize(
         self,
@@ -401,23 +1038,19 @@ class Repository(BranchedRepository):
             message: Message of the commit.
             metadata: Properties of the commit.
             dry_run: Count chunks and bytes, and copy nothing.
-            rebase_with: What to do if the branch moves meanwhile.
+            rebase_with: Decides conflicts if the branch moves in the meantime.
         """
-        from icefloe.upkeep.materialize import materialize
+        from icefloe.upkeep.materialize import VirtualChunkChoice, copy_virtual_chunks
 
         if rebase_with is not None:
             check_solver(rebase_with)
-        return materialize(
-            self,
-            branch,
-            arrays=arrays,
-            region=region,
-            locations=locations,
-            message=message,
-            metadata=metadata,
-            dry_run=dry_run,
-            rebase_with=rebase_with,
-        )
+        choice = VirtualChunkChoice(arrays, region, locations)
+        session = self.readonly_session(branch) if dry_run else self.writable_session(branch)
+        copied = copy_virtual_chunks(session.tree, choice, dry_run=dry_run)
+        if dry_run or not copied.chunks:
+            return copied
+        text = message or f"Copy {copied.chunks} virtual chunks into the repository"
+        return copied.committed_as(session.commit(text, metadata, rebase_with))
 
     def check_virtual_sources(
         self,
@@ -430,9 +1063,9 @@ class Repository(BranchedRepository):
         """Which files of virtual chunks are missing, changed or too short; none is read.
 
         Args:
-            branch: The version to look at; `main` if none is named.
+            branch: The snapshot to check, by branch; `main` if none is named.
             tag: The same, by tag.
-            snapshot_id: The same, by snapshot.
+            snapshot_id: The same, by id.
             arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
         """
         from icefloe.upkeep.virtual_sources import check_virtual_sources
@@ -440,48 +1073,147 @@ class Repository(BranchedRepository):
         if branch is None and tag is None and snapshot_id is None:
             branch = MAIN
         session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
-        return check_virtual_sources(session, arrays)
+        return check_virtual_sources(session.tree, arrays)
 
-    # --- values
+    # --- sizes
 
-    def diff_values(
+    def chunk_storage_stats(
         self,
         *,
-        from_branch: str | None = None,
-        from_tag: str | None = None,
-        from_snapshot_id: str | None = None,
-        to_branch: str | None = None,
-        to_tag: str | None = None,
-        to_snapshot_id: str | None = None,
-        arrays: str | Iterable[str] | None = None,
-    ) -> ValueDiff:
-        """How many cells of each written array differ between two versions, and how much.
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        """Bytes of the chunks of all snapshots that branches and tags reach, by kind.
 
-        Reads only chunks that were written in between, one at a time, of both versions.
-
-        Args:
-            from_branch: The first version.
-            from_tag: The same, by tag.
-            from_snapshot_id: The same, by snapshot.
-            to_branch: The second version.
-            to_tag: The same, by tag.
-            to_snapshot_id: The same, by snapshot.
-            arrays: Paths of arrays or groups to compare, or patterns such as `/era5/t*`; all by
-                default.
+        What several references share counts once. The arguments are those of `garbage_collect`.
         """
-        from icefloe.arrays.value_diff import compare_values
+        from icefloe.engine.retention.marking import MemoryLimits
+        from icefloe.upkeep.sizes import repository_stats
 
-        diff = self.diff(
-            from_branch=from_branch,
-            from_tag=from_tag,
-            from_snapshot_id=from_snapshot_id,
-            to_branch=to_branch,
-            to_tag=to_tag,
-            to_snapshot_id=to_snapshot_id,
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
         )
-        before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
-        after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
-        return compare_values(before.tree, after.tree, diff, arrays)
+        return repository_stats(self._context, limits)
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Bytes of native chunks; deprecated in favour of `chunk_storage_stats`."""
+        warnings.warn(
+            "total_chunks_storage is deprecated: use chunk_storage_stats().native_bytes",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.chunk_storage_stats(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        ).native_bytes
+
+    def branch_storage_stats(self) -> dict[str, ChunkStorageStats]:
+        """Bytes of the chunks that the whole history of each branch refers to.
+
+        Branches share chunks, so the sum is more than the repository takes.
+        """
+        from icefloe.upkeep.sizes import branch_stats
+
+        return branch_stats(self._context)
+
+    def array_storage_stats(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> dict[str, ChunkStorageStats]:
+        """Bytes of the chunks of each array of one snapshot."""
+        from icefloe.upkeep.sizes import array_stats
+
+        target = self._context.history.resolve(Revision(branch, tag, snapshot_id))
+        return array_stats(self._context, self._context.files.read_snapshot(target))
+
+    def snapshot_storage_stats(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Iterator[SnapshotSize]:
+        """What each snapshot of a history holds, and what it added to its parent, newest first."""
+        from icefloe.upkeep.sizes import snapshot_sizes
+
+        target = self._context.history.resolve(Revision(branch, tag, snapshot_id))
+        return snapshot_sizes(self._context, target)
+
+    def chunk_file_stats(self) -> ChunkFileUsage:
+        """All chunk files that branches and tags reach, and how much of each is used.
+
+        Bytes that nothing refers to are dead. They are freed when the whole file can be deleted,
+        or when `compact` has moved the rest elsewhere.
+        """
+        from icefloe.upkeep.sizes import chunk_file_usage
+
+        return chunk_file_usage(self._context)
+
+    # --- files
+
+    def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """A snapshot as JSON, for people."""
+        from icefloe.engine.inspection import describe_snapshot, to_json
+
+        return to_json(describe_snapshot(self._read(snapshot_id)), pretty=pretty)
+
+    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """The manifests that a snapshot refers to."""
+        return self.lookup_snapshot(snapshot_id).manifests
+
+    def inspect_manifest(self, manifest_id: str, *, pretty: bool = True) -> str:
+        """A manifest as JSON, for people: what it holds of each array."""
+        from icefloe.engine.inspection import describe_manifest, to_json
+        from icefloe.model.ids import ManifestId
+
+        description = describe_manifest(self._context, ManifestId.from_text(manifest_id))
+        return to_json(description, pretty=pretty)
+
+    def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """What a commit changed as JSON, for people.
+
+        If that can only be found by comparing a snapshot with its parent, and the parent was
+        collected, `is_known` is false and the rest is missing.
+        """
+        from icefloe.engine.inspection import describe_log, to_json
+
+        history = self._context.history
+        target = history.resolve(Revision(snapshot_id=snapshot_id))
+        return to_json(describe_log(target, history.known_log(target)), pretty=pretty)
+
+    def inspect_repo_info(self, *, pretty: bool = True) -> str:
+        """The format, branches, tags and configuration of a repository as JSON, for people."""
+        from icefloe.engine.inspection import describe_repository, to_json
+
+        return to_json(describe_repository(self._context), pretty=pretty)
+
+    # --- shared by the methods above
+
+    def _read(self, snapshot_id: str) -> Snapshot:
+        """Read a snapshot by id or other name; raises SnapshotNotFoundError."""
+        target = self._context.history.resolve(Revision(snapshot_id=snapshot_id))
+        return self._context.files.read_snapshot(target)
+
+    def _committer(self, solver: ConflictSolver | None = None) -> Committer:
+        if solver is not None:
+            check_solver(solver)
+        return Committer(self._context, self._default_metadata, Session)
+
+    def _log(self, kind: str, details: dict[str, Any], job: str | None) -> None:
+        OperationLog(self._context.storage).add(kind, details, job)
 
     # --- async forms
 
@@ -496,12 +1228,55 @@ class Repository(BranchedRepository):
     readonly_session_async = async_twin(readonly_session)
     writable_session_async = async_twin(writable_session)
     rearrange_session_async = async_twin(rearrange_session)
+    lookup_snapshot_async = async_twin(lookup_snapshot)
+    ancestry_graph_async = async_twin(ancestry_graph)
+    diff_async = async_twin(diff)
+    create_branch_async = async_twin(create_branch)
+    list_branches_async = async_twin(list_branches)
+    lookup_branch_async = async_twin(lookup_branch)
+    reset_branch_async = async_twin(reset_branch)
+    delete_branch_async = async_twin(delete_branch)
+    create_tag_async = async_twin(create_tag)
+    list_tags_async = async_twin(list_tags)
+    lookup_tag_async = async_twin(lookup_tag)
+    delete_tag_async = async_twin(delete_tag)
+    expire_snapshots_async = async_twin(expire_snapshots)
+    garbage_collect_async = async_twin(garbage_collect)
+    verify_async = async_twin(verify)
+    repair_async = async_twin(repair)
+    compact_async = async_twin(compact)
     rewrite_manifests_async = async_twin(rewrite_manifests)
+    migrate_async = async_twin(migrate)
+    chunk_storage_stats_async = async_twin(chunk_storage_stats)
+    total_chunks_storage_async = async_twin(total_chunks_storage)
+    branch_storage_stats_async = async_twin(branch_storage_stats)
+    array_storage_stats_async = async_twin(array_storage_stats)
+    chunk_file_stats_async = async_twin(chunk_file_stats)
+    inspect_snapshot_async = async_twin(inspect_snapshot)
+    list_manifest_files_async = async_twin(list_manifest_files)
+    inspect_manifest_async = async_twin(inspect_manifest)
+    inspect_transaction_log_async = async_twin(inspect_transaction_log)
+    inspect_repo_info_async = async_twin(inspect_repo_info)
 
 
-def _not_there(place: Storage) -> RepositoryNotFoundError:
+def _with_settings(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
+    """The storage with the storage settings of a caller's configuration from the first request."""
+    location = storage_from_url(storage)
+    settings = None if config is None else config.storage
+    return location if settings is None else location.with_settings(settings)
+
+
+def _not_there(location: Storage) -> RepositoryNotFoundError:
     return RepositoryNotFoundError(
-        f"the repository doesn't exist: {place.location} has no branch {MAIN!r}; "
+        f"the repository doesn't exist: {location.location} has no branch {MAIN!r}; "
         "create it with Repository.create",
-        place.location,
+        location.location,
     )
+
+
+def _plain(summary: object) -> dict[str, Any]:
+    """A summary as plain values, for the log of operations."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(summary, builtin_types=())
+    return plain

@@ -717,9 +717,14 @@ class ForkSession(TreeSession):
         """Refuse: the session that was forked amends."""
         raise _not_for_forks("amend")
 
+    def rebase(self, solver: ConflictSolver) -> None:  # noqa: ARG002
+        """Refuse: a fork that is based on another snapshot could not be merged any more."""
+        raise _not_for_forks("rebase")
+
     commit_async = async_twin(commit)
     flush_async = async_twin(flush)
     amend_async = async_twin(amend)
+    rebase_async = async_twin(rebase)
 
 
 def _not_for_forks(verb: str) -> ForkSessionError:

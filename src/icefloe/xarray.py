@@ -1,4 +1,4 @@
-"""Writing xarray objects to a session: in memory, or with dask as one parallel write."""
+"""Writes xarray objects to a session; those with dask data in parallel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["to_icechunk", "to_icefloe"]
 
-Region = "Mapping[str, slice | Literal['auto']] | Literal['auto'] | None"
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 
 # Where xarray itself puts an array without a usable name (see DataArray.to_zarr).
@@ -40,28 +39,37 @@ def to_icefloe(
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
 ) -> None:
-    """Write a Dataset or DataArray to a group; nothing is committed.
+    """Write a Dataset or DataArray to a group of a session; nothing is committed.
 
-    Data in memory is written directly. With dask data, every task writes through a fork of the
-    session, also in other processes, and the forks are merged into the session at the end: the
-    session must not have uncommitted changes then.
+    Data in memory is written directly. Dask data is written by tasks, also in other processes:
+    each writes to a fork of the session, and the forks are merged into the session at the end.
+    The session must not have uncommitted changes in that case.
 
     Args:
-        obj: what to write.
-        session: a writable session.
-        group: path of the group; the root by default.
-        mode: `w` creates or replaces the group, `w-` creates it and fails if something is
-            there, `a` creates or overwrites variables, `a-` touches only variables that have
-            `append_dim`, `r+` changes values of existing arrays only. The default is `a` with
-            `append_dim`, `r+` with `region`, else `w-`.
-        safe_chunks: refuse dask chunks of which two would write to one chunk of an array.
-        align_chunks: rechunk dask arrays to whole chunks of the arrays instead.
-        append_dim: the dimension along which to append.
-        region: which part of existing arrays to fill, as slices by dimension; `"auto"` finds
-            it by comparing coordinates.
-        encoding: how to store variables, by name, as for `Dataset.to_zarr`.
-        chunkmanager_store_kwargs: arguments for `store_dask`, e.g. `scheduler`.
-        split_every: how many forks one task merges.
+        obj: The object to write.
+        session: A writable session.
+        group: Path of the group; the root by default.
+        mode: `w` creates or replaces the group, `w-` creates it and fails if it exists, `a`
+            creates or overwrites variables, `a-` only changes variables that have `append_dim`,
+            `r+` only changes values of existing arrays. The default is `a` with `append_dim`,
+            `r+` with `region`, else `w-`.
+        safe_chunks: Refuse dask chunks if two of them would write to the same chunk.
+        align_chunks: Rechunk dask arrays to whole chunks instead.
+        append_dim: The dimension along which to append.
+        region: The part of existing arrays to fill, as slices by dimension; `"auto"` finds it by
+            comparing coordinates.
+        encoding: How to store variables, by name, as for `Dataset.to_zarr`.
+        chunkmanager_store_kwargs: Arguments of `store_dask`, such as `scheduler`.
+        split_every: How many forks one task merges.
+
+    >>> import icefloe, xarray
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> to_icefloe(xarray.Dataset({"t": ("x", [1.5, 2.5])}), session)
+    >>> _ = session.commit("first data")
+    >>> store = repo.readonly_session("main").store
+    >>> xarray.open_zarr(store, consolidated=False).t.values
+    array([1.5, 2.5])
     """
     dataset = _as_dataset(obj)
     _check_names(dataset)
@@ -89,7 +97,7 @@ to_icechunk = to_icefloe
 
 
 class _XarrayDatasetWriter:
-    """The steps of writing a Dataset, for callers that do something between them."""
+    """The steps of writing a Dataset, for callers that do something in between."""
 
     def __init__(
         self,
@@ -106,14 +114,14 @@ class _XarrayDatasetWriter:
         self._store = store
         self._safe_chunks = safe_chunks
         self._align_chunks = align_chunks
-        # It writes arrays in memory as soon as it gets them, and collects the others.
+        # It writes arrays that are in memory at once, and collects the others.
         self._arrays: Any = ArrayWriter()  # type: ignore[no-untyped-call]
         self._backend: ZarrStore | None = None
 
     def open_group(
         self, group: str | None, mode: WriteMode, append_dim: Hashable | None, region: Any
     ) -> None:
-        """Open or create the group, and find out the region that is meant."""
+        """Open or create the group, and resolve an automatic region."""
         from xarray.backends import ZarrStore
 
         backend = ZarrStore.open_group(
@@ -139,7 +147,7 @@ class _XarrayDatasetWriter:
         self._backend._validate_encoding(encoding)  # noqa: SLF001
         for variable in self._dataset.variables.values():
             if variable.size == 0:
-                # Without a block there is no task that would write anything.
+                # No block, no task: it would not be written.
                 variable.load()
         self._dataset.dump_to_store(self._backend, writer=self._arrays, encoding=encoding)
 
@@ -161,7 +169,7 @@ class _XarrayDatasetWriter:
 
 
 def _as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
-    """Any object as a dataset that xarray opens again as what it was."""
+    """Return a dataset that xarray opens again as the original object."""
     import xarray as xr
 
     if isinstance(obj, xr.Dataset):

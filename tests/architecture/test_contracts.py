@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "icefloe"
 NAMES_THAT_HIDE_A_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-@pytest.mark.parametrize("contract", ["layers", "light-core", "acyclic"])
+@pytest.mark.parametrize("contract", ["layers", "engine-rooms", "light-core", "acyclic"])
 def test_import_contract_is_kept(contract: str) -> None:
     done = subprocess.run(
         [
@@ -76,7 +76,7 @@ MAKE_SESSIONS = {
     "repository.py",
     "distributed.py",
     "spark/engine/worker.py",
-    "spark/jobs/copying.py",
+    "spark/jobs/copy.py",
 }
 """Modules that make sessions, or tell them from other things."""
 SHOW_SESSIONS = {"zarr_store/store.py"}

@@ -14,7 +14,7 @@ import pytest
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
-from icefloe.spark.engine.java import find_java_home
+from icefloe.spark.engine.local import find_java_home
 from icefloe.testing.generations import array_document, split_every
 from tests.documents import group
 

@@ -12,10 +12,8 @@ import msgspec
 
 from icefloe import session
 from icefloe.engine.commit import publication as committing
-from icefloe.engine.retention import announcements as doomed
-from icefloe.engine.retention import collection, leases, marking
-from icefloe.engine.retention import uncommitted as own_files
-from icefloe.engine.retention.candidates import Objects
+from icefloe.engine.retention import collection, leases, marking, pins, uncommitted
+from icefloe.engine.retention.stored_objects import StoredObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +39,16 @@ def nothing(*_: Any, **__: Any) -> None:
 
 @guard("who names a snapshot takes a lease and minds announcements")
 def no_pins(patch: pytest.MonkeyPatch) -> None:
-    def take(self: doomed.SnapshotLease) -> None:
+    def take(self: pins.SnapshotLease) -> None:
         for snapshot_id in self._claimed:
             self._check_exists(snapshot_id)
 
-    patch.setattr(doomed.SnapshotLease, "take", take)
+    patch.setattr(pins.SnapshotLease, "take", take)
 
 
 @guard("who created a branch or tag looks again if its lease was broken")
 def no_confirmation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(doomed.SnapshotLease, "confirm", nothing)
+    patch.setattr(pins.SnapshotLease, "confirm", nothing)
 
 
 @guard("the collection announces what it deletes")
@@ -94,7 +92,7 @@ def no_leases(patch: pytest.MonkeyPatch) -> None:
 def no_beginning(patch: pytest.MonkeyPatch) -> None:
     read = leases.LeaseFiles._read
 
-    def without(self: leases.LeaseFiles, *args: Any) -> leases.FoundLease | None:
+    def without(self: leases.LeaseFiles, *args: Any) -> leases.StoredLease | None:
         found = read(self, *args)
         return None if found is None else msgspec.structs.replace(found, begins=None)
 
@@ -103,7 +101,7 @@ def no_beginning(patch: pytest.MonkeyPatch) -> None:
 
 @guard("young objects stay")
 def no_cutoff(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Objects, "split", lambda self, _moment: (self, self))
+    patch.setattr(StoredObjects, "split", lambda self, _moment: (self, self))
 
 
 @guard("snapshots are deleted before what they refer to")
@@ -145,7 +143,7 @@ def no_look_after_a_move(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions mind what collections that run may delete")
 def no_running(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_files, "running_collections", lambda _storage: [])
+    patch.setattr(uncommitted, "running_collections", lambda _storage: [])
 
 
 @guard("a collection asks for the storage's clock before it deletes")

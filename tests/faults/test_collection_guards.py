@@ -14,7 +14,7 @@ import zarr
 
 from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.engine.retention import leases
-from icefloe.engine.retention.announcements import COLLECTIONS_FOLDER, announce, announcements
+from icefloe.engine.retention.announcements import COLLECTIONS_FOLDER, announce, list_announcements
 from icefloe.engine.retention.leases import LEASES_FOLDER, Lease
 from icefloe.errors import (
     AlreadyExistsError,
@@ -495,10 +495,10 @@ def announced_beside_another_collection(repo: Repository, clock: Clock) -> None:
         announce(repo.storage, other.id, [], datetime.now(UTC))
 
     Repository.open(Meanwhile(repo, "list", COLLECTIONS_FOLDER, begin)).garbage_collect(HOUR)
-    assert other.id in announcements(repo.storage)
+    assert other.id in list_announcements(repo.storage)
     other.release()
     repo.garbage_collect(HOUR)
-    assert not announcements(repo.storage)
+    assert not list_announcements(repo.storage)
 
 
 def amended_while_the_history_expires(repo: Repository, clock: Clock) -> None:

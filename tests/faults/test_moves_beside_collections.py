@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icefloe import Repository
+from icefloe.engine.history.walk import Revision
 from icefloe.engine.retention.leases import LEASES_FOLDER
 from icefloe.errors import (
     AlreadyExistsError,
@@ -173,7 +174,7 @@ def test_a_name_that_was_moved_is_taken_back(repo: Repository, goes_on: bool) ->
         tip = refs.tip("late")
         assert tip is not None
         target = "main" if goes_on else doomed
-        refs.advance(tip, repo._resolve(snapshot_id=target))
+        refs.advance(tip, repo._context.history.resolve(Revision(snapshot_id=target)))
 
     paused = beside(repo, pause)
     looking = Repository.open(Meanwhile(paused, "head", f"{LEASES_FOLDER}/", move, nth=2))

@@ -282,7 +282,7 @@ def test_a_virtual_chunk_behind_the_end_of_its_file_is_the_error_of_the_read(
 def test_virtual_chunks_of_a_place_that_was_not_authorised_are_not_read(
     virtual: Session,
 ) -> None:
-    storage = virtual._context.storage
+    storage = virtual.tree.context.storage
     virtual.commit("references")
     reader = icefloe.Repository.open(storage).readonly_session("main")
     with pytest.raises(VirtualChunkError, match="authorize"):

@@ -333,7 +333,7 @@ def test_a_commit_takes_along_what_another_thread_is_writing() -> None:
     session.tree.context.chunk_files.storage = Slow(storage)
     session.write_chunks("/b", np.arange(9)[:, None], equal(9))
     with ThreadPoolExecutor(1) as pool:
-        writer = pool.submit(session.set_chunk, "/b", (9,), b"\x09" * 1000)
+        writer = pool.submit(session.tree.set_chunk, "/b", (9,), b"\x09" * 1000)
         assert entered.wait(20)
         session.commit("meanwhile")
         go_on.set()

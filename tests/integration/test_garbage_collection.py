@@ -242,7 +242,7 @@ def test_references_are_read_after_the_listing_and_again_before_deletion(repo: R
                 repo._context.refs.create_branch(
                     "saved",
                     repo._context.history.resolve(
-                        icefloe.engine.history.walk.Version(snapshot_id=doomed)
+                        icefloe.engine.history.walk.Revision(snapshot_id=doomed)
                     ),
                 )
             names = (name for name in ("refs", "chunks") if key.startswith(folder(name)))

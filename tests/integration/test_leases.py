@@ -10,8 +10,7 @@ import pytest
 import zarr
 
 from icefloe import ConflictDetector, Repository
-from icefloe.engine.retention import background as keeper
-from icefloe.engine.retention import leases
+from icefloe.engine.retention import background, leases
 from icefloe.engine.retention.leases import LeaseFiles
 from icefloe.errors import InvalidInputError, SessionStateError
 from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
@@ -244,15 +243,15 @@ def test_the_thread_renews_as_long_as_the_lease_lives(monkeypatch: pytest.Monkey
             called.set()
             return self.calls < 3
 
-    monkeypatch.setattr(keeper, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(background, "_RETRY_SECONDS", 0.001)
     kept = Kept()
-    keeper.keep_calling(kept.keep, 0.001)
+    background.keep_calling(kept.keep, 0.001)
     assert called.wait(20)
     gone = Kept()
-    keeper.keep_calling(gone.keep, 3600)
-    waiting = len(keeper._keeper._due)
+    background.keep_calling(gone.keep, 3600)
+    waiting = len(background._timer._due)
     del gone
     gc.collect()
-    assert any(method() is None for *_, method in keeper._keeper._due[:waiting])
-    keeper._keeper._purge()
-    assert all(method() is not None for *_, method in keeper._keeper._due)
+    assert any(method() is None for *_, method in background._timer._due[:waiting])
+    background._timer._purge()
+    assert all(method() is not None for *_, method in background._timer._due)

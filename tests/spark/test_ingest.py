@@ -14,9 +14,9 @@ from kerchunk.netCDF3 import NetCDF3ToZarr
 
 import icefloe
 from icefloe.errors import BrokenFilesError, InconsistentFilesError, InvalidInputError
+from icefloe.ingest.sources import find_files
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.spark import ingest
-from icefloe.spark.jobs.ingest_sources import find_files
 from icefloe.virtual import ingested_files
 from tests.virtual.files import grib_message, month_file, series_file, tiff_file
 

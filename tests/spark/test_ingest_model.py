@@ -21,16 +21,17 @@ from pyspark import cloudpickle
 
 import icefloe
 from icefloe.errors import InconsistentFilesError, VirtualChunkError
-from icefloe.ingest.referencing import ParseOptions, read_file
+from icefloe.ingest.driver import PlacedFile
+from icefloe.ingest.options import IngestOptions
+from icefloe.ingest.read import read_file
 from icefloe.spark import ingest
 from icefloe.spark.engine import runner, tasks
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.ingest_tasks import (
     HeaderWork,
-    PlacedFile,
     ReferenceWork,
     read_headers,
-    unpacked_status,
+    results_in,
     write_file_references,
 )
 
@@ -54,9 +55,8 @@ def run_here(_: Any, work: Any, items: Sequence[Any], *, shared: Any = None, **_
 @pytest.fixture(scope="module", autouse=True)
 def _serially() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("job", "ingesting"):
+        for name in ("engine.job", "jobs.ingesting"):
             patch.setattr(f"icefloe.spark.{name}.run_tasks", run_here)
-        for name in ("job", "ingesting", "ingest_writing"):
             patch.setattr(f"icefloe.spark.{name}.parallelism", lambda _: 2)
         yield
 
@@ -137,7 +137,7 @@ def test_files_in_any_order_over_several_runs(
 def test_tasks_that_write_manifests_make_the_same_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.spark.jobs.ingest_writing.LINK_ABOVE_CHUNKS", 0)
+    monkeypatch.setattr("icefloe.spark.jobs.ingesting.LINK_ABOVE_CHUNKS", 0)
     sizes = {
         icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 4}
     }
@@ -196,14 +196,15 @@ def test_small_files_are_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     if not kept:
-        monkeypatch.setattr("icefloe.spark.jobs.ingesting._KEPT_BYTES", 0)
+        monkeypatch.setattr("icefloe.spark.jobs.ingesting._MAX_PARSED_BYTES", 0)
     parsed = []
 
     def counted(url: str, *arguments: Any) -> Any:
         parsed.append(url)
         return read_file(url, *arguments)
 
-    monkeypatch.setattr("icefloe.spark.jobs.ingest_tasks.read_file", counted)
+    for module in ("icefloe.ingest.read", "icefloe.spark.jobs.ingest_tasks"):
+        monkeypatch.setattr(f"{module}.read_file", counted)
     repo = repository_in(tmp_path)
     paths = [tmp_path / "data" / f"{number}.h5" for number in range(3)]
     for number, path in enumerate(paths):
@@ -219,12 +220,12 @@ def test_a_file_that_changes_before_its_references_are_placed(tmp_path: Path, ke
     path = tmp_path / "data" / "0.h5"
     write_file(path, [0], [0], 1, 1)
     spec = SessionSpec.of(session)
-    (read,) = read_headers(((path.as_uri(), None),), HeaderWork(spec, ParseOptions(), False, kept))
-    assert read.table is not None
-    (row,) = read.table.to_pylist()
-    assert bool(row["parsed"]) == bool(kept)
-    placed = PlacedFile(row["url"], unpacked_status(row["status"]), {}, row["parsed"])
-    shared = ReferenceWork(spec, ParseOptions(), "/", {}, "auto")
+    options = IngestOptions.of()
+    (read,) = read_headers(((path.as_uri(), None),), HeaderWork(spec, options, kept))
+    (result,) = results_in(read.table)
+    assert bool(result.parsed) == bool(kept)
+    placed = PlacedFile(result.url, result.status, {}, result.parsed)
+    shared = ReferenceWork(spec, options, {})
     assert list(write_file_references((placed,), shared)) == []
     write_file(path, [0, 1, 2], [0], 2, 1)
     with pytest.raises(VirtualChunkError, match="changed while it was ingested"):

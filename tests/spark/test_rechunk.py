@@ -91,10 +91,9 @@ def test_a_task_keeps_to_its_memory(tmp_path):
     from icefloe.arrays.grid import Piece, blocks, whole
     from icefloe.spark.engine.job import grid_of
     from icefloe.spark.engine.worker import SessionSpec
-    from icefloe.spark.jobs.filling import Filling, _fill_pieces, _Shared
-    from icefloe.spark.jobs.rechunk_plan import plan_rechunk
-    from icefloe.spark.jobs.rechunking import STEP_SHARE
-    from icefloe.spark.jobs.sources import RepositoryArray
+    from icefloe.spark.jobs.fill import Filling, _fill_pieces, _FillWork
+    from icefloe.spark.jobs.inputs import RepositoryArray
+    from icefloe.spark.jobs.rechunk import STEP_SHARE, plan_rechunk
     from icefloe.tables import zarr_arrays as arrays
 
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
@@ -110,13 +109,15 @@ def test_a_task_keeps_to_its_memory(tmp_path):
     arrays.create(session, "t", new, overwrite=True)
     grid = grid_of(session, "/t")
     memory = 24 * 2**20
-    plan = plan_rechunk(grid.shape, (1, 256, 256), grid.chunk_shape, 8, memory)
+    plan = plan_rechunk(
+        grid.shape, (1, 256, 256), grid.chunk_shape, item_bytes=8, memory_bytes=memory
+    )
     steps = np.ceil(np.divide(plan.stages[-1].region_shape, grid.chunk_shape)).astype(int)
     pieces = [Piece("/t", box) for box in blocks(grid.box, steps.tolist())]
     stored = grid_of(base, "/t")
     spec = SessionSpec.of(base)
     reader = RepositoryArray(spec, "/t", steps=stored, step_bytes=memory // STEP_SHARE)
-    shared = _Shared(
+    shared = _FillWork(
         SessionSpec.of(session),
         {"/t": grid},
         {"/t": whole(grid.shape)},

@@ -101,7 +101,7 @@ def test_everything_to_one_number_and_missing_values_that_count(spark, repo, see
 
 
 def test_a_large_result_is_written_by_tasks(spark, repo, seen, monkeypatch):
-    monkeypatch.setattr("icefloe.spark.jobs.reducing.MAX_DRIVER_BYTES", 0)
+    monkeypatch.setattr("icefloe.spark.jobs.reduce.MAX_DRIVER_BYTES", 0)
     for number, size in enumerate((1, 10**9)):
         found, report = result(
             spark, repo, "std", f"large{number}", by="time.month", task_bytes=500,

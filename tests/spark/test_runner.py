@@ -65,7 +65,7 @@ def test_an_error_that_spark_would_try_again_is_told_in_the_end(spark):
 
 
 def test_another_version_on_executors_is_refused(spark, monkeypatch):
-    monkeypatch.setattr("icefloe.__version__", "0.0.1")
+    monkeypatch.setattr("icefloe.spark.engine.runner.__version__", "0.0.1")
     with pytest.raises(TaskFailedError, match="install the same version"):
         run_tasks(spark, squared, [1], shared=0)
 

@@ -15,7 +15,7 @@ from icefloe.errors import (
     VirtualChunkError,
 )
 from icefloe.model.chunk_refs import ChunkKind
-from icefloe.upkeep.materialize import materialize_in
+from icefloe.upkeep.materialize import VirtualChunkChoice, copy_virtual_chunks
 from icefloe.virtual import reference_files
 from tests.virtual.files import month_file, repository_for
 
@@ -91,7 +91,7 @@ def test_materialize_a_part(repo: icefloe.Repository, tmp_path: Path) -> None:
     with pytest.raises(NodeNotFoundError, match="'t2n'"):
         repo.materialize("main", arrays=["/t2m", "t2n"])
     with pytest.raises(ReadOnlyError):
-        materialize_in(repo.readonly_session("main"))
+        copy_virtual_chunks(repo.readonly_session("main").tree, VirtualChunkChoice())
 
 
 def test_materialize_in_small_batches(

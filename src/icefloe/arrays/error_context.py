@@ -13,9 +13,9 @@ _ATTRIBUTE = "icefloe_doing"
 
 @contextmanager
 def doing(*, array: str = "", region: object = None, source: str = "") -> Iterator[None]:
-    """Name what is being worked on, for errors that are raised inside.
+    """Attach what is being worked on to errors that are raised inside.
 
-    May be nested: if two name the same thing, the inner one counts.
+    May be nested; the innermost value of each argument counts.
     """
     try:
         yield

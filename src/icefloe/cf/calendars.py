@@ -1,4 +1,4 @@
-"""Times as CF writes them ("days since 1970-01-01", calendars), in whole microseconds."""
+"""CF units of time ("days since 1970-01-01") and calendars, in integer microseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNIT_NANOSECONDS = {
     "day": 86_400_000_000_000,
 }
 DURATION_UNITS = {f"{unit}s": length for unit, length in _UNIT_NANOSECONDS.items()}
-"""Units of time spans that are decoded, and the nanoseconds of one; no other spelling is."""
+"""Units of time spans and their nanoseconds; as in xarray, no other spelling is decoded."""
 _ABBREVIATIONS = {
     "us": "microsecond",
     "microsec": "microsecond",
@@ -66,7 +66,7 @@ class TimeUnits(Record, frozen=True):
     """Units and calendar of a time variable."""
 
     units: str
-    """As they are written."""
+    """The attribute as it is written."""
     nanoseconds: int
     """Length of one unit."""
     reference: int
@@ -77,7 +77,7 @@ class TimeUnits(Record, frozen=True):
 
     @property
     def is_real(self) -> bool:
-        """Whether the times are moments of the real world, so that timestamps can hold them."""
+        """Whether the calendar is one of the real world, so that timestamps can hold its times."""
         return self.calendar in _STANDARD
 
     @property
@@ -87,7 +87,7 @@ class TimeUnits(Record, frozen=True):
 
     @property
     def _microseconds(self) -> tuple[int, int]:
-        """The length of one unit as a fraction, so that all is done in whole numbers."""
+        """The length of a unit in microseconds as a fraction, for exact integer arithmetic."""
         if self.nanoseconds % 1000:
             return self.nanoseconds, 1000
         return self.nanoseconds // 1000, 1
@@ -95,7 +95,7 @@ class TimeUnits(Record, frozen=True):
     def decode(
         self, values: npt.NDArray[np.generic]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-        """Microseconds since day 0 of the calendar, and where there is no time at all."""
+        """Return microseconds since day 0 of the calendar, and where times are missing."""
         if values.dtype.kind in "iu":
             length, per = self._microseconds
             limit = (_MAX_MICROSECONDS - abs(self.reference)) * per // length
@@ -111,13 +111,13 @@ class TimeUnits(Record, frozen=True):
         if furthest * max(1, length / per) + abs(self.reference) > 9.2e18:
             raise _too_far(floats.max())
         whole = np.floor(floats)
-        # The fraction apart: a day of a century in one float64 would be good to seconds only.
+        # Integer and fraction apart: a float64 with a century of days is exact to seconds only.
         rest = np.rint((floats - whole) * (length / per)).astype(np.int64)
         moments = whole.astype(np.int64) * length // per + rest + self.reference
         return moments, missing if missing.any() else None
 
     def encode(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Whole units for moments; raises if some lie between two units."""
+        """Convert microseconds to units; raise InvalidInputError if some are between two units."""
         length, per = self._microseconds
         if per > 1 and moments.size:
             furthest = max(abs(int(moments.min())), abs(int(moments.max()))) + abs(self.reference)
@@ -132,7 +132,7 @@ class TimeUnits(Record, frozen=True):
         return units
 
     def parse(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Moments of ISO texts; raises unless they are written as `texts` writes them."""
+        """Parse ISO texts in the form that `texts` writes; raise InvalidInputError otherwise."""
         moments = np.zeros(len(texts), dtype=np.int64)
         for at, text in enumerate(texts):
             matched = _REFERENCE.fullmatch(text)
@@ -149,7 +149,7 @@ class TimeUnits(Record, frozen=True):
         return moments
 
     def texts(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """ISO texts of moments of a calendar that the real world does not have."""
+        """Write ISO texts of times of a calendar that is not one of the real world."""
         days, rest = np.divmod(moments, _DAY)
         year, month, day = _dates(days, self.calendar)
         seconds, fraction = np.divmod(rest, 1_000_000)
@@ -171,7 +171,7 @@ class TimeUnits(Record, frozen=True):
 
 
 def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
-    """What units mean, or None if they are no units of time (or of no fixed length)."""
+    """Parse units; return None if they are not units of time, or have no fixed length."""
     if not isinstance(units, str) or len(units) > _LONGEST_UNITS:
         return None
     matched = _UNITS.fullmatch(units)
@@ -190,14 +190,14 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
 
 
 def _unit_length(unit: str) -> int | None:
-    """Nanoseconds of a unit."""
+    """Return the nanoseconds of a unit."""
     unit = unit.lower()
     unit = _ABBREVIATIONS.get(unit, _ABBREVIATIONS.get(unit.removesuffix("s"), unit))
     return _UNIT_NANOSECONDS.get(unit) or _UNIT_NANOSECONDS.get(unit.removesuffix("s"))
 
 
 def _moment(parts: re.Match[str], calendar: str) -> int:
-    """Microseconds since day 0 of a calendar; raises ValueError if it has no such day."""
+    """Return microseconds since day 0 of a calendar; raise ValueError if the day is not in it."""
     date = int(parts["year"]), int(parts["month"]), int(parts["day"])
     if not _has_day(*date, calendar):
         raise ValueError(f"the calendar {calendar} has no day {date}")
@@ -215,7 +215,7 @@ def _moment(parts: re.Match[str], calendar: str) -> int:
 
 
 def _fraction(parts: re.Match[str]) -> str:
-    """Nine digits of a second."""
+    """Return the fraction of a second as nine digits."""
     return (parts["second"] or "0").partition(".")[2].ljust(9, "0")[:9]
 
 
@@ -232,7 +232,7 @@ def _has_day(year: int, month: int, day: int, calendar: str) -> bool:
 
 
 def _day_number(year: int, month: int, day: int, calendar: str) -> int:
-    """Days from day 0 of a calendar; of real ones, that is 1970-01-01."""
+    """Return days since day 0 of a calendar, which is 1970-01-01 in real ones."""
     if calendar in _YEAR_LENGTHS:
         return year * _YEAR_LENGTHS[calendar] + int(_months(calendar)[month - 1]) + day - 1
     shift = (14 - month) // 12
@@ -253,7 +253,7 @@ def _months(calendar: str) -> npt.NDArray[np.int64]:
 def _dates(
     days: npt.NDArray[np.int64], calendar: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Year, month and day of day numbers."""
+    """Return year, month and day of day numbers."""
     if calendar == "julian":
         c = days + 32082
         d = (4 * c + 3) // 1461

@@ -1,23 +1,22 @@
-"""From stored values to what CF attributes say they mean: masks, packing, signs, times.
+"""Decodes stored values by CF attributes: missing values, packing, signs, times.
 
-Results and their types are those of xarray, but for these deliberate differences:
+Results and their data types are those of xarray, with these deliberate differences:
 
-- Integers are compared with fill values exactly. xarray compares them as floats, and takes all
-  that round to the fill value for missing.
-- A fill value with more digits than the stored floats have (1e20 of float32) stands for what it is
-  rounded to, as it was when values were written. xarray finds it nowhere, and shows 1e20.
-- Fill values of the other sign beside `_Unsigned`, attributes that are lists of one number or
-  numbers in text, and whole scale factors beside fill values are understood; xarray raises, or
-  makes arrays of objects.
-- Units of time that cannot be read leave numbers as they are; xarray raises.
-- Where cftime has the times, those that are missing are None; xarray raises, or has the time of
-  the units.
-- Numbers in `hours` and the like, that are not said to be time spans, are masked by NaN; xarray
-  has the smallest integer there.
-- Byte order changes nothing; xarray turns the bytes of fill values around beside `_Unsigned`.
-- Times are no booleans, whatever else the attributes say.
+- Integers are compared with fill values exactly. xarray compares them as floats, and masks all
+  values that round to the fill value.
+- A fill value with more digits than the stored floats have (1e20 of float32) is rounded as the
+  values were when they were written. xarray does not match it, and shows 1e20.
+- Fill values of the other sign with `_Unsigned`, attributes that are lists of one number or
+  numbers as text, and integer scale factors with fill values are accepted; xarray raises, or makes
+  arrays of objects.
+- Units of time that cannot be parsed leave numbers as they are; xarray raises.
+- Missing times among cftime objects are None; xarray raises, or shows the reference time.
+- Numbers with units such as `hours` that are not marked as time spans are masked by NaN; xarray
+  shows the smallest integer.
+- Byte order makes no difference; with `_Unsigned`, xarray swaps the bytes of fill values.
+- Times never become booleans, whatever other attributes say.
 - Arrays of booleans are not masked; xarray makes arrays of objects.
-- Characters stay characters: joining them to strings needs the whole array.
+- Characters are not joined to strings, which would need the whole array.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.cf.calendars import DURATION_UNITS, TimeUnits, parse_units
-from icefloe.cf.times import decode_durations, decode_times
+from icefloe.cf.times import NO_TIME, decode_durations, decode_times
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 
@@ -47,42 +46,40 @@ if TYPE_CHECKING:
 _MISSING = ("_FillValue", "missing_value")
 _PACKING = ("scale_factor", "add_offset")
 STORAGE_ATTRIBUTES = frozenset({*_MISSING, *_PACKING, "_Unsigned"})
-"""Attributes that are about how numbers are stored, and mean nothing for decoded ones."""
-NO_TIME = -(2**63)
-"""What numpy and xarray store for a time that is none."""
+"""Attributes about how numbers are stored, which decoded values do not have."""
 _FLOAT_BYTES = 8
 
 
 class Coding(Record, frozen=True):
-    """What the stored values of one array mean."""
+    """How the values of one array are stored, by its data type and CF attributes."""
 
     dtype: str
-    """numpy's name of the type that they are stored in; `string` for variable-length text."""
+    """The stored data type in numpy's notation; `string` for text of variable length."""
     missing: tuple[Any, ...] = ()
-    """Stored values that stand for nothing."""
+    """Stored values that mean missing."""
     unsigned: str | None = None
-    """A type of the same size and of the other sign to look at the bytes as."""
+    """The data type of the same size with the other sign that `_Unsigned` asks for."""
     scale: Any = None
     offset: Any = None
     float_type: str | None = None
-    """The type of scaled values: floats, but integers where xarray has them."""
+    """The data type of scaled values: a float, or an integer where xarray has one."""
     is_masked: bool = False
-    """Whether there are values for nothing, be they such as can be stored or not."""
+    """Whether attributes define missing values, even if the stored type cannot hold them."""
     times: TimeUnits | None = None
     duration: int | None = None
-    """Of time spans: nanoseconds of one unit."""
+    """Nanoseconds of a unit, for time spans."""
     duration_type: str | None = None
-    """The type that xarray decodes time spans to."""
+    """The data type that xarray decodes time spans to."""
     is_bool: bool = False
     text_encoding: str | None = None
 
     @property
     def viewed_dtype(self) -> np.dtype[Any]:
-        """The type of stored numbers, with the sign that they are meant to have."""
+        """The stored data type, with the sign that `_Unsigned` asks for."""
         return np.dtype(self.unsigned or self.dtype)
 
     def missing_mask(self, stored: Values) -> Mask:
-        """Where stored values stand for nothing; None if nowhere."""
+        """Return where stored values are missing; None if nowhere."""
         mask: Mask = None
         for value in self.missing:
             same = np.isnan(stored) if value != value else stored == value  # noqa: PLR0124 (NaN)
@@ -90,11 +87,11 @@ class Coding(Record, frozen=True):
         return mask if mask is not None and np.any(mask) else None
 
     def viewed(self, stored: Values) -> Values:
-        """Stored numbers with the sign that they are meant to have."""
+        """Reinterpret stored numbers with the sign that `_Unsigned` asks for."""
         return stored if self.unsigned is None else stored.view(self.unsigned)
 
     def scaled(self, viewed: Values) -> Values:
-        """Numbers times the scale factor plus the offset."""
+        """Multiply by the scale factor and add the offset."""
         if self.float_type is None:
             return viewed
         numbers = viewed.astype(self.float_type)
@@ -108,7 +105,7 @@ class Coding(Record, frozen=True):
 
     @property
     def number_type(self) -> np.dtype[Any]:
-        """The type of decoded numbers that are no times."""
+        """The data type of decoded numbers that are not times."""
         if self.is_bool:
             return np.dtype(np.bool_)
         if self.float_type is not None:
@@ -117,14 +114,14 @@ class Coding(Record, frozen=True):
         return _with_nan(plain) if self.is_masked else plain
 
     def decode_numbers(self, stored: Values) -> Values:
-        """Stored numbers decoded, and NaN where there are none; times stay numbers."""
+        """Decode stored numbers, with NaN for missing ones; times stay numbers."""
         if self.dtype == "string" or np.dtype(self.dtype).kind not in "iufc":
             return stored
         stored = stored.astype(self.dtype, copy=False)
         mask = self.missing_mask(stored)
         numbers = self.scaled(self.viewed(stored))
         if self.is_bool:
-            # A missing value is true, as in xarray: there is no third one.
+            # Missing values are True, as in xarray: booleans have no NaN.
             return numbers.astype(np.bool_) if mask is None else numbers.astype(np.bool_) | mask
         numbers = numbers.astype(self.number_type, copy=mask is not None and numbers is stored)
         if mask is not None and numbers.dtype.kind in "fc":
@@ -132,7 +129,7 @@ class Coding(Record, frozen=True):
         return numbers
 
     def decode(self, stored: Values) -> Values:
-        """Stored values decoded, times too: `datetime64`, `timedelta64` or objects of cftime."""
+        """Decode stored values, with times as `datetime64`, `timedelta64` or cftime objects."""
         if self.dtype == "string" or np.dtype(self.dtype).kind in "SU":
             return _texts(stored, self)
         if self.times is None and self.duration is None:
@@ -147,7 +144,12 @@ class Coding(Record, frozen=True):
 
 
 def coding_of(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Coding:
-    """What the attributes of an array say about its values."""
+    """Find out how the values of an array are stored.
+
+    >>> coding = coding_of(np.dtype("i2"), {"scale_factor": 0.5, "_FillValue": -1})
+    >>> coding.decode(np.array([1, -1, 4], "i2"))
+    array([0.5, nan, 2. ])
+    """
     fills = list(_fills(attributes, dtype))
     if dtype.kind in "OTU":
         texts = tuple(dict.fromkeys(fill for _, fill in fills if isinstance(fill, str)))
@@ -159,7 +161,7 @@ def coding_of(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Coding:
         return Coding(dtype.str)
     unsigned = _other_sign(dtype, attributes)
     viewed = np.dtype(unsigned or dtype)
-    # Not a number is no fill value of integers, and needs no mask among floats.
+    # Integers cannot be NaN, and floats that are NaN need no mask.
     numbers = [(name, fill) for name, fill in fills if dtype.kind in "fc" or fill == fill]  # noqa: PLR0124
     is_masked = any(fill == fill for _, fill in numbers)  # noqa: PLR0124
     scale, offset = (_number(attributes, name) for name in _PACKING)
@@ -188,11 +190,11 @@ def coding_of(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Coding:
 
 
 def decoded_attributes(attributes: Mapping[str, Any], *, times: bool) -> dict[str, Any]:
-    """The attributes that decoded values keep.
+    """Return the attributes that still apply to decoded values.
 
     Args:
-        attributes: Those of the stored array.
-        times: Whether times and time spans were decoded too, or are numbers still.
+        attributes: The attributes of the stored array.
+        times: Whether times and time spans were decoded too, or are still numbers.
     """
     gone = set(STORAGE_ATTRIBUTES)
     kind = str(attributes.get("dtype", ""))
@@ -211,7 +213,7 @@ def decoded_attributes(attributes: Mapping[str, Any], *, times: bool) -> dict[st
 
 
 def _fills(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of attributes that say what stands for nothing."""
+    """Yield name and value of the attributes that define missing values."""
     for name in _MISSING:
         value = attributes.get(name)
         if value is None:
@@ -227,7 +229,7 @@ def _fills(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Iterator[tupl
 
 
 def _fill_number(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A number as an attribute has it; None if it is none."""
+    """Read a fill value as a number; None if it is not one."""
     if isinstance(value, str):
         try:
             value = _float_of(value) if dtype.kind in "fc" else int(value)
@@ -237,7 +239,7 @@ def _fill_number(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a real number, and no larger than floats are."""
+    """Whether a value is a real number that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:
@@ -248,7 +250,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _float_of(value: Any) -> float:
-    """A number as JSON, as a word such as NaN, or as the base64 of eight bytes (xarray)."""
+    """Read a number, a word such as NaN, or the base64 of eight bytes (as xarray writes it)."""
     if isinstance(value, str):
         try:
             raw = base64.b64decode(value, validate=True)
@@ -260,12 +262,12 @@ def _float_of(value: Any) -> float:
 
 
 def float_attribute(value: float) -> str:
-    """A fill value of floats as xarray writes it into JSON."""
+    """Write a fill value of floats as xarray does in JSON."""
     return base64.standard_b64encode(struct.pack("<d", value)).decode()
 
 
 def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -> Any:
-    """A fill value as the array stores it; None if it never can."""
+    """Return a fill value as the array stores it; None if it cannot."""
     if dtype.kind in "fc":
         with np.errstate(over="ignore"):
             as_stored = dtype.type(fill).item()
@@ -275,7 +277,7 @@ def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -
         return None
     number = int(fill)
     own, other = np.iinfo(dtype), np.iinfo(viewed)
-    # `_FillValue` is of the stored type, by the conventions, and `missing_value` is not.
+    # By the conventions `_FillValue` has the stored type, and `missing_value` the decoded one.
     if name == "_FillValue" and own.min <= number <= own.max:
         return number
     if not other.min <= number <= other.max:
@@ -284,15 +286,15 @@ def _stored(fill: Any, name: str, dtype: np.dtype[Any], viewed: np.dtype[Any]) -
 
 
 def _distinct(values: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        if not any(value == other or (value != value and other != other) for other in found):  # noqa: PLR0124
-            found.append(value)
-    return tuple(found)
+        if not any(value == other or (value != value and other != other) for other in distinct):  # noqa: PLR0124
+            distinct.append(value)
+    return tuple(distinct)
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> Any:
-    """A scale factor or offset, with its numpy type if it has one; None if there is none."""
+    """Read a scale factor or offset, with its numpy type if it has one; None if it is not set."""
     value = attributes.get(name)
     if value is None:
         return None
@@ -312,9 +314,9 @@ def _number(attributes: Mapping[str, Any], name: str) -> Any:
 def _float_type(
     viewed: np.dtype[Any], scale: Any, offset: Any, fills: list[tuple[str, Any]]
 ) -> str:
-    """The type of scaled values."""
+    """Return the data type of scaled values, which is that of xarray."""
     if viewed.kind == "f" and fills and all(fill != fill for _, fill in fills):  # noqa: PLR0124
-        # Nothing is masked, and xarray keeps the type where it sees a fill value.
+        # NaN masks nothing, but a fill value makes xarray keep the stored type.
         return viewed.newbyteorder("=").str
     types = [np.dtype(type(one)) for one in (scale, offset) if one is not None]
     if len(types) == 2:
@@ -329,7 +331,7 @@ def _float_type(
 
 
 def _with_nan(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of the same numbers with NaN among them."""
+    """Return a data type that holds the same numbers and NaN, as xarray chooses it."""
     if dtype.kind in "fc":
         return dtype
     return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
@@ -351,14 +353,14 @@ def _times(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> TimeUnits | N
 
 
 def _duration(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> int | None:
-    """Nanoseconds of a unit of an array that xarray made of time spans."""
+    """Return the nanoseconds of a unit, if xarray wrote the array from time spans."""
     if dtype.kind not in "iuf" or not str(attributes.get("dtype", "")).startswith("timedelta64"):
         return None
     return DURATION_UNITS.get(str(attributes.get("units", "")))
 
 
 def _text_encoding(attributes: Mapping[str, Any]) -> str | None:
-    """The encoding of bytes that are text; raises for names of none."""
+    """Return the encoding of bytes that are text; raise InvalidInputError if it is unknown."""
     name = attributes.get("_Encoding")
     if name is None:
         return None
@@ -372,7 +374,7 @@ def _text_encoding(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _texts(stored: Values, coding: Coding) -> Values:
-    """Text as objects, as in xarray, and NaN where there is none; other bytes as they are."""
+    """Decode text to objects, as xarray does, with NaN for missing; other bytes stay."""
     if coding.text_encoding is not None:
         return decode_texts(stored, coding.text_encoding)
     if coding.dtype != "string" and not coding.is_masked:
@@ -385,7 +387,7 @@ def _texts(stored: Values, coding: Coding) -> Values:
 
 
 def decode_texts(stored: Values, encoding: str) -> Values:
-    """Bytes as text; raises InvalidInputError for those that are none."""
+    """Decode bytes to text; raise InvalidInputError for invalid ones."""
     flat = stored.reshape(-1).tolist()
     texts = np.empty(len(flat), dtype=object)
     try:

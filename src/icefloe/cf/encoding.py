@@ -1,7 +1,7 @@
-"""From decoded values to stored ones, the inverse of decoding; nothing is stored that is not meant.
+"""Encodes values by CF attributes, the inverse of decoding, without silent loss.
 
-Where xarray would wrap a number that the stored type cannot hold, cut off a time between two units,
-or store a value that stands for nothing, this raises InvalidInputError.
+Where xarray would wrap a number that the stored type cannot hold, truncate a time between two
+units, or store a value that means missing, this raises InvalidInputError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HALF = 2**62
 
 
 def fill_of(coding: Coding) -> Any:
-    """The stored value that stands for nothing; None if there is none."""
+    """Return the stored value for missing ones; None if the array has none."""
     if coding.missing:
         return coding.missing[0]
     if coding.dtype == "string":
@@ -38,13 +38,16 @@ def fill_of(coding: Coding) -> Any:
 
 
 def encode(name: str, values: Values, mask: Mask, coding: Coding) -> Values:
-    """Stored values.
+    """Encode values for an array.
 
     Args:
-        name: Of the variable, for errors.
-        values: Decoded: numbers, booleans, text, `datetime64` or `timedelta64`.
-        mask: Where there is no value, whatever stands there; None: nowhere but NaN and NaT.
-        coding: What stored values mean.
+        name: Name of the variable, for errors.
+        values: Numbers, booleans, text, `datetime64` or `timedelta64`.
+        mask: Where values are missing, besides NaN and NaT.
+        coding: How the array stores values.
+
+    Raises:
+        InvalidInputError: The array cannot store some of the values.
     """
     mask = _absent(values, mask)
     fill = fill_of(coding)
@@ -80,7 +83,7 @@ def _absent(values: Values, mask: Mask) -> Mask:
 
 
 def _without(values: Values, mask: npt.NDArray[np.bool_], coding: Coding) -> Values:
-    """Values with something that can be stored where there is none."""
+    """Replace missing values by some that can be encoded."""
     nothing: Any = "" if values.dtype.kind in "OTU" else np.zeros((), values.dtype)
     if values.dtype.kind == "M" and coding.times is not None:
         nothing = np.datetime64(coding.times.reference, "us").astype(values.dtype)
@@ -104,7 +107,7 @@ def _stored(name: str, values: Values, mask: Mask, coding: Coding) -> Values:
 
 
 def _packed(name: str, numbers: Values, mask: Mask, coding: Coding) -> Values:
-    """Numbers without offset and scale, in the stored type; anything where there are none."""
+    """Undo offset and scale, and convert to the stored type; masked numbers do not matter."""
     if coding.float_type is not None:
         numbers = (numbers.astype(np.float64) - (coding.offset or 0)) / (coding.scale or 1)
     is_scaled = coding.float_type is not None
@@ -114,7 +117,7 @@ def _packed(name: str, numbers: Values, mask: Mask, coding: Coding) -> Values:
 
 
 def encode_moments(name: str, moments: npt.NDArray[np.int64], mask: Mask, coding: Coding) -> Values:
-    """Stored values of times of any calendar: microseconds since its day 0, as `TimeUnits` has."""
+    """Encode times of any calendar, given in microseconds since its day 0 (see `TimeUnits`)."""
     assert coding.times is not None
     times = coding.times
     fill = fill_of(coding)
@@ -160,7 +163,7 @@ def _numbers_of_spans(name: str, values: Values, coding: Coding) -> Values:
 
 
 def _whole(name: str, what: str, spans: npt.NDArray[np.int64], unit: int, coding: Coding) -> Values:
-    """Spans in units: whole numbers of them where integers are stored."""
+    """Convert spans to units; raise InvalidInputError if integers are stored and do not fit."""
     if coding.viewed_dtype.kind == "f" or coding.float_type is not None:
         return spans / unit
     whole, rest = np.divmod(spans, unit)

@@ -1,7 +1,7 @@
-"""Times and time spans as numpy and cftime have them, from numbers of units and back.
+"""Converts numbers with CF units to times and time spans of numpy and cftime, and back.
 
-As xarray decodes them: nanoseconds where they can hold all times of an array, objects of cftime
-where they cannot, or where the calendar is none of the real world.
+As in xarray, times are `datetime64[ns]` if that can hold all times of an array, and cftime objects
+if it cannot, or if the calendar is not one of the real world.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
     Values = npt.NDArray[Any]
     Mask = npt.NDArray[np.bool_] | None
 
-_NO_TIME = -(2**63)
+NO_TIME = -(2**63)
+"""The integer that numpy and xarray store for a missing time (NaT)."""
 _MOST = 2**63 - 1
 _RESOLUTIONS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""Nanoseconds of the resolutions that pandas has."""
+"""Nanoseconds of the resolutions that pandas supports."""
 _UNITS = tuple(reversed(DURATION_UNITS.items()))
-"""Days first."""
+"""Units and their nanoseconds, from days down."""
 
 
 def decode_times(numbers: Values, mask: Mask, units: TimeUnits) -> Values:
-    """Times of numbers of units since a moment; there are none where the mask is set."""
+    """Decode numbers of units since a reference time; masked ones become missing times."""
     mask = _absent(numbers, mask)
     plain = numbers if mask is None else np.where(mask, numbers.dtype.type(0), numbers)
     moments = _nanoseconds(plain, units) if units.is_real else None
     if moments is None:
         return _cftimes(plain, mask, units)
     if mask is not None:
-        moments[mask] = _NO_TIME
+        moments[mask] = NO_TIME
     return moments.view("M8[ns]")
 
 
@@ -51,7 +52,7 @@ def _absent(numbers: Values, mask: Mask) -> Mask:
 
 
 def _nanoseconds(numbers: Values, units: TimeUnits) -> npt.NDArray[np.int64] | None:
-    """Nanoseconds since 1970; None if they do not hold all of these times."""
+    """Return nanoseconds since 1970; None if 64 bits cannot hold all of them."""
     reference = units.reference_nanoseconds
     if numbers.size == 0:
         return np.zeros(numbers.shape, np.int64)
@@ -64,7 +65,7 @@ def _nanoseconds(numbers: Values, units: TimeUnits) -> npt.NDArray[np.int64] | N
     if numbers.dtype.kind != "f":
         return numbers.astype(np.int64) * units.nanoseconds + reference
     if abs(reference) > _MOST:
-        # As far back as cftime must go, times are counted in microseconds.
+        # With a reference beyond the range of nanoseconds, count microseconds, as cftime does.
         return units.decode(numbers)[0] * 1000
     spans: npt.NDArray[np.int64] = (numbers.astype(np.float64) * units.nanoseconds).astype(np.int64)
     return spans + reference
@@ -106,9 +107,9 @@ def _not_finite(units: TimeUnits) -> InvalidInputError:
 
 
 def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Values:
-    """Time spans of numbers of a unit of so many nanoseconds.
+    """Decode time spans: numbers of a unit, which is given in nanoseconds.
 
-    In the resolution of the wanted type, or in a finer one if these spans need it.
+    The result has the resolution of the wanted type, or a finer one if the spans need it.
     """
     mask = _absent(numbers, mask)
     plain = numbers if mask is None else np.where(mask, numbers.dtype.type(0), numbers)
@@ -133,12 +134,12 @@ def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Val
         _check_range(spans, factor)
         spans, resolution = spans * factor, target
     if mask is not None:
-        spans[mask] = _NO_TIME
+        spans[mask] = NO_TIME
     return spans.view(f"m8[{resolution}]")
 
 
 def _resolution_of(wanted: str) -> str:
-    """The resolution of a type that xarray decodes to, which is none that pandas has not."""
+    """Return the resolution of a numpy type, or the nearest one that pandas supports."""
     try:
         unit, _ = np.datetime_data(np.dtype(wanted))
     except TypeError:
@@ -163,7 +164,7 @@ def _check_range(numbers: Values, factor: int) -> None:
 
 
 def in_units(numbers: Values, own: TimeUnits, wanted: TimeUnits) -> Values:
-    """Times in other units of the same calendar: whole numbers where that is exact."""
+    """Convert times to other units of the same calendar; integers where that is exact."""
     apart = own.reference_nanoseconds - wanted.reference_nanoseconds
     if numbers.dtype.kind in "iu" and numbers.size:
         ends = [int(end) * own.nanoseconds + apart for end in (numbers.min(), numbers.max())]
@@ -177,9 +178,13 @@ def in_units(numbers: Values, own: TimeUnits, wanted: TimeUnits) -> Values:
 
 
 def encode_new(values: Values) -> tuple[Values, dict[str, Any]]:
-    """Numbers and attributes of times or time spans of a new array, as xarray writes them.
+    """Encode times or time spans for a new array, as xarray does; return numbers and attributes.
 
-    The units are the longest ones that give whole numbers.
+    The units are the longest ones in which all numbers are integers.
+
+    >>> numbers, attributes = encode_new(np.array(["2024-01-01", "2024-01-03"], "M8[ns]"))
+    >>> numbers.tolist(), attributes["units"]
+    ([0, 2], 'days since 2024-01-01 00:00:00')
     """
     if values.dtype.kind == "m":
         return _new_durations(values)
@@ -189,7 +194,7 @@ def encode_new(values: Values) -> tuple[Values, dict[str, Any]]:
 
 
 def whole_units(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Attributes of 64-bit integers that hold all times or time spans of a numpy type."""
+    """Return units in which 64-bit integers hold all times or time spans of a numpy type."""
     resolution = np.datetime_data(dtype)[0]
     length = _RESOLUTIONS.get(resolution, _RESOLUTIONS["s"])
     unit = next(name for name, each in _UNITS if each == length)
@@ -203,7 +208,7 @@ def _new_durations(values: Values) -> tuple[Values, dict[str, Any]]:
     none = np.isnat(values)
     unit, length = _dividing(spans[~none])
     resolution, _ = np.datetime_data(values.dtype)
-    stored = np.where(none, _NO_TIME, spans // length)
+    stored = np.where(none, NO_TIME, spans // length)
     return stored, {"dtype": f"timedelta64[{resolution}]", "units": unit}
 
 
@@ -216,13 +221,13 @@ def _new_times(values: Values) -> tuple[Values, dict[str, Any]]:
     first = there[0] if len(there) else np.zeros((), moments.dtype)[()]
     unit, length = _dividing(np.diff(there).astype("m8[ns]").astype(np.int64))
     spans = (moments - first).astype("m8[ns]").astype(np.int64)
-    stored = np.where(none, _NO_TIME, spans // length)
+    stored = np.where(none, NO_TIME, spans // length)
     units = f"{unit} since {_text(first)}"
     return stored, {"units": units, "calendar": "proleptic_gregorian"}
 
 
 def _text(moment: Any) -> str:
-    """A moment as pandas writes it: no more digits of a second than it needs, by threes."""
+    """Write a time as pandas does: with 0, 6 or 9 digits of a second, as it needs."""
     for resolution in _RESOLUTIONS:
         if moment.astype(f"M8[{resolution}]") == moment:
             digits = "us" if resolution == "ms" else resolution
@@ -231,7 +236,7 @@ def _text(moment: Any) -> str:
 
 
 def _dividing(spans: npt.NDArray[np.int64]) -> tuple[str, int]:
-    """The longest unit that all time spans are whole numbers of."""
+    """Return the longest unit in which all time spans are integers, and its nanoseconds."""
     return next(each for each in _UNITS if not (spans % each[1]).any())
 
 

@@ -1,4 +1,4 @@
-"""What a repository and its sessions share: storage, format, settings, files and history."""
+"""What a repository and its sessions share: storage, format, settings, objects and history."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _CHUNKS_AT_A_TIME = 16
 
 
 class VirtualAccess(Record, frozen=True):
-    """What whoever opened a repository allows it to read outside of itself."""
+    """What the opener of a repository allows it to read outside of its own storage."""
 
     authorizations: dict[str, Any]
     """Credentials, or None, by URL prefix of a virtual chunk container."""
     confirmed_prefixes: frozenset[str] = frozenset()
-    """Containers that the opener gave. The repository's own may not choose the server that the
-    opener's credentials are sent to."""
+    """Containers in the opener's configuration. Those stored with the repository may not choose the
+    server that the opener's credentials are sent to."""
 
     @classmethod
-    def given(
+    def from_arguments(
         cls, authorizations: Mapping[str, Any] | None, config: RepositoryConfig | None
     ) -> VirtualAccess:
-        """What the arguments of an opener allow."""
+        """What the arguments of `Repository.open` allow."""
         containers = None if config is None else config.virtual_chunk_containers
         return cls(dict(authorizations or {}), frozenset(containers or ()))
 
 
 class Context:
-    """The parts of an open repository; its caches are those of the process."""
+    """The parts of an open repository; its caches are shared by the process."""
 
     def __init__(
         self,
@@ -54,19 +54,19 @@ class Context:
         fmt: Format,
         config: RepositoryConfig,
         access: VirtualAccess,
-        found: Discovery | None = None,
+        discovered: Discovery | None = None,
     ) -> None:
-        """Put the layers together; `found` is what was read of the repository already."""
-        self.config = config.copy()  # what callers do to theirs later is not ours
+        """Put the layers together; `discovered` is what was read of the repository already."""
+        self.config = config.copy()  # callers may alter theirs later
         self.settings = Settings.from_config(config)
         self.format = fmt = fmt.at_level(self.settings.compression_level)
-        wanted = self.settings.storage
-        self.storage = storage = storage if wanted is None else storage.with_settings(wanted)
+        use = self.settings.storage
+        self.storage = storage = storage if use is None else storage.with_settings(use)
         self.access = access
-        if found is not None and wanted is None:
-            self.refs = found.refs
+        if discovered is not None and use is None:
+            self.refs = discovered.refs
         else:
-            self.refs = fmt.make_refs(storage, None if found is None else found.tip)
+            self.refs = fmt.make_refs(storage, None if discovered is None else discovered.tip)
         self.virtual = VirtualChunkResolver(
             self.settings.virtual_chunk_containers,
             access.authorizations,
@@ -86,8 +86,8 @@ class Context:
         )
         self.refs.remember(self.files.known_file)
         self.refs.inform(fmt.codec)
-        if found is not None and isinstance(found.tip, LiveTip):
-            self.files.give_snapshot_file(found.tip.snapshot_id, found.snapshot_file)
+        if discovered is not None and isinstance(discovered.tip, LiveTip):
+            self.files.give_snapshot_file(discovered.tip.snapshot_id, discovered.snapshot_file)
         self.chunk_files = ChunkFiles(
             storage,
             fmt.layout,

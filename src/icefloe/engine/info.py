@@ -1,4 +1,4 @@
-"""What the public API tells about snapshots and about differences between them."""
+"""Snapshots and their differences as the public API shows them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from icefloe.engine.history.walk import History
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.model.ids import NodeId
+    from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
@@ -28,7 +29,7 @@ class ManifestFileInfo(msgspec.Struct, frozen=True):
 
 
 class SnapshotInfo(msgspec.Struct):
-    """A commit as its history shows it."""
+    """A commit: its id, parent, time, message, metadata and manifests."""
 
     id: str
     parent_id: str | None
@@ -53,11 +54,37 @@ class SnapshotInfo(msgspec.Struct):
         )
 
 
+class Ancestry:
+    """Snapshots of a history, newest first, for `for`, `next`, `async for` and `anext`."""
+
+    def __init__(self, history: History, snapshot_id: SnapshotId) -> None:
+        """Start at a snapshot; raises SnapshotNotFoundError now, not at the first step."""
+        history.files.read_snapshot(snapshot_id)
+        self._snapshots = history.ancestry(snapshot_id)
+
+    def __iter__(self) -> Iterator[SnapshotInfo]:
+        return self
+
+    def __next__(self) -> SnapshotInfo:
+        return SnapshotInfo.of(next(self._snapshots))
+
+    def __aiter__(self) -> AsyncIterator[SnapshotInfo]:
+        return self
+
+    async def __anext__(self) -> SnapshotInfo:
+        import asyncio
+
+        snapshot = await asyncio.to_thread(next, self._snapshots, None)
+        if snapshot is None:
+            raise StopAsyncIteration
+        return SnapshotInfo.of(snapshot)
+
+
 class Diff:
-    """Which nodes and chunks differ between two states, by path."""
+    """Which nodes and chunks differ between two snapshots, by path; `print` it for a summary."""
 
     def __init__(self, log: TransactionLog, before: NodeTable, after: NodeTable) -> None:
-        """Name the nodes of a log: deleted ones as they were before, others as they are after."""
+        """Give the nodes of a log their paths: before for deleted nodes, after for all others."""
         self._log = log
         self._before = before
         self._after = after
@@ -75,7 +102,7 @@ class Diff:
         return {path: index.coords().tolist() for path, index in self.chunk_indexes().items()}
 
     def chunk_indexes(self) -> dict[str, ChunkIndex]:
-        """The same as columns, for arrays of many chunks."""
+        """Like `updated_chunks`, as columns for arrays of many chunks."""
         named = {
             node.path: index
             for node_id, index in self._log.updated_chunks.items()
@@ -84,11 +111,11 @@ class Diff:
         return dict(sorted(named.items()))
 
     def written_chunks(self, node: Node) -> ChunkIndex | None:
-        """The same of one array; None if none of its chunks were written."""
+        """Like `updated_chunks` for one array; None if none of its chunks were written."""
         return self._log.updated_chunks.get(node.id)
 
     def earlier(self, node: Node) -> Node | None:
-        """What a node was before: wherever it was then, or what it took the place of."""
+        """The node before the changes, wherever it was then, or the one that it replaced."""
         known = self._before.by_id(node.id)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""The beginning of a repository: its place, its configuration and its first snapshot."""
+"""Creates repositories: a clean location, the first configuration and the first snapshot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_being_created(storage: Storage, layout: Layout) -> bool:
 
 
 def waits_for_creator() -> Iterator[float]:
-    """Seconds to sleep, growing, for who waits until another client has created a repository."""
+    """Growing pauses in seconds while another client creates a repository."""
     pause = 0.005
     deadline = time.monotonic() + 2 * ABANDONED_AFTER.total_seconds()
     while time.monotonic() < deadline:
@@ -45,10 +45,10 @@ def waits_for_creator() -> Iterator[float]:
 
 
 def write_first_snapshot(context: Context) -> SnapshotId:
-    """Write the first snapshot; of several clients that create a repository, one passes here.
+    """Write the first snapshot; of several clients that create a repository, one succeeds.
 
-    The snapshot has a well-known id and holds random bytes, so that creating the file decides who
-    it is: the clients' branch files would be equal and could not.
+    The snapshot has a well-known id and holds random bytes, so creating its file decides which
+    client it is. Their branch files would be equal and could not.
     """
     now = datetime.now(UTC)
     snapshot = Snapshot(
@@ -78,7 +78,7 @@ def write_first_snapshot(context: Context) -> SnapshotId:
 
 
 def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
-    """Raise AlreadyExistsError if there is a repository, or anything that is not its beginning."""
+    """Raise AlreadyExistsError if there is a repository, or anything but a started one."""
     if detect(storage) is not None:
         raise AlreadyExistsError(
             f"a repository exists already at {storage.location}: repositories can only be created "
@@ -89,9 +89,9 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
     started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
     configs = fmt.make_config_files(storage)
     for info in storage.list():
-        # What a client leaves that died while it created a repository is no obstacle.
-        left = info.key == started or configs.owns(info.key)
-        if not left and not info.key.startswith(f"{PROBE_FOLDER}/"):
+        # What a client left that died while it created a repository is no obstacle.
+        is_started = info.key == started or configs.owns(info.key)
+        if not is_started and not info.key.startswith(f"{PROBE_FOLDER}/"):
             raise AlreadyExistsError(
                 f"repositories can only be created in clean prefixes: {storage.location} has "
                 f"{info.key!r}; choose an empty place"
@@ -99,21 +99,26 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
 
 
 def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
-    """Keep the configuration, if any, also in place of one that a client left which died."""
-    files = fmt.make_config_files(storage)
-    left = files.read()
-    if config is None and left is None:
+    """Write the configuration, if any, also over one that a client left that died."""
+    if config is None and fmt.make_config_files(storage).read() is None:
         return
-    data = to_json(config or RepositoryConfig.default())
-    if left is None or left[1] != data:
-        files.write(None if left is None else left[0], data)
+    write_config(fmt, storage, config or RepositoryConfig.default())
+
+
+def write_config(fmt: Format, storage: Storage, config: RepositoryConfig) -> None:
+    """Write the configuration of a repository, unless it is there already."""
+    files = fmt.make_config_files(storage)
+    existing, data = files.read(), to_json(config)
+    if existing is None or existing[1] != data:
+        files.write(None if existing is None else existing[0], data)
 
 
 def read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
-    """The configuration that is kept with a repository."""
+    """Read the configuration stored with a repository; None if there is none."""
     files = fmt.make_config_files(storage)
-    kept = files.read()
-    if kept is not None:
-        return from_json(kept[1], key=files.key(kept[0]))
+    newest = files.read()
+    if newest is not None:
+        sequence, data = newest
+        return from_json(data, key=files.key(sequence))
     legacy = files.read_legacy()
     return None if legacy is None else from_yaml(legacy, key="config.yaml")

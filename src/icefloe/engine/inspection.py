@@ -1,14 +1,19 @@
-"""Describes files of a repository as plain values, for people and tools."""
+"""Describes the files of a repository as JSON, for people and tools."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from icefloe.config.plain_tree import to_plain
+from icefloe.errors import NotFoundError
 from icefloe.model.chunk_refs import ChunkKind
+from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
+    from icefloe.engine.context import Context
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import Node
@@ -18,8 +23,33 @@ if TYPE_CHECKING:
 _SHOWN_CHUNKS = 100
 
 
+def to_json(value: object, *, pretty: bool) -> str:
+    """A description as JSON text."""
+    text = msgspec.json.encode(value)
+    return (msgspec.json.format(text, indent=2) if pretty else text).decode()
+
+
+def describe_repository(context: Context) -> dict[str, Any]:
+    """The format, branches, tags, expired histories and configuration of a repository."""
+    refs = context.refs.view()
+    tips = {name: refs.tip(name) for name in sorted(refs.branches())}
+    return {
+        "location": context.storage.location,
+        "generation": context.format.name,
+        "spec_version": context.format.spec_version,
+        "branches": {
+            name: {"snapshot_id": str(tip.snapshot_id), "sequence": tip.sequence}
+            for name, tip in tips.items()
+            if tip is not None
+        },
+        "tags": {name: str(refs.tag(name)) for name in sorted(refs.tags())},
+        "expired_behind": sorted(map(str, context.history.cuts.all())),
+        "config": to_plain(context.config),
+    }
+
+
 def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything that a snapshot says but the nodes' documents."""
+    """A snapshot without the documents of its nodes."""
     return {
         "id": str(snapshot.id),
         "parent_id": None if snapshot.parent_id is None else str(snapshot.parent_id),
@@ -51,8 +81,18 @@ def _describe_node(node: Node) -> dict[str, Any]:
     return described
 
 
-def describe_manifest(manifest_id: ManifestId, manifest: Manifest) -> dict[str, Any]:
-    """What a manifest holds of each array, without the single references."""
+def describe_manifest(context: Context, manifest_id: ManifestId) -> dict[str, Any]:
+    """What a manifest holds of each array, without the references themselves.
+
+    Raises:
+        NotFoundError: If there is no such manifest.
+    """
+    if not is_there(context.storage, context.format.layout.manifest(manifest_id)):
+        raise NotFoundError(
+            f"there is no manifest {manifest_id} in {context.storage.location}; "
+            "list_manifest_files tells those of a snapshot"
+        )
+    manifest = context.files.manifest(manifest_id, 0)
     arrays = [_describe_part(manifest, node_id) for node_id in manifest.index.arrays]
     return {
         "id": str(manifest_id),
@@ -79,7 +119,7 @@ def _describe_part(manifest: Manifest, node_id: NodeId) -> dict[str, Any]:
 
 
 def describe_log(snapshot_id: SnapshotId, log: TransactionLog | None) -> dict[str, Any]:
-    """What a commit changed, by node id; of many chunks, the first ones. None if nobody knows."""
+    """What a commit changed, by node id, with the first chunks of each; None if unknown."""
     if log is None:
         return {
             "snapshot_id": str(snapshot_id),

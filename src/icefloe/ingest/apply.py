@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.ingest.plan import array_path
 from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.model.chunk_index import ChunkIndex
@@ -31,12 +32,13 @@ def write_documents(session: TreeSession, group: str, plan: IngestPlan) -> None:
     """Create or resize the group and its arrays, and move chunks that others come before."""
     for above in _groups_down_to(group):
         if session.get_node(above) is None:
-            attributes = plan.attributes if above == group else {}
-            session.tree.set_document(above, _group_document(attributes))
+            session.tree.set_document(
+                above, _group_document(plan.attributes if above == group else {})
+            )
     if session.get_node(group) is not None and plan.attributes:
         _add_attributes(session, group, plan.attributes)
     for variable in plan.variables.values():
-        path = child(group, variable.name)
+        path = array_path(group, variable.name)
         if variable.exists:
             _resize(session, path, variable)
         elif not variable.is_copied:
@@ -52,7 +54,9 @@ def write_values(session: TreeSession, group: str, plan: IngestPlan) -> int:
         if not regions:
             continue
         with quietly():
-            array = zarr.open_array(session.store, path=child(group, name).strip("/"), mode="r+")
+            array = zarr.open_array(
+                session.store, path=array_path(group, name).strip("/"), mode="r+"
+            )
             for region in regions:
                 stored += region.values.nbytes
                 selection = tuple(
@@ -73,7 +77,7 @@ def write_references(
     """
     count = 0
     for name, parts in placed.items():
-        path = child(group, name)
+        path = array_path(group, name)
         refs = VirtualColumns.concat([part.references for part in parts])
         count += len(refs)
         if len(refs):
@@ -94,22 +98,13 @@ def _contained(refs: VirtualColumns, session: TreeSession, path: str) -> Virtual
     return msgspec.structs.replace(refs, locations=locations)
 
 
-def clear_region(
-    session: TreeSession,
-    path: str,
-    start: Sequence[int],
-    stop: Sequence[int],
-    keep: npt.NDArray[np.int64] | None = None,
-) -> int:
-    """Delete the chunks of a box of chunks, but for those to keep; returns how many."""
-    found = session.tree.chunk_coords(path).astype(np.int64)
-    doomed = found[((found >= np.array(start)) & (found < np.array(stop))).all(axis=1)]
-    if keep is not None and len(keep) and len(doomed):
-        kept, _ = ChunkIndex.from_coords(keep)
-        doomed = doomed[kept.find_many(doomed) < 0]
-    if len(doomed):
-        session.tree.set_chunk_refs(path, None, ChunkIndex.from_coords(doomed)[0])
-    return len(doomed)
+def clear_region(session: TreeSession, path: str, start: Sequence[int], stop: Sequence[int]) -> int:
+    """Delete the chunks of a box of chunks; returns how many."""
+    coords = session.tree.chunk_coords(path).astype(np.int64)
+    inside = coords[((coords >= np.array(start)) & (coords < np.array(stop))).all(axis=1)]
+    if len(inside):
+        session.tree.set_chunk_refs(path, None, ChunkIndex.from_coords(inside)[0])
+    return len(inside)
 
 
 def clear_references(session: TreeSession, path: str, urls: Collection[str]) -> int:
@@ -140,28 +135,6 @@ def _is_at_or_below(url: str, places: Collection[str]) -> bool:
         if not slash:
             return False
     return True
-
-
-def replaced_box(
-    plan: IngestPlan, variable: VariablePlan, url: str
-) -> tuple[list[int], list[int]] | None:
-    """The box of chunks that a file replaces; None if the repository had nothing there."""
-    shape, chunks = variable.document["shape"], variable.chunk_shape
-    start = [0] * len(shape)
-    stop = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
-    for axis, dim in enumerate(variable.dims):
-        if dim in plan.axes:
-            first, last = plan.axes[dim].places[url]
-            old = plan.axes[dim].old_positions
-            if old is None or not ((old >= first) & (old < last)).any():
-                return None
-            start[axis], stop[axis] = first // chunks[axis], -(-last // chunks[axis])
-    return start, stop
-
-
-def child(group: str, name: str) -> str:
-    """Path of an array of a group."""
-    return f"{group.rstrip('/')}/{name}"
 
 
 def _groups_down_to(group: str) -> list[str]:

@@ -10,15 +10,10 @@ import numpy.typing as npt
 from icefloe.cf.calendars import parse_units
 from icefloe.cf.times import in_units
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.differences import Difference
-from icefloe.model.record import Record
+from icefloe.ingest.plan import Axis, Difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-EXISTING = "(in the repository)"
-"""Stands for the repository where files are named."""
 
 
 class Segment(NamedTuple):
@@ -27,19 +22,6 @@ class Segment(NamedTuple):
     name: str
     values: npt.NDArray[Any]
     attributes: dict[str, Any]
-
-
-class Axis(Record, frozen=True, eq=False):
-    """All coordinates along a dimension, and where each file lies among them."""
-
-    values: npt.NDArray[Any]
-    places: dict[str, tuple[int, int]]
-    """First position of each file, and the one after its last."""
-    old_positions: npt.NDArray[np.int64] | None = None
-    """Where the coordinates that the repository had already are now."""
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 def is_time(attributes: dict[str, Any]) -> bool:

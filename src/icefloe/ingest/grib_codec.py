@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zarr.abc.codec import ArrayBytesCodec
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.grib_messages import values_of
+from icefloe.ingest.parsers.grib1 import values_of
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec

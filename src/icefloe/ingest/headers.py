@@ -1,4 +1,4 @@
-"""Headers of files: what must be known of each to see how all of them go together.
+"""Headers: what must be known of a file, or of a group of the repository, to plan an ingest.
 
 A header is small and can be pickled: executors of a cluster read headers, and one process plans.
 """
@@ -16,9 +16,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, dimension_names
+from icefloe.cf.decoding import coding_of, decoded_attributes
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.parsed import (
+    ParsedArray,
+    ParsedFile,
+    array_document,
+    dimension_names,
+    numpy_type,
+)
+from icefloe.ingest.plan import EXISTING, array_path
 from icefloe.ingest.quiet import quietly
-from icefloe.model.chunk_refs import VirtualRef
+from icefloe.model.chunk_refs import ChunkKind, VirtualRef
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
 
@@ -26,9 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from icefloe.objects.foreign import VirtualChunkResolver
+    from icefloe.session import Session
 
 MAX_AUTOMATIC_BYTES = 1024 * 1024
 """Coordinates up to this size are loaded without being asked for."""
+MAX_REWRITTEN_BYTES = 8 * 1024 * 1024
+"""Stored variables up to this size are rewritten where new files come between existing ones."""
 _PARALLEL_READS = 8
 _NAMING_ATTRIBUTES = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
 
@@ -125,15 +137,21 @@ def header_of(
     times = time_attributes({name: array.document for name, array in parsed.arrays.items()})
     variables = {
         name: VariableHeader(
-            array.document,
-            len(array.references) + len(array.inline),
-            int(array.references.lengths.sum()) + sum(map(len, array.inline.values())),
-            load_values(array, sources) if name in chosen else array.values,
-            times.get(name, {}),
+            document=array.document,
+            chunk_count=len(array.references) + len(array.inline),
+            byte_count=int(array.references.lengths.sum()) + sum(map(len, array.inline.values())),
+            values=load_values(array, sources) if name in chosen else array.values,
+            time_attributes=times.get(name, {}),
         )
         for name, array in parsed.arrays.items()
     }
-    return FileHeader(parsed.url, parsed.format, parsed.status, parsed.attributes, variables)
+    return FileHeader(
+        url=parsed.url,
+        format=parsed.format,
+        status=parsed.status,
+        attributes=parsed.attributes,
+        variables=variables,
+    )
 
 
 def time_attributes(documents: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -264,3 +282,103 @@ def _fetched(
         with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as threads:
             found = list(threads.map(read, wanted))
     return dict(zip(map(tuple, refs.coords[rows].tolist()), found, strict=True))
+
+
+# --- a group of the repository
+
+
+def existing_header(session: Session, group: str) -> FileHeader | None:
+    """The header of a group of the repository; None if it does not exist or has no arrays."""
+    node = session.get_node(group)
+    if node is None:
+        return None
+    if node.is_array:
+        raise InvalidInputError(f"{group} is an array; expected a group, or nothing")
+    documents = _documents(session, group)
+    if not documents:
+        return None
+    times = time_attributes(documents)
+    variables = {
+        name: VariableHeader(
+            document=document,
+            chunk_count=session.chunk_count(array_path(group, name)),
+            byte_count=0,
+            values=_stored_values(session, group, name, document),
+            time_attributes=times.get(name, {}),
+        )
+        for name, document in documents.items()
+    }
+    document = session.tree.document(group)
+    attributes = json.loads(document).get("attributes") or {} if document is not None else {}
+    return FileHeader(
+        url=EXISTING, format="icefloe", status=None, attributes=attributes, variables=variables
+    )
+
+
+def _documents(session: Session, group: str) -> dict[str, dict[str, Any]]:
+    documents = {}
+    for path in session.tree.node_paths(group):
+        name = path[len(group.rstrip("/")) + 1 :]
+        node = session.get_node(path)
+        if node is not None and node.is_array and "/" not in name:
+            document = session.tree.document(path)
+            assert document is not None
+            documents[name] = json.loads(document)
+    return documents
+
+
+def _stored_values(
+    session: Session, group: str, name: str, document: dict[str, Any]
+) -> npt.NDArray[Any] | None:
+    """Values of coordinates, and of small variables that the repository itself stores."""
+    import zarr
+
+    path = array_path(group, name)
+    shape = document["shape"]
+    is_coordinate = list(document.get("dimension_names") or []) == [name]
+    if not is_coordinate and prod(shape) * 8 > MAX_REWRITTEN_BYTES:
+        return None
+    if not is_coordinate and session.chunk_count(path, ChunkKind.VIRTUAL):
+        return None
+    with quietly():
+        array = zarr.open_array(session.store, path=path.strip("/"), mode="r")
+        return np.asarray(array[...])
+
+
+# --- copies of packed values that are stored decoded; times stay numbers, with their units
+
+
+def decoded_header(header: FileHeader) -> FileHeader:
+    """The header of a file whose copied values are stored decoded."""
+    variables = {
+        name: each
+        if each.values is not None
+        else msgspec.structs.replace(each, document=_decoded_document(each.document))
+        for name, each in header.variables.items()
+    }
+    return msgspec.structs.replace(header, variables=variables)
+
+
+def _decoded_document(document: dict[str, Any]) -> dict[str, Any]:
+    attributes = document.get("attributes") or {}
+    kept = decoded_attributes(attributes, times=False)
+    if kept == attributes:
+        return document
+    dtype = numpy_type(document)
+    coding = coding_of(dtype, attributes)
+    decoded = coding.number_type if dtype.kind in "iufc" else dtype
+    fresh = array_document(
+        shape=document["shape"],
+        dtype=decoded,
+        chunk_shape=document["chunk_grid"]["configuration"]["chunk_shape"],
+        dims=document.get("dimension_names"),
+        attributes=kept,
+        fill_value=np.nan if decoded.kind == "f" else decoded.type(),
+    )
+    return {**document, **fresh}
+
+
+def decode_values(values: npt.NDArray[Any], document: dict[str, Any]) -> npt.NDArray[Any]:
+    """Values of a variable as users mean them; missing ones are NaN."""
+    coding = coding_of(values.dtype, document.get("attributes") or {})
+    return coding.decode_numbers(values)

@@ -1,4 +1,4 @@
-"""Plans as values: what becomes of each variable, and where each file goes."""
+"""The plan of an ingest as values: where each file goes, what is stored, and what does not fit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,63 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.errors import InconsistentFilesError
-from icefloe.ingest.axes import Axis
-from icefloe.ingest.differences import Difference, report
+from icefloe.model import paths
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+EXISTING = "(in the repository)"
+"""Stands for the repository where files are named."""
+_SHOWN_FILES = 3
+
+
+class Difference(Record, frozen=True):
+    """One thing that is not the same in all files."""
+
+    variable: str
+    """The variable or dimension; empty for the file as a whole."""
+    what: str
+    """Which property: `data type`, `chunks`, `codecs`, `attribute units`, …"""
+    found: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each value of the property, and the files that have it."""
+    is_error: bool = True
+    """Whether the files cannot be combined because of it. Otherwise it is a remark."""
+    hint: str = ""
+    """What can be done about it."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.variable or 'files'}: {self.what}"]
+        lines += [f"    {value}: {_files(files)}" for value, files in self.found]
+        if self.hint:
+            lines.append(f"    → {self.hint}")
+        return "\n".join(lines)
+
+
+def _files(files: Sequence[str]) -> str:
+    shown = ", ".join(files[:_SHOWN_FILES])
+    if len(files) > _SHOWN_FILES:
+        shown += f" and {len(files) - _SHOWN_FILES} more"
+    return shown
+
+
+def report(differences: Sequence[Difference]) -> str:
+    """All differences as text, what must be solved first."""
+    ordered = sorted(differences, key=lambda each: not each.is_error)
+    return "\n".join(str(each) for each in ordered)
+
+
+class Axis(Record, frozen=True, eq=False):
+    """All coordinates along a dimension, and where each file lies among them."""
+
+    values: npt.NDArray[Any]
+    places: dict[str, tuple[int, int]]
+    """First position of each file, and the one after its last."""
+    old_positions: npt.NDArray[np.int64] | None = None
+    """Where the coordinates that the repository had already are now."""
+
+    def __len__(self) -> int:
+        return len(self.values)
 
 
 class VariablePlan(Record, frozen=True, eq=False):
@@ -47,7 +98,7 @@ class VariablePlan(Record, frozen=True, eq=False):
         return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
-class Region(Record, frozen=True, eq=False):
+class StoredValues(Record, frozen=True, eq=False):
     """Values that are stored in the repository itself, and where."""
 
     start: tuple[int, ...]
@@ -61,7 +112,7 @@ class IngestPlan(Record, frozen=True, eq=False):
     """By dimension that files are put together along."""
     variables: dict[str, VariablePlan]
     attributes: dict[str, Any]
-    values: dict[str, list[Region]]
+    values: dict[str, list[StoredValues]]
     """What is stored of variables that are not virtual."""
     differences: tuple[Difference, ...]
 
@@ -80,3 +131,23 @@ class IngestPlan(Record, frozen=True, eq=False):
     def start(self, url: str, dims: Sequence[str]) -> tuple[int, ...]:
         """Where the part of a file begins in an array of these dimensions."""
         return tuple(self.axes[dim].places[url][0] if dim in self.axes else 0 for dim in dims)
+
+    def replaced_box(self, variable: VariablePlan, url: str) -> tuple[list[int], list[int]] | None:
+        """The box of chunks that a file replaces; None if the repository had nothing there."""
+        shape, chunks = variable.document["shape"], variable.chunk_shape
+        start = [0] * len(shape)
+        stop = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+        for number, dim in enumerate(variable.dims):
+            axis = self.axes.get(dim)
+            if axis is not None:
+                first, last = axis.places[url]
+                old = axis.old_positions
+                if old is None or not ((old >= first) & (old < last)).any():
+                    return None
+                start[number], stop[number] = first // chunks[number], -(-last // chunks[number])
+        return start, stop
+
+
+def array_path(group: str, name: str) -> str:
+    """Path of the array of a variable."""
+    return paths.child_prefix(group) + name

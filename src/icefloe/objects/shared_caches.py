@@ -43,6 +43,8 @@ class CacheBudget(NamedTuple):
     """Changes in transaction logs: nodes and chunks."""
     chunks: int = 0
     """Bytes of chunks."""
+    is_private: bool = False
+    """Whether to use caches of one's own, which show what is in the storage now."""
 
 
 class Caches:
@@ -95,7 +97,7 @@ def caches_for(storage: Storage, budget: CacheBudget, generation: str) -> tuple[
     or disturb them) get caches of their own.
     """
     key = storage.sharing_key() if isinstance(storage, Sharable) else None
-    if key is None:
+    if key is None or budget.is_private:
         return Caches(budget), generation
     with _lock:
         pool = _pools.get(budget) or Caches(budget)

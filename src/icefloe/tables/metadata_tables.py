@@ -328,7 +328,7 @@ def _number(value: float) -> float | None:
 
 def _ingested_files(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     """The files that were ingested, one row for each time."""
-    from icefloe.ingest.ingested import ingested_files
+    from icefloe.ingest.log import ingested_files
 
     columns = ingested_files(selector.session(repository))
     columns["region"] = [json.dumps(region) for region in columns["region"]]

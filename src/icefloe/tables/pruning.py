@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icefloe.engine.history.walk import Version
+from icefloe.engine.history.walk import Revision
 from icefloe.model.ids import SnapshotId
 from icefloe.tables import where as conditions
 from icefloe.tables.splits import divide
@@ -207,6 +207,6 @@ def _any_between(
 def changes_since(session: Session, since: str) -> dict[str, ChunkIndex]:
     """The chunks that changed between a snapshot and that of a session, by path of the array."""
     history = session.tree.context.history
-    older = history.resolve(Version(snapshot_id=since))
+    older = history.resolve(Revision(snapshot_id=since))
     newer = SnapshotId.from_text(session.snapshot_id)
     return {} if older == newer else history.diff(older, newer).chunk_indexes()

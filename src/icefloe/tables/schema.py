@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import Session, TreeSession
+    from icefloe.session import TreeSession
 
 _SHOWN = 8
 # Variables that these attributes name describe another variable.
@@ -101,7 +101,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def read_variables(
-    session: Session, group: str = "/", reading: Reading = AS_CF
+    session: TreeSession, group: str = "/", reading: Reading = AS_CF
 ) -> dict[str, Variable]:
     """The arrays directly in a group, by name."""
     folder = paths.canonical(group)
@@ -118,7 +118,7 @@ def read_variables(
     return variables
 
 
-def _no_group(session: Session, folder: str, node: Node | None) -> str:
+def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
     there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
@@ -154,7 +154,7 @@ def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
 
 
 def read_table_schema(
-    session: Session,
+    session: TreeSession,
     group: str = "/",
     *,
     variables: Sequence[str] | None = None,

@@ -1,4 +1,4 @@
-"""Arrays that jobs create, grow and read: by zarr, in the session of the driver or of a task."""
+"""Opens, creates and grows arrays of a session, with zarr."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ _SHOWN = 8
 
 
 class NewArray(Record, frozen=True):
-    """How an array is to be made.
+    """The description of an array to create.
+
+    >>> new = NewArray(shape=(365, 180, 360), dtype="f4", dims=("time", "lat", "lon"))
+    >>> new.chunks is None  # chunks of about 8 MiB
+    True
 
     Attributes:
-        shape: Its shape.
-        dtype: Its data type.
-        chunks: Shape of a chunk; about 8 MiB if not given.
+        shape: Shape of the array.
+        dtype: Data type.
+        chunks: Shape of a chunk; by default chunks have about 8 MiB.
         shards: Shape of a shard: chunks that are written as one object. None: no sharding.
         dims: Names of the dimensions.
-        attributes: Its attributes.
-        fill_value: What is read where nothing was written; zero if not given.
+        attributes: Attributes of the array.
+        fill_value: The value of elements that were never written; zero by default.
         compressors: As for `zarr.create_array`.
         filters: As for `zarr.create_array`.
         serializer: As for `zarr.create_array`.
@@ -55,7 +59,7 @@ class NewArray(Record, frozen=True):
 
 
 def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
-    """An array of a session; raises NodeNotFoundError."""
+    """Open an array of a session; raise NodeNotFoundError with similar paths if there is none."""
     node = session.get_node(paths.canonical(path))
     if node is None or not node.is_array:
         raise NodeNotFoundError(_no_array(session, path, node), path)
@@ -64,25 +68,25 @@ def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
 
 
 def _no_array(session: TreeSession, path: str, node: Node | None) -> str:
-    """That there is no such array, and which may be meant."""
+    """Write the message for a missing array, with paths that may be meant."""
     what = "does not exist" if node is None else "is a group"
-    there = [
+    existing = [
         other
         for other in session.tree.node_paths(paths.ROOT)
         if (one := session.get_node(other)) is not None
         and one.is_array
         and not other.startswith("/.")
     ]
-    near = difflib.get_close_matches(paths.canonical(path), there, n=3)
+    near = difflib.get_close_matches(paths.canonical(path), existing, n=3)
     advice = f"; did you mean {', '.join(near)}?" if near else ""
-    if not near and there:
-        more = ", …" if len(there) > _SHOWN else ""
-        advice = f"; there are {', '.join(there[:_SHOWN])}{more}"
+    if not near and existing:
+        more = ", …" if len(existing) > _SHOWN else ""
+        advice = f"; there are {', '.join(existing[:_SHOWN])}{more}"
     return f"node not found: {path} {what}; expected an array{advice}"
 
 
 def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = False) -> str:
-    """Make an array and the groups above it; returns its canonical path."""
+    """Create an array and the groups above it; return its canonical path."""
     place = paths.canonical(path)
     if session.get_node(place) is not None:
         if not overwrite:
@@ -114,7 +118,7 @@ def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = 
 
 
 def describe_group(session: TreeSession, path: str, attributes: Mapping[str, Any]) -> None:
-    """Make a group if it does not exist, and add attributes to it."""
+    """Create a group if it does not exist, and add attributes to it."""
     root = zarr.open_group(session.store, mode="a")
     group = root if path == paths.ROOT else root.require_group(path.lstrip("/"))
     if attributes:
@@ -127,26 +131,26 @@ def like(
     chunks: tuple[int, ...],
     shards: tuple[int, ...] | None,
 ) -> NewArray:
-    """How to make an array as another one is, but for its shape and chunks."""
+    """Describe an array that equals another one but for its shape and chunks."""
     metadata: Any = array.metadata
     is_v3 = metadata.zarr_format == 3
     names = dims_of(array)
     return NewArray(
-        tuple(shape),
-        metadata.data_type if is_v3 else array.dtype,
-        chunks,
-        shards,
-        None if None in names else tuple(map(str, names)),
-        {key: value for key, value in array.attrs.items() if key != "_ARRAY_DIMENSIONS"},
-        array.fill_value,
-        array.compressors if is_v3 else "auto",
-        array.filters if is_v3 else "auto",
-        array.serializer if is_v3 else "auto",
+        shape=tuple(shape),
+        dtype=metadata.data_type if is_v3 else array.dtype,
+        chunks=chunks,
+        shards=shards,
+        dims=None if None in names else tuple(map(str, names)),
+        attributes={k: value for k, value in array.attrs.items() if k != "_ARRAY_DIMENSIONS"},
+        fill_value=array.fill_value,
+        compressors=array.compressors if is_v3 else "auto",
+        filters=array.filters if is_v3 else "auto",
+        serializer=array.serializer if is_v3 else "auto",
     )
 
 
 def suitable_chunks(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
-    """Chunks of about 8 MiB: the longest dimension is halved until they are small enough."""
+    """Choose chunks of about 8 MiB, by halving the longest dimension."""
     chunks = [max(1, extent) for extent in shape]
     while np.prod(chunks, dtype=np.float64) * item_bytes > DEFAULT_CHUNK_BYTES and max(chunks) > 1:
         longest = chunks.index(max(chunks))
@@ -154,8 +158,44 @@ def suitable_chunks(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     return tuple(chunks)
 
 
+def resolve_chunks(
+    chunks: object, shape: Sequence[int], old: Sequence[int], dims: Sequence[str | None]
+) -> tuple[int, ...]:
+    """Read chunks as users pass them: a size, sizes in order, or sizes by dimension.
+
+    -1 is the whole dimension. Dimensions that a mapping does not name keep their `old` chunks.
+    """
+    if isinstance(chunks, int):
+        sizes: list[object] = [chunks] * len(shape)
+    elif isinstance(chunks, dict):
+        sizes = _by_name(chunks, old, dims)
+    elif isinstance(chunks, tuple | list):
+        sizes = list(chunks)
+    else:
+        raise InvalidInputError(f"chunks are numbers, in order or by dimension; found {chunks!r}")
+    if len(sizes) != len(shape):
+        raise InvalidInputError(f"chunks for {len(shape)} dimensions, found {sizes}")
+    resolved = []
+    for size, extent in zip(sizes, shape, strict=True):
+        if not isinstance(size, int) or (size < 1 and size != -1):
+            raise InvalidInputError(
+                f"a chunk has at least 1 element along each dimension: {chunks}"
+            )
+        resolved.append(max(1, extent) if size == -1 else min(size, max(1, extent)))
+    return tuple(resolved)
+
+
+def _by_name(
+    chunks: Mapping[object, object], old: Sequence[int], dims: Sequence[str | None]
+) -> list[object]:
+    unknown = [name for name in chunks if name not in dims]
+    if unknown:
+        raise InvalidInputError(f"no dimension is called {unknown[0]!r}; found {list(dims)}")
+    return [chunks.get(name, size) for name, size in zip(dims, old, strict=True)]
+
+
 def dims_of(array: zarr.Array[Any]) -> tuple[str | None, ...]:
-    """Names of the dimensions of an array, as far as it has them."""
+    """Return the dimension names of an array; None for a dimension without a name."""
     names: Any = getattr(array.metadata, "dimension_names", None)
     if names is None:
         names = array.attrs.get("_ARRAY_DIMENSIONS")
@@ -163,7 +203,7 @@ def dims_of(array: zarr.Array[Any]) -> tuple[str | None, ...]:
 
 
 def axis_of(array: zarr.Array[Any], dimension: str | int) -> int:
-    """The number of a dimension that is given by name or number."""
+    """Return the axis of a dimension, by its name or number."""
     if isinstance(dimension, int):
         if not -array.ndim <= dimension < array.ndim:
             raise InvalidInputError(f"{array.path} has {array.ndim} dimensions, found {dimension}")
@@ -177,7 +217,7 @@ def axis_of(array: zarr.Array[Any], dimension: str | int) -> int:
 
 
 def grow(session: TreeSession, path: str, dimension: str | int, by: int) -> Region:
-    """Make an array longer along a dimension; returns the new region."""
+    """Make an array longer along a dimension; return the new region."""
     array = open_array(session, path)
     axis = axis_of(array, dimension)
     before = array.shape[axis]
@@ -189,10 +229,10 @@ def grow(session: TreeSession, path: str, dimension: str | int, by: int) -> Regi
     return tuple(region)
 
 
-def region_in(session: TreeSession, path: str, given: object) -> Region:
-    """A region of an array, as users give it."""
+def region_in(session: TreeSession, path: str, region: object) -> Region:
+    """Read a region of an array as users pass it."""
     array = open_array(session, path)
-    return resolve_region(given, array.shape, dims_of(array))
+    return resolve_region(region, array.shape, dims_of(array))
 
 
 def write_coordinates(
@@ -201,14 +241,19 @@ def write_coordinates(
     """Write small arrays, such as coordinates, from the driver.
 
     A value is an array along the dimension of its name, a tuple (dims, values) or (dims, values,
-    attributes), or an xarray variable. Times are encoded as CF asks for.
+    attributes), or an xarray variable. Times are encoded by the CF conventions.
     """
     for name, value in coordinates.items():
         dims, values, attributes = _encoded(name, value)
         path = paths.canonical(f"{group.rstrip('/')}/{name}")
-        # Strings of any length: those of a fixed length have no settled form in Zarr.
-        dtype = str if values.dtype.kind == "U" else values.dtype
-        new = NewArray(values.shape, dtype, values.shape or None, None, dims, attributes)
+        new = NewArray(
+            shape=values.shape,
+            # Strings of fixed length have no specified form in Zarr 3.
+            dtype=str if values.dtype.kind == "U" else values.dtype,
+            chunks=values.shape or None,
+            dims=dims,
+            attributes=attributes,
+        )
         created = create(session, path, new, overwrite=overwrite)
         session.write_region(created, ..., values)
 

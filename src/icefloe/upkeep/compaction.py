@@ -1,68 +1,94 @@
-"""Moves the chunks of small and sparsely used chunk files into well-ordered packs, as one commit.
+"""Compaction: moves chunks of small and sparsely used chunk files into packs, as one commit.
 
-Bytes stay as they are, so the commit says that nothing changed: other writers need not rebase over
-it, and it need not win over them. Where they changed a chunk meanwhile, theirs stays. Memory is
-bounded by one pack and by the references that move.
+No byte of a chunk changes, and the log of the commit is empty: other writers need not rebase over
+it, and where they changed a chunk in the meantime, theirs stays. Memory is bounded by one pack and
+by the references that move.
 """
 
 from __future__ import annotations
 
-import logging
-import random
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.engine.branches.refs import live_tip
 from icefloe.engine.commit.manifests import ManifestWriter
 from icefloe.engine.commit.write import CommitMessage, write_commit
-from icefloe.engine.retention.announcements import SnapshotLease
-from icefloe.engine.retention.branch_moves import take_back
-from icefloe.engine.retention.candidates import list_objects
+from icefloe.engine.history.walk import check_new_name
+from icefloe.engine.retention.branch_moves import retry_on_conflict, undo_creation
 from icefloe.engine.retention.id_sets import ID_TYPE, IdSet, are_in, as_ids, id_bytes
-from icefloe.errors import ConflictError, InvalidInputError, ObjectNotFoundError, SessionStateError
+from icefloe.engine.retention.pins import SnapshotLease
+from icefloe.engine.retention.stored_objects import list_objects
+from icefloe.engine.tree.chunk_batches import ArrayReader
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SessionStateError,
+)
 from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.model.array_choice import chosen_arrays
-from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import MOVED_CHUNKS
 from icefloe.objects.snapshot_chunks import SnapshotChunks
-from icefloe.upkeep.chunk_moves import ChunkMover, tables_of
+from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.ranges import RangeSet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
+    from icefloe.config.settings import Settings
     from icefloe.engine.context import Context
     from icefloe.engine.retention.leases import Lease
-    from icefloe.formats.port import BranchTip
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
-    from icefloe.upkeep.chunk_moves import Move
-
-logger = logging.getLogger(__name__)
 
 _HEADS = 1000
 
 
 class CompactionOptions(NamedTuple):
-    """What is worth being moved, and where to."""
+    """Which chunk files are worth rewriting, and the size of the new ones."""
 
     pack_bytes: int
     """Size of the new chunk files."""
     small_file_bytes: int
-    """Chunk files of at most so many bytes are joined."""
+    """Chunk files up to this size are joined."""
     max_chunk_bytes: int
-    """Files with chunks of more bytes than this are small only if they are sparse."""
+    """Files with larger chunks are rewritten only if they are sparsely used."""
     min_live_share: float
-    """Chunk files of which less than this share is used are written anew."""
+    """Chunk files of which less than this share is used are rewritten."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        pack_bytes: int | None,
+        small_file_bytes: int | None,
+        max_chunk_bytes: int | None,
+        min_live_share: float,
+    ) -> CompactionOptions:
+        """The options of a caller, with defaults from the settings of a repository."""
+        size = settings.pack_bytes if pack_bytes is None else pack_bytes
+        # A repository that packs nothing while writing may well do it afterwards.
+        largest = settings.packed_chunk_threshold_bytes or type(settings)().pack_bytes // 32
+        return cls(
+            pack_bytes=size,
+            small_file_bytes=size // 4 if small_file_bytes is None else small_file_bytes,
+            max_chunk_bytes=largest if max_chunk_bytes is None else max_chunk_bytes,
+            min_live_share=min_live_share,
+        )
 
     def check(self) -> None:
         """Raise InvalidInputError unless the numbers make sense."""
@@ -78,12 +104,12 @@ class CompactionSummary(msgspec.Struct, frozen=True):
     snapshot_id: str | None
     """The new commit; None if nothing was worth it, or for a dry run."""
     old_files: int
-    """Chunk files that the branch does not need any more."""
+    """Chunk files that the branch no longer needs."""
     new_files: int
     chunks: int
     bytes_copied: int
     bytes_freed: int
-    """Bytes of the old files: they are free when older snapshots have expired and garbage is
+    """Bytes of the old files, which are freed once older snapshots have expired and garbage is
     collected."""
 
 
@@ -94,59 +120,69 @@ class _Chosen(NamedTuple):
     chunks: int
     live_bytes: int
 
+    def summary(self, snapshot_id: str | None, new_files: int) -> CompactionSummary:
+        return CompactionSummary(
+            snapshot_id=snapshot_id,
+            old_files=len(self.files),
+            new_files=new_files,
+            chunks=self.chunks,
+            bytes_copied=self.live_bytes,
+            bytes_freed=self.file_bytes,
+        )
+
 
 def compact_branch(
     context: Context,
-    tip: LiveTip,
+    branch: str,
     options: CompactionOptions,
-    said: CommitMessage,
     *,
-    arrays: ArrayChoice,
-    to_branch: str | None,
-    dry_run: bool,
+    message: str,
+    metadata: dict[str, Any] | None = None,
+    arrays: ArrayChoice = None,
+    to_branch: str | None = None,
+    dry_run: bool = False,
 ) -> CompactionSummary:
     """Compact the chunk files of a branch, or only those that some arrays use.
 
-    A file is emptied as a whole: what other arrays have in it moves along. The commit goes to the
+    A file is emptied as a whole: chunks of other arrays in it move, too. The commit goes to the
     branch, or starts another one.
     """
+    checked = CommitMessage.of(message, metadata, defaults={})
+    checked.metadata[MOVED_CHUNKS] = True
+    tip = live_tip(context.refs, branch)
+    if to_branch is not None:
+        _check_absent(context, to_branch)
+    ensure_conditional_writes(context.storage)
     options.check()
     base = context.files.read_snapshot(tip.snapshot_id)
     nodes = [node for node in base.nodes if node.is_array and node.manifests]
-    chosen = _choose(context, base, nodes, options, _wanted(base, arrays))
+    chosen = _choose(context, base, nodes, options, _chosen_paths(base, arrays))
     packs = -(-chosen.live_bytes // options.pack_bytes)
     if dry_run or len(chosen.files) == 0:
-        return CompactionSummary(
-            None,
-            len(chosen.files),
-            packs,
-            chosen.chunks,
-            chosen.live_bytes,
-            chosen.file_bytes,
-        )
-    # On what it reads, too: with a branch of its own it does not matter where the other one goes.
+        return chosen.summary(None, packs)
+    # Also on what it reads: with a branch of its own, the other one may go anywhere.
     with SnapshotLease(
         context.storage, context.format.layout, [base.id], holder="compaction"
     ) as lease:
-        mover = ChunkMover(context, base, options.pack_bytes)
+        mover = _ChunkMover(context, base, options.pack_bytes)
         for node in nodes:
             mover.add(node, chosen.files)
         moves = mover.finish()
         if to_branch is None:
-            snapshot_id = _publish(context, tip, moves, said, lease)
+            snapshot_id = _publish(context, tip, moves, checked, lease)
         else:
-            snapshot_id = _start_branch(context, to_branch, base, moves, said, lease)
-    return CompactionSummary(
-        snapshot_id,
-        len(chosen.files),
-        mover.packs,
-        chosen.chunks,
-        chosen.live_bytes,
-        chosen.file_bytes,
-    )
+            snapshot = _commit_moves(context, base, moves, checked)
+            snapshot_id = _start_branch(context, to_branch, snapshot, lease)
+    return chosen.summary(snapshot_id, mover.packs)
 
 
-def _wanted(base: Snapshot, arrays: ArrayChoice) -> list[str] | None:
+def _check_absent(context: Context, branch: str) -> None:
+    check_new_name(branch, "branch")
+    if isinstance(context.refs.tip(branch), LiveTip):
+        raise AlreadyExistsError(f"branch {branch!r} exists already")
+
+
+def _chosen_paths(base: Snapshot, arrays: ArrayChoice) -> list[str] | None:
     if arrays is None:
         return None
     return chosen_arrays(arrays, [node.path for node in base.nodes if node.is_array])
@@ -160,29 +196,29 @@ def _choose(
     base: Snapshot,
     nodes: list[ArrayNode],
     options: CompactionOptions,
-    wanted: list[str] | None,
+    paths: list[str] | None,
 ) -> _Chosen:
     ranges = RangeSet()
-    of_wanted = IdSet()
+    of_chosen_arrays = IdSet()
     for node in nodes:
-        is_wanted = wanted is not None and node.path in wanted
-        for table in tables_of(context, base, node):
+        is_chosen = paths is not None and node.path in paths
+        for table in _tables_of(context, base, node):
             ranges.add_native(table.refs)
-            if is_wanted:
-                of_wanted.add(_files_used(table.refs))
-    found = ranges.ranges()
-    ids, first, sums = found.by_source()
+            if is_chosen:
+                of_chosen_arrays.add(_files_used(table.refs))
+    used = ranges.ranges()
+    ids, first, sums = used.by_source()
     if len(ids) == 0:
         return _Chosen(ids, 0, 0, 0)
     sizes = _sizes(context, ids, sums.ends.astype(np.int64))
     live = sums.used_bytes.astype(np.int64)
-    largest = np.maximum.reduceat(found.lengths, first)
+    largest = np.maximum.reduceat(used.lengths, first)
     is_sparse = live < options.min_live_share * sizes
     is_small = (sizes <= options.small_file_bytes) & (largest <= options.max_chunk_bytes)
-    if wanted is not None:
-        counts = are_in(ids, of_wanted.sorted())
-        is_sparse &= counts
-        is_small &= counts
+    if paths is not None:
+        is_eligible = are_in(ids, of_chosen_arrays.sorted())
+        is_sparse &= is_eligible
+        is_small &= is_eligible
     if int((is_small | is_sparse).sum()) == 1 and not is_sparse.any():
         is_small[:] = False  # nothing to join it with
     rows = np.flatnonzero(is_small | is_sparse)
@@ -193,7 +229,7 @@ def _choose(
 
 
 def _files_used(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
-    """Ids of the chunk files that references lead to."""
+    """Ids of the chunk files that references use."""
     native = np.unique(refs.sources[refs.kinds == ChunkKind.NATIVE])
     files: npt.NDArray[np.bytes_] = (
         as_ids(refs.files)[native] if len(native) else np.empty(0, dtype=ID_TYPE)
@@ -204,7 +240,7 @@ def _files_used(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
 def _sizes(
     context: Context, ids: npt.NDArray[np.bytes_], at_least: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Sizes of chunk files; of those that are missing, what is used of them."""
+    """Sizes of chunk files; for missing ones, how much of them is referred to."""
     sizes = at_least.copy()
     layout = context.format.layout
     if len(ids) <= _HEADS or not context.storage.capabilities.can_list:
@@ -213,12 +249,8 @@ def _sizes(
         for row, size in enumerate(heads):
             sizes[row] = at_least[row] if size is None else size
         return sizes
-    listed = list_objects(context.storage, layout, ObjectKind.CHUNK_FILE)
-    order = np.argsort(listed.ids)
-    known = listed.ids[order]
-    there = are_in(ids, known)
-    sizes[there] = listed.sizes[order][np.searchsorted(known, ids[there])]
-    return sizes
+    listed = list_objects(context.storage, layout, ObjectKind.CHUNK_FILE).sizes_of(ids)
+    return np.where(listed >= 0, listed, sizes)
 
 
 def _size(context: Context, key: str) -> int | None:
@@ -234,65 +266,59 @@ def _size(context: Context, key: str) -> int | None:
 def _publish(
     context: Context,
     tip: LiveTip,
-    moves: dict[NodeId, list[Move]],
-    said: CommitMessage,
+    moves: dict[NodeId, list[ChunkMoves]],
+    message: CommitMessage,
     lease: Lease,
 ) -> str | None:
-    """Commit the moves on the branch, wherever it is by now, if the lease has held."""
-    current: BranchTip | None = tip
-    for attempt in range(context.settings.publish_max_tries):
-        if not isinstance(current, LiveTip):
-            raise ConflictError(f"branch {tip.branch!r} was deleted meanwhile")
+    """Commit the moves on the branch, wherever it is by now, as long as the lease has held."""
+    current = tip
+
+    def attempt() -> str | None:
         base = context.files.read_snapshot(current.snapshot_id)
-        rewritten = _rewrite(context, base, moves)
-        if rewritten is None:
+        snapshot = _commit_moves(context, base, moves, message)
+        if snapshot is None:
             return None  # others have changed all of it
-        snapshot = write_commit(
-            context.files, rewritten, ChangeSet(rewritten.nodes), said, context.settings
-        )
-        try:
-            context.refs.advance(current, snapshot.id)
-        except ConflictError:
-            longest = context.settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-            pause = min(longest, context.settings.publish_max_backoff_ms)
-            time.sleep(random.uniform(0, pause) / 1000)
-            current = context.refs.tip(tip.branch)
-            # After that: a collection that comes later moves the branch again.
-            _check(lease)
-        else:
-            return str(snapshot.id)
-    raise ConflictError(
-        f"branch {tip.branch!r} moved {context.settings.publish_max_tries} times while the "
-        "compaction was to be published; try again when fewer writers are at work"
-    )
+        context.refs.advance(current, snapshot.id)
+        return str(snapshot.id)
+
+    def follow_branch() -> None:
+        nonlocal current
+        newest = context.refs.tip(tip.branch)
+        if not isinstance(newest, LiveTip):
+            raise ConflictError(f"branch {tip.branch!r} was deleted in the meantime")
+        current = newest
+        # After the tip is read: a collection that starts later re-publishes the branch.
+        _check(lease)
+
+    return retry_on_conflict(context.settings, attempt, before_retry=follow_branch)
 
 
-def _start_branch(
-    context: Context,
-    branch: str,
-    base: Snapshot,
-    moves: dict[NodeId, list[Move]],
-    said: CommitMessage,
-    lease: Lease,
-) -> str:
-    """Commit the moves as the beginning of a new branch; the other one may move meanwhile."""
-    rewritten = _rewrite(context, base, moves)
-    assert rewritten is not None
-    snapshot = write_commit(
-        context.files, rewritten, ChangeSet(rewritten.nodes), said, context.settings
-    )
+def _start_branch(context: Context, branch: str, snapshot: Snapshot | None, lease: Lease) -> str:
+    """Create a branch at the commit; the branch that it is based on may move."""
+    assert snapshot is not None
     tip = context.refs.create_branch(branch, snapshot.id)
     try:
-        # After that: a collection that comes later sees the branch.
+        # After the branch exists: a collection that starts later finds it.
         _check(lease)
     except SessionStateError:
-        take_back(context.refs, tip)
+        undo_creation(context.refs, tip)
         raise
     return str(snapshot.id)
 
 
+def _commit_moves(
+    context: Context, base: Snapshot, moves: dict[NodeId, list[ChunkMoves]], message: CommitMessage
+) -> Snapshot | None:
+    """Write a commit of the moves on top of a snapshot; None if none of them applies any more."""
+    rewritten = _rewrite(context, base, moves)
+    if rewritten is None:
+        return None
+    changes = ChangeSet(rewritten.nodes)
+    return write_commit(context.files, rewritten, changes, message, context.settings)
+
+
 def _check(lease: Lease) -> None:
-    """Raise SessionStateError unless nothing that the lease protects can have been collected."""
+    """Raise SessionStateError if something that the lease protects may have been collected."""
     if not lease.renew():
         raise SessionStateError(
             "the compaction was suspended for longer than its lease held, and what it wrote may "
@@ -300,10 +326,12 @@ def _check(lease: Lease) -> None:
         ) from None
 
 
-def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) -> Snapshot | None:
-    """A snapshot as if its chunks had always been where they moved to; only manifests are written.
+def _rewrite(
+    context: Context, base: Snapshot, moves: dict[NodeId, list[ChunkMoves]]
+) -> Snapshot | None:
+    """The snapshot with its chunks where they moved to, as far as they are where they were.
 
-    Only chunks move that are still where they were.
+    Writes manifests only.
     """
     changes = ChangeSet(base.nodes)
     chunks = SnapshotChunks(context.files, base)
@@ -315,9 +343,9 @@ def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) 
         old = ChunkRefs.concat([part.old for part in parts])
         new = ChunkRefs.concat([part.new for part in parts])
         table = chunks.table(node)
-        kept = _still_there(table, coords, old)
-        if table is not None and len(kept):
-            changes.edits(node).set_many(ArrayChunks.from_columns(coords[kept], new.take(kept)))
+        rows = _unmoved(table, coords, old)
+        if table is not None and len(rows):
+            changes.edits(node).set_many(ArrayChunks.from_columns(coords[rows], new.take(rows)))
     if changes.is_empty:
         return None
     written = ManifestWriter(context.files, base, chunks, changes, context.settings).write()
@@ -336,10 +364,10 @@ def _rewrite(context: Context, base: Snapshot, moves: dict[NodeId, list[Move]]) 
     )
 
 
-def _still_there(
+def _unmoved(
     table: ArrayChunks | None, coords: npt.NDArray[np.uint64], old: ChunkRefs
 ) -> npt.NDArray[np.intp]:
-    """Rows of moves whose chunks are where they were when they were copied."""
+    """Rows of moves whose chunks are still where they were copied from."""
     if table is None or table.index.rank != coords.shape[1]:
         return np.empty(0, dtype=np.intp)
     rows = table.index.find_many(coords)
@@ -349,8 +377,8 @@ def _still_there(
     same = now.kinds == ChunkKind.NATIVE
     same &= (now.offsets == was.offsets) & (now.lengths == was.lengths)
     same[same] = _files_of(now, same) == _files_of(was, same)
-    kept: npt.NDArray[np.intp] = present[same]
-    return kept
+    unmoved: npt.NDArray[np.intp] = present[same]
+    return unmoved
 
 
 def _files_of(refs: ChunkRefs, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bytes_]:
@@ -359,6 +387,132 @@ def _files_of(refs: ChunkRefs, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.by
     return chosen
 
 
-def message_of(message: str, metadata: dict[str, Any]) -> CommitMessage:
-    """What a compaction says about itself."""
-    return CommitMessage(message, {**metadata, MOVED_CHUNKS: True}, datetime.now(UTC))
+# --- copying
+
+
+class ChunkMoves(NamedTuple):
+    """Chunks of one array that were copied: from where, and to where."""
+
+    coords: npt.NDArray[np.uint64]
+    old: ChunkRefs
+    new: ChunkRefs
+
+
+def _tables_of(context: Context, base: Snapshot, node: ArrayNode) -> Iterator[ArrayChunks]:
+    """The chunk references of an array, table by table, in the order of the grid."""
+    return ArrayReader(base, SnapshotChunks(context.files, base), node, None).tables()
+
+
+class _Waiting(NamedTuple):
+    node_id: NodeId
+    coords: npt.NDArray[np.uint64]
+    refs: ChunkRefs
+
+
+class _ChunkMover:
+    """Copies chunks into new packs in the order of the grid, one pack at a time."""
+
+    def __init__(self, context: Context, base: Snapshot, pack_bytes: int) -> None:
+        """Take where the chunks are read from, and the size of packs."""
+        self._context = context
+        self._base = base
+        self._pack_bytes = pack_bytes
+        self._waiting: list[_Waiting] = []
+        self._bytes = 0
+        self._moves: dict[NodeId, list[ChunkMoves]] = {}
+        self.packs = 0
+        """Number of packs written."""
+
+    def add(self, node: ArrayNode, chosen: npt.NDArray[np.bytes_]) -> None:
+        """Move the chunks of an array that are in chosen files."""
+        for table in _tables_of(self._context, self._base, node):
+            native = table.refs.kinds == ChunkKind.NATIVE
+            files = as_ids(table.refs.files)
+            in_chosen = np.zeros(len(native), dtype=np.bool_)
+            in_chosen[native] = are_in(files, chosen)[table.refs.sources[native]]
+            rows = np.flatnonzero(in_chosen)
+            if len(rows):
+                self._add_rows(node.id, table.index.coords()[rows], table.refs.take(rows))
+
+    def _add_rows(self, node_id: NodeId, coords: npt.NDArray[np.uint64], refs: ChunkRefs) -> None:
+        start = 0
+        while start < len(refs):
+            filled = np.cumsum(refs.lengths[start:])
+            room = max(self._pack_bytes - self._bytes, 0)
+            count = int(np.searchsorted(filled, np.uint64(room), side="right"))
+            if count == 0 and not self._waiting:
+                count = 1  # a chunk that is larger than a pack
+            if count:
+                rows = slice(start, start + count)
+                self._waiting.append(
+                    _Waiting(node_id, coords[rows], refs.slice(start, start + count))
+                )
+                self._bytes += int(filled[count - 1])
+                start += count
+            if start < len(refs) or self._bytes >= self._pack_bytes:
+                self._write()
+
+    def finish(self) -> dict[NodeId, list[ChunkMoves]]:
+        """Write the last pack; returns all moves by array."""
+        self._write()
+        return self._moves
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        file_id = ChunkFileId.random()
+        pieces: list[bytes] = []
+        start = 0
+        for waiting in self._waiting:
+            pieces += self._read(waiting.refs)
+            ends = np.cumsum(waiting.refs.lengths)
+            new = _moved(waiting.refs, file_id, ends - waiting.refs.lengths + np.uint64(start))
+            start += int(ends[-1])
+            old = waiting.refs.compact()
+            self._moves.setdefault(waiting.node_id, []).append(ChunkMoves(waiting.coords, old, new))
+        key = self._context.format.layout.chunk_file(file_id)
+        self._context.storage.put(key, b"".join(pieces))
+        self.packs += 1
+        self._waiting, self._bytes = [], 0
+
+    def _read(self, refs: ChunkRefs) -> list[bytes]:
+        """The bytes of native chunks, file by file."""
+        order = np.argsort(refs.sources, kind="stable")
+        used, first = np.unique(refs.sources[order], return_index=True)
+        groups = np.split(order, first[1:])
+        parts = self._context.files.in_parallel(
+            lambda job: self._read_file(refs, job[0], job[1]),
+            zip(used.tolist(), groups, strict=True),
+        )
+        pieces: list[bytes] = [b""] * len(refs)
+        for rows, chunks in zip(groups, parts, strict=True):
+            for row, data in zip(rows.tolist(), chunks, strict=True):
+                pieces[row] = data
+        return pieces
+
+    def _read_file(self, refs: ChunkRefs, source: int, rows: npt.NDArray[np.intp]) -> list[bytes]:
+        key = self._context.format.layout.chunk_file(ChunkFileId(refs.files[source].tobytes()))
+        ranges = list(zip(refs.offsets[rows].tolist(), refs.lengths[rows].tolist(), strict=True))
+        try:
+            chunks = self._context.storage.get_ranges(key, ranges)
+        except ObjectNotFoundError:
+            raise FormatError(
+                f"chunk file {key} is missing, although a manifest refers to it", key
+            ) from None
+        if any(len(data) != length for data, (_, length) in zip(chunks, ranges, strict=True)):
+            raise FormatError(f"chunk file {key} is shorter than a manifest says", key)
+        return chunks
+
+
+def _moved(refs: ChunkRefs, file_id: ChunkFileId, offsets: npt.NDArray[np.uint64]) -> ChunkRefs:
+    """The same chunks in another file."""
+    return ChunkRefs(
+        kinds=refs.kinds,
+        sources=np.zeros(len(refs), dtype=np.uint32),
+        offsets=offsets,
+        lengths=refs.lengths,
+        checksums=refs.checksums,
+        files=np.frombuffer(file_id, dtype=np.uint8).reshape(1, ChunkFileId.SIZE),
+        locations=Locations.none(),
+        inline=b"",
+    )

@@ -1,4 +1,4 @@
-"""What verification finds, as data and as text."""
+"""The problems that verification reports, as data and as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 50
 
 
 class ProblemKind(StrEnum):
-    """What is wrong. New kinds are added at the end; none changes."""
+    """What is wrong. New kinds are added at the end; existing ones never change."""
 
     REFERENCE = "reference"
     """A branch or tag cannot be read, has a gap, or points to nothing."""
@@ -26,7 +26,7 @@ class ProblemKind(StrEnum):
     ATTRIBUTES = "attributes"
     """An attribute file is missing or damaged."""
     TRANSACTION_LOG = "transaction-log"
-    """A log is damaged, or does not tell what changed."""
+    """A log is damaged, or does not record what changed."""
     CHUNK_FILE = "chunk-file"
     """A chunk file is missing or too short."""
     CHECKSUM = "checksum"
@@ -34,11 +34,11 @@ class ProblemKind(StrEnum):
     CONFIGURATION = "configuration"
     """The configuration cannot be read."""
     NOTE = "note"
-    """A small object of maintenance is damaged."""
+    """A small object under `maintenance/` is damaged."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong."""
+    """One thing that is wrong with a repository."""
 
     kind: ProblemKind
     message: str
@@ -46,11 +46,11 @@ class Problem(msgspec.Struct, frozen=True):
     """The object at fault."""
     snapshot_id: str = ""
     path: str = ""
-    """The array or group that it is about."""
+    """The array or group that is affected."""
     chunks: tuple[tuple[int, ...], ...] = ()
     """Some of the chunks that cannot be read."""
     repairable: bool = False
-    """Whether `repair` can put it right without guessing."""
+    """Whether `repair` can fix it without guessing."""
 
     def __str__(self) -> str:
         where = [self.path, f"chunks {list(map(list, self.chunks))}" if self.chunks else ""]
@@ -61,7 +61,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Orphans(msgspec.Struct, frozen=True):
-    """Objects of a kind that nothing reaches; they may belong to sessions that are open."""
+    """Objects of a kind that nothing reaches; they may belong to open sessions."""
 
     count: int = 0
     bytes: int = 0
@@ -70,22 +70,22 @@ class Orphans(msgspec.Struct, frozen=True):
 
 
 class VerificationReport(msgspec.Struct, frozen=True):
-    """What was looked at and what is wrong."""
+    """What was checked and what is wrong; `print` it for a summary."""
 
     problems: tuple[Problem, ...]
     checked: dict[str, int]
-    """How many of each kind of thing were looked at."""
+    """How many of each kind of thing were checked."""
     orphans: dict[str, Orphans]
     """Objects that nothing reaches, by kind."""
     deep: bool
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong. Orphans are no fault."""
+        """Whether nothing is wrong. Orphans are not a problem."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -100,6 +100,6 @@ class VerificationReport(msgspec.Struct, frozen=True):
         count = len(self.problems)
         if count > _SHOWN:
             lines.append(f"and {count - _SHOWN:,} more")
-        said = {0: "no problems found", 1: "1 problem"}
-        lines.append(said.get(count, f"{count:,} problems"))
+        total = {0: "no problems found", 1: "1 problem"}
+        lines.append(total.get(count, f"{count:,} problems"))
         return "\n".join(lines)

@@ -1,10 +1,11 @@
-"""Copies virtual chunks into the repository: their bytes as they are, one commit."""
+"""Copies virtual chunks into a tree, byte for byte."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from icefloe.config.locations import parse_location
@@ -20,19 +21,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.zarr_document import ArrayMetadata
-    from icefloe.repository import Repository
-    from icefloe.session import Session
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""How many bytes are copied at a time."""
+"""How many bytes to copy at a time."""
 
 
 class Materialized(Record, frozen=True):
-    """What was copied, or would be."""
+    """How many virtual chunks were copied into the repository, or would be."""
 
     chunks: int
     bytes: int
@@ -41,6 +40,10 @@ class Materialized(Record, frozen=True):
     snapshot_id: str | None
     """The commit; None if nothing was committed."""
 
+    def committed_as(self, snapshot_id: str) -> Materialized:
+        """The same with the id of the commit."""
+        return msgspec.structs.replace(self, snapshot_id=snapshot_id)
+
     def __str__(self) -> str:
         done = "copied" if self.snapshot_id is not None else "to copy"
         return (
@@ -48,74 +51,41 @@ class Materialized(Record, frozen=True):
         )
 
 
-def materialize(
-    repository: Repository,
-    branch: str,
-    *,
-    arrays: ArrayChoice = None,
-    region: Mapping[str, slice] | None = None,
-    locations: str | Iterable[str] | None = None,
-    message: str | None = None,
-    metadata: dict[str, Any] | None = None,
-    dry_run: bool = False,
-    rebase_with: ConflictSolver | None = None,
+class VirtualChunkChoice(NamedTuple):
+    """Which virtual chunks to copy; all by default."""
+
+    arrays: ArrayChoice = None
+    """Paths of arrays or groups, or patterns such as `/era5/t*`."""
+    region: Mapping[str, slice] | None = None
+    """Elements by dimension name; chunks that have any of them are copied whole."""
+    locations: str | Iterable[str] | None = None
+    """URL prefixes of folders, or URLs of files."""
+
+
+def copy_virtual_chunks(
+    tree: WorkingTree, choice: VirtualChunkChoice, *, dry_run: bool = False
 ) -> Materialized:
-    """Copy chosen virtual chunks into the repository, as one commit on a branch.
-
-    Args:
-        repository: Where to copy to.
-        branch: Whose tip to change.
-        arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
-        region: By dimension name, which elements to copy; chunks that have any of them are copied
-            whole.
-        locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
-        message: Message of the commit.
-        metadata: Properties of the commit.
-        dry_run: Count chunks and bytes, and copy nothing.
-        rebase_with: What to do if the branch moves meanwhile.
-    """
-    if dry_run:
-        session = repository.readonly_session(branch)
-        return materialize_in(
-            session, arrays=arrays, region=region, locations=locations, dry_run=True
-        )
-    session = repository.writable_session(branch)
-    done = materialize_in(session, arrays=arrays, region=region, locations=locations)
-    if not done.chunks:
-        return done
-    said = message or f"Copy {done.chunks} virtual chunks into the repository"
-    snapshot_id = session.commit(said, metadata, rebase_with)
-    return Materialized(done.chunks, done.bytes, done.arrays, snapshot_id)
-
-
-def materialize_in(
-    session: Session,
-    *,
-    arrays: ArrayChoice = None,
-    region: Mapping[str, slice] | None = None,
-    locations: str | Iterable[str] | None = None,
-    dry_run: bool = False,
-) -> Materialized:
-    """Copy chosen virtual chunks into a session; committing is left to the caller."""
-    chosen = chosen_arrays(arrays, session.tree.array_paths())
-    _check_region(session, chosen, region)
-    places = None if locations is None else _Places(locations)
+    """Copy chosen virtual chunks into a tree, which the caller commits; or only count them."""
+    chosen = chosen_arrays(choice.arrays, tree.array_paths())
+    region = choice.region
+    _check_region(tree, chosen, region)
+    places = None if choice.locations is None else _UrlPrefixes(choice.locations)
     counts: dict[str, int] = {}
     total = 0
     for path in chosen:
-        box = _box(path, _metadata(session, path), region)
-        for coords, lengths in _chosen(session.tree.chunk_tables(path), box, places):
+        box = _box(path, _metadata(tree, path), region)
+        for coords, lengths in _chosen(tree.chunk_tables(path), box, places):
             counts[path] = counts.get(path, 0) + len(coords)
             total += int(lengths.sum())
             if not dry_run:
-                _copy(session, path, coords, lengths)
-    return Materialized(sum(counts.values()), total, counts, None)
+                _copy(tree, path, coords, lengths)
+    return Materialized(chunks=sum(counts.values()), bytes=total, arrays=counts, snapshot_id=None)
 
 
 def _copy(
-    session: Session, path: str, coords: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint64]
+    tree: WorkingTree, path: str, coords: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint64]
 ) -> None:
-    """Copy chunks, some at a time, so that memory is bounded."""
+    """Copy chunks in batches, so that memory is bounded."""
     starts = np.flatnonzero(
         np.diff(np.cumsum(lengths) // np.uint64(BATCH_BYTES), prepend=0)
     ).tolist()
@@ -124,13 +94,13 @@ def _copy(
         batch = coords[start:stop]
         if not len(batch):
             continue
-        for found in session.read_chunks(path, batch):
-            rows = [found.segments.piece(row) for row in range(len(found.segments))]
-            session.write_chunks(path, batch[found.rows], Segments.of(rows))
+        for chunks in tree.read_chunks(path, batch):
+            pieces = [chunks.segments.piece(row) for row in range(len(chunks.segments))]
+            tree.write_chunks(path, batch[chunks.rows], Segments.of(pieces))
 
 
 def _chosen(
-    tables: Iterable[ArrayChunks], box: tuple[Any, Any] | None, places: _Places | None
+    tables: Iterable[ArrayChunks], box: tuple[Any, Any] | None, places: _UrlPrefixes | None
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
     for table in tables:
         refs = table.refs
@@ -148,34 +118,37 @@ def _chosen(
             yield coords[rows], refs.lengths[rows]
 
 
-def _metadata(session: Session, path: str) -> ArrayMetadata:
-    return expect_array(session.get_node(path), path).array
+def _metadata(tree: WorkingTree, path: str) -> ArrayMetadata:
+    return expect_array(tree.get_node(path), path).array
 
 
 def _check_region(
-    session: Session, paths: Iterable[str], region: Mapping[str, slice] | None
+    tree: WorkingTree, paths: Iterable[str], region: Mapping[str, slice] | None
 ) -> None:
-    """Raise InvalidInputError unless a region is made of slices along dimensions that there are."""
+    """Raise InvalidInputError unless a region consists of slices along existing dimensions."""
     if region is None:
         return
-    known = {name for path in paths for name in _metadata(session, path).dimension_names or ()}
+    known = {name for path in paths for name in _metadata(tree, path).dimension_names or ()}
     for name, chosen in region.items():
         if name not in known:
             shown = ", ".join(sorted(filter(None, known))) or "none with a name"
             raise InvalidInputError(
                 f"none of the chosen arrays has a dimension {name!r}; there are: {shown}"
             )
-        given: object = chosen
-        if not isinstance(given, slice) or given.step not in (None, 1):
+        if not _is_plain_slice(chosen):
             raise InvalidInputError(
                 f"a region has slices of positions with no steps, found {chosen!r} along {name!r}"
             )
 
 
+def _is_plain_slice(value: object) -> bool:
+    return isinstance(value, slice) and value.step in (None, 1)
+
+
 def _box(
     path: str, array: ArrayMetadata, region: Mapping[str, slice] | None
 ) -> tuple[Any, Any] | None:
-    """The chunks that have elements of a region."""
+    """The lower and upper corner of the chunks that have elements of a region; None for all."""
     if region is None:
         return None
     names = array.dimension_names or ()
@@ -193,12 +166,11 @@ def _box(
     return np.array(lower, np.int64), np.array(upper, np.int64)
 
 
-class _Places:
-    """Folders and files that locations are compared with, in their canonical form."""
+class _UrlPrefixes:
+    """Folders and files in canonical form, to compare locations with."""
 
     def __init__(self, urls: str | Iterable[str]) -> None:
-        given = [urls] if isinstance(urls, str) else urls
-        self._places = [parse_location(url) for url in given]
+        self._places = [parse_location(url) for url in ([urls] if isinstance(urls, str) else urls)]
 
     def has(self, url: str) -> bool:
         location = parse_location(url)

@@ -1,14 +1,15 @@
 """Copies a repository to another generation of the format, with all of its history.
 
 M1  Objects keep their ids. Chunk files are linked, or copied by the store itself, where source and
-    target are in one place; their bytes are never changed.
-M2  Chunk files come first, then manifests, attribute files, logs and snapshots, the oldest first;
-    then tags and branches, and `main` last. Until then nobody takes the target for a repository.
-M3  What is there already is not written again: a migration that died is started again and goes on.
-    Nodes get the same numbers each time, by the order in which the history created them.
-M4  At the end the target is verified, and every snapshot is compared with its original.
-M5  Nothing of the source is collected meanwhile: history that expires after it was found is copied
-    all the same. Later each of the two collects its own names; bytes that both have stay.
+    target share a disk or a bucket; their bytes never change.
+M2  Chunk files are copied first, then manifests, attribute files, logs and snapshots, the oldest
+    first; then tags and branches, and `main` last. Until then the target is not a repository.
+M3  Objects that exist in the target are not written again: a migration that died is started again
+    and goes on. Nodes get the same numbers on each run, in the order in which the history created
+    them.
+M4  At the end every snapshot is compared with its original, and the target is verified.
+M5  Nothing of the source is collected in the meantime: history that expires after it was surveyed
+    is copied all the same. Later each of the two collects its own names; shared bytes stay.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import numpy as np
 from icefloe.config.serialization import to_json
 from icefloe.engine.commit.node_numbers import NEXT_NODE
 from icefloe.engine.context import Context, VirtualAccess
-from icefloe.engine.history.expired_parents import Cuts, SeenCuts
+from icefloe.engine.history.expired_parents import CachedCuts, Cuts
 from icefloe.engine.history.walk import History
 from icefloe.engine.retention.leases import default_holder, lease_on_everything
-from icefloe.engine.retention.marking import Limits, References, read_references
+from icefloe.engine.retention.marking import read_references
 from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -51,14 +52,14 @@ from icefloe.objects.metadata import MetadataFiles
 from icefloe.storage.copying import CopyMethod, copy_object
 from icefloe.storage.presence import is_there
 from icefloe.storage.probe import ensure_conditional_writes
-from icefloe.upkeep.migration_ids import NewIds, narrow
-from icefloe.upkeep.migration_proof import CopyProof
+from icefloe.upkeep.migration_copies import CopyProof, NewIds, narrow
 from icefloe.upkeep.verification import verify_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icefloe.engine.retention.leases import Lease
+    from icefloe.engine.retention.marking import RefTargets
     from icefloe.formats.registry import Format
     from icefloe.model.ids import AttributesId
     from icefloe.storage.port import Storage
@@ -71,7 +72,7 @@ _HISTORY = 16
 
 
 class MigrationReport(Record, frozen=True):
-    """What a migration did; objects that were there from an earlier try are counted too."""
+    """What a migration copied, including objects that an earlier run had copied."""
 
     generation: str
     spec_version: int
@@ -80,12 +81,12 @@ class MigrationReport(Record, frozen=True):
     attribute_files: int
     chunk_files: int
     copied: dict[str, int]
-    """Number of chunk files by how they came over this time: `linked`, `server-side` (copied by
-    the store) or `transferred`."""
+    """Number of chunk files by how this run copied them: `linked`, `server-side` (by the store) or
+    `transferred`."""
     branches: int
     tags: int
     problems: tuple[str, ...] = ()
-    """What `verify` found in the target; empty if all is well."""
+    """What `verify` found in the target; empty if there is nothing wrong."""
 
 
 def migrate_repository(
@@ -96,26 +97,26 @@ def migrate_repository(
     spec_version: int | None = None,
     progress: Progress | None = None,
 ) -> MigrationReport:
-    """Copy a repository; see the module for how. Raises FormatError if the copy is not equal."""
+    """Copy a repository as described in the module; raises FormatError if the copy is not equal."""
     fmt = format_for(generation, spec_version)
     if target.location == source.storage.location:
         raise InvalidInputError(
             f"{target.location} holds the repository itself: migrate it to another place"
         )
-    found = detect(target)
-    if found is not None:
+    existing = detect(target)
+    if existing is not None:
         raise AlreadyExistsError(
-            f"a repository exists already at {target.location} ({found.name}, spec version "
-            f"{found.spec_version}); migrate to an empty place"
+            f"a repository exists already at {target.location} ({existing.name}, spec version "
+            f"{existing.spec_version}); migrate to an empty place"
         )
     ensure_conditional_writes(target)
-    with _kept(source.storage):
+    with _without_collections(source.storage):
         return _Migration(source, target, fmt, progress or _quiet).run()
 
 
 @contextlib.contextmanager
-def _kept(storage: Storage) -> Iterator[None]:
-    """Keep the source from being collected (M5), if it can be written to at all."""
+def _without_collections(storage: Storage) -> Iterator[None]:
+    """Keep garbage collection away from the source (M5), if it can be written to at all."""
     lease = lease_on_everything(storage, f"migration by {default_holder()}")
     if not _take(lease, storage):
         logger.warning(
@@ -130,7 +131,7 @@ def _kept(storage: Storage) -> Iterator[None]:
 
 
 def _take(lease: Lease, storage: Storage) -> bool:
-    """Take a lease and keep it; False where nothing may be written."""
+    """Take a lease and renew it in the background; False where nothing may be written."""
     if not storage.capabilities.can_write:
         return False
     try:
@@ -149,24 +150,24 @@ def _quiet(stage: str, done: int, total: int) -> None:
 class _Migration:
     def __init__(self, source: Context, target: Storage, fmt: Format, progress: Progress) -> None:
         self._source = source
-        # What has expired by now is left behind, and may be gone.
-        self._history = History(source.files, source.refs, SeenCuts(source.storage))
+        # What has expired before now is not copied, and may be gone.
+        self._history = History(source.files, source.refs, CachedCuts(source.storage))
         self._target = target
         self._format = fmt
         self._progress = progress
         self._files = MetadataFiles(target, fmt)
         self._parents: dict[SnapshotId, list[SnapshotStub]] = {}
-        """Nearest ancestors of each snapshot, after expiry; all snapshots, oldest first."""
+        """All snapshots, oldest first, with their nearest ancestors after expiry."""
         self._depths: dict[SnapshotId, int] = {}
-        self._remembered: dict[SnapshotId, Snapshot] = {}
-        """Snapshots of which there is no file."""
+        self._without_file: dict[SnapshotId, Snapshot] = {}
+        """Snapshots that have no file."""
         self._parts: dict[ManifestId, dict[NodeId, int]] = {}
         """Arrays that some snapshot has in each manifest, with their ranks."""
         self._infos: dict[ManifestId, ManifestFileInfo] = {}
         self._attributes: dict[AttributesId, FileSum] = {}
-        """Attribute files, and what the target's snapshots remember of them."""
+        """Attribute files, with size and checksum in the target."""
         self._sums: dict[SnapshotId, FileSum] = {}
-        """Snapshot files of the target."""
+        """Snapshot files of the target, with size and checksum."""
         self._ids = NewIds(fmt.generation.node_numbering)
         self._chunk_files: set[ChunkFileId] = set()
         self._copied = dict.fromkeys(CopyMethod, 0)
@@ -175,9 +176,9 @@ class _Migration:
 
     def run(self) -> MigrationReport:
         refs = read_references(self._source)
-        # What the target cannot name is told before anything is copied.
+        # Refuse names that the target cannot have before anything is copied.
         self._format.make_refs(self._target).check_names(refs.branches, refs.tags)
-        self._survey(sorted(refs.targets()))
+        self._survey(sorted(refs.all()))
         present = {kind: self._present(kind) for kind in ObjectKind}
         self._copy_manifests(present)
         self._copy_attributes(present[ObjectKind.ATTRIBUTES])
@@ -190,18 +191,18 @@ class _Migration:
         )
         self._compare_all(copy)
         self._publish(refs)
-        report = verify_repository(copy, deep=False, limits=Limits())
+        report = verify_repository(copy)
         return MigrationReport(
-            self._format.name,
-            self._format.spec_version,
-            len(self._parents),
-            len(self._parts),
-            len(self._attributes),
-            len(self._chunk_files),
-            {str(method): count for method, count in self._copied.items() if count},
-            len(refs.branches),
-            len(refs.tags),
-            tuple(map(str, report.problems)),
+            generation=self._format.name,
+            spec_version=self._format.spec_version,
+            snapshots=len(self._parents),
+            manifests=len(self._parts),
+            attribute_files=len(self._attributes),
+            chunk_files=len(self._chunk_files),
+            copied={str(method): count for method, count in self._copied.items() if count},
+            branches=len(refs.branches),
+            tags=len(refs.tags),
+            problems=tuple(map(str, report.problems)),
         )
 
     # --- what there is
@@ -215,7 +216,7 @@ class _Migration:
             for snapshot in self._history.ancestry(target):
                 chain.append(snapshot.stub())
                 if not self._has_file(snapshot):
-                    self._remembered[snapshot.id] = snapshot
+                    self._without_file[snapshot.id] = snapshot
             for place, stub in enumerate(chain):
                 self._parents.setdefault(stub.id, chain[place + 1 : place + 1 + _HISTORY])
                 self._depths.setdefault(stub.id, len(chain) - 1 - place)
@@ -226,14 +227,14 @@ class _Migration:
             self._progress("survey", number + 1, len(ordered))
 
     def _has_file(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot can be read; the first one of old layouts is only remembered."""
+        """Whether a snapshot has a file; the first one of old layouts has none."""
         key = self._source.format.layout.snapshot(snapshot.id)
-        is_no_first = bool(snapshot.total_parents or len(snapshot.nodes))
-        return is_no_first or is_there(self._source.storage, key)
+        is_later = bool(snapshot.total_parents or len(snapshot.nodes))
+        return is_later or is_there(self._source.storage, key)
 
     def _read(self, snapshot_id: SnapshotId) -> Snapshot:
-        found = self._remembered.get(snapshot_id)
-        return self._source.files.read_snapshot(snapshot_id) if found is None else found
+        snapshot = self._without_file.get(snapshot_id)
+        return self._source.files.read_snapshot(snapshot_id) if snapshot is None else snapshot
 
     def _survey_snapshot(self, snapshot: Snapshot) -> None:
         self._infos.update({info.id: info for info in snapshot.manifests})
@@ -248,7 +249,7 @@ class _Migration:
                     self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
 
     def _present(self, kind: ObjectKind) -> dict[str, int]:
-        """Objects of a kind that are in the target already, with their sizes."""
+        """Objects of a kind that the target has already, with their sizes."""
         folder = self._format.layout.folder(kind)
         return {info.key: info.size for info in self._target.list(folder)}
 
@@ -277,7 +278,11 @@ class _Migration:
             known = self._infos.get(manifest_id)
             set_name = "" if known is None else known.set_name
             self._new_infos[new_id] = ManifestFileInfo(
-                new_id, held.size_bytes, count, set_name, held.checksum
+                id=new_id,
+                size_bytes=held.size_bytes,
+                num_chunk_refs=count,
+                set_name=set_name,
+                checksum=held.checksum,
             )
             self._progress("manifests", number + 1, len(self._parts))
 
@@ -294,12 +299,12 @@ class _Migration:
         return tables
 
     def _copy_chunk_files(self, tables: Iterable[ArrayChunks], present: Mapping[str, int]) -> None:
-        wanted: set[ChunkFileId] = set()
+        needed: set[ChunkFileId] = set()
         for table in tables:
             native = table.refs.kinds == ChunkKind.NATIVE
             used = np.unique(table.refs.sources[native])
-            wanted.update(ChunkFileId(row.tobytes()) for row in table.refs.files[used])
-        new = sorted(wanted - self._chunk_files)
+            needed.update(ChunkFileId(row.tobytes()) for row in table.refs.files[used])
+        new = sorted(needed - self._chunk_files)
         self._chunk_files.update(new)
         todo = [each for each in new if self._format.layout.chunk_file(each) not in present]
         for method in self._files.in_parallel(self._copy_chunk_file, todo):
@@ -352,7 +357,7 @@ class _Migration:
             self._progress("snapshots", number + 1, len(self._parents))
 
     def _copy_cuts(self) -> None:
-        """Say behind which snapshots something has expired: a merge must not start there."""
+        """Copy where histories were cut by expiry: a merge must not start there."""
         cuts = Cuts(self._target)
         for snapshot_id in sorted(self._history.cuts.all() & self._parents.keys()):
             parents = self._parents[snapshot_id]
@@ -407,12 +412,12 @@ class _Migration:
         return renamed.evolve(manifests=tuple(ref for ref in refs if ref is not None))
 
     def _copy_config(self) -> None:
-        """Keep the configuration that is kept with the source, whatever it was opened with."""
-        kept = self._source.format.make_config_files(self._source.storage)
-        found = kept.read()
-        if found is not None:
-            data = found[1]
-        elif kept.read_legacy() is not None:
+        """Copy the configuration stored with the source, whatever it was opened with."""
+        stored = self._source.format.make_config_files(self._source.storage)
+        newest = stored.read()
+        if newest is not None:
+            data = newest[1]
+        elif stored.read_legacy() is not None:
             data = to_json(self._source.config)
         else:
             return
@@ -427,13 +432,13 @@ class _Migration:
         return sum_of(data)
 
     def _sum_of(self, key: str) -> FileSum:
-        """What to remember of a file that an earlier try left in the target."""
+        """Size and checksum of a file that an earlier run left in the target."""
         return sum_of(self._target.get(key))
 
     # --- publishing
 
-    def _publish(self, refs: References) -> None:
-        """Make the references, `main` last (M2); those of an earlier try are there already."""
+    def _publish(self, refs: RefTargets) -> None:
+        """Create the references, `main` last (M2), unless an earlier run did."""
         self._format.make_refs(self._target).create_all(
             {name: narrow(target) for name, target in refs.branches.items()},
             {name: narrow(target) for name, target in refs.tags.items()},
@@ -442,7 +447,7 @@ class _Migration:
     # --- proof
 
     def _compare_all(self, copy: Context) -> None:
-        """Compare every snapshot with its original (M4), before anyone can take it for one."""
+        """Compare every snapshot with its original (M4), before the target is a repository."""
         proof = CopyProof(self._source.files, copy.files, self._ids.chunk_files)
         for number, snapshot_id in enumerate(self._parents):
             twin = copy.files.read_snapshot(narrow(snapshot_id))

@@ -1,4 +1,4 @@
-"""Distinct byte ranges of many chunk references, as columns that sort by object and offset."""
+"""The distinct byte ranges that many chunk references cover, sorted by object and offset."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_refs import ChunkRefs
 
 KEY_TYPE = np.dtype(f"S{WIDE_ID_TYPE.itemsize + 16}")
-"""A range as text that sorts by object, offset and length."""
+"""A range as a byte string that sorts by object, offset and length."""
 _MAX_PENDING = 1 << 21
 
 
 class Ranges(NamedTuple):
-    """Byte ranges of objects, sorted by object, offset and length; none twice."""
+    """Distinct byte ranges of objects, sorted by object, offset and length."""
 
     sources: npt.NDArray[np.bytes_]
     """Ids of chunk files, or digests of locations."""
@@ -49,7 +49,7 @@ class Ranges(NamedTuple):
         return sources, first.astype(np.int64), SourceSums(used, reach, counts)
 
     def _without_overlaps(self, ends: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """How many bytes each range adds to those before it; nobody writes such files."""
+        """How many bytes each range adds to those before it; icefloe writes no such files."""
         covered = np.zeros(len(ends), dtype=np.uint64)
         reached, source = 0, None
         rows = zip(self.sources.tolist(), self.offsets.tolist(), ends.tolist(), strict=True)
@@ -74,7 +74,7 @@ class RangeSet:
     """A growing set of byte ranges."""
 
     def __init__(self, part: int = 0, parts: int = 1) -> None:
-        """Take the ranges of some objects only: those of one part of several."""
+        """Start empty; with several parts, take only the ranges of objects that belong to one."""
         self._part = part
         self._parts = parts
         self._sorted = np.empty(0, dtype=KEY_TYPE)
@@ -139,15 +139,15 @@ class RangeSet:
 def range_keys(
     refs: ChunkRefs, rows: npt.NDArray[np.intp], sources: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bytes_]:
-    """The ranges of some references as texts; `sources` are the ids of the objects they are in.
+    """The ranges of some references as byte strings; `sources` are the ids of their objects.
 
-    Each text begins with an id of at most WIDE_SIZE bytes (see `without_names`).
+    Each string begins with an id of at most WIDE_SIZE bytes (see `without_names`).
     """
     sources = without_names(sources)
     keys = np.zeros((len(rows), KEY_TYPE.itemsize), dtype=np.uint8)
     size = WIDE_ID_TYPE.itemsize
     keys[:, : sources.shape[1]] = sources[refs.sources[rows]]
-    # Numbers from their most significant byte on sort as texts do.
+    # Big-endian numbers sort as byte strings do.
     keys[:, size : size + 8] = _big_endian(refs.offsets[rows])
     keys[:, size + 8 :] = _big_endian(refs.lengths[rows])
     texts: npt.NDArray[np.bytes_] = keys.view(KEY_TYPE).ravel()

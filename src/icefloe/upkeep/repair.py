@@ -1,8 +1,7 @@
-"""Puts right what can be put right without guessing.
+"""Repairs what can be derived from what is still there, without guessing.
 
-That is what follows from what is still there: a log is the difference of two snapshots, and a gap
-among the entries of a branch says nothing about its newest one. What cannot be derived is left
-alone, and the report says so.
+A log is the difference of two snapshots, and a gap among the entries of a branch says nothing about
+its newest one. Everything else is left alone, and the report says so.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from icefloe.errors import IcefloeError
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.presence import is_there
 from icefloe.upkeep.findings import Problem, ProblemKind
-from icefloe.upkeep.reference_checks import fill_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from icefloe.engine.context import Context
+    from icefloe.formats.port import Refs
 
 logger = logging.getLogger(__name__)
 
 
 def repair_problems(context: Context, problems: Iterable[Problem]) -> list[Problem]:
-    """Repair what can be repaired; returns the problems that this was."""
+    """Repair what can be repaired; returns the problems that were."""
     problems = list(problems)
     repaired = _fill_gaps(context, problems)
     logs = {
@@ -53,14 +52,14 @@ def _fill_gaps(context: Context, problems: list[Problem]) -> list[Problem]:
     if not gaps:
         return []
     refs = context.format.make_refs(context.storage)
-    filled = list(fill_gaps(refs, gaps.keys()))
+    filled = list(_filled_gaps(refs, gaps.keys()))
     for key in filled:
         logger.info("repeated the entry before it as %s", key)
     return [gaps[key] for key in filled]
 
 
 def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> bool:
-    """Write a log from what differs; False if its snapshot has been collected meanwhile."""
+    """Write a log by comparing snapshots; False if its snapshot was collected in the meantime."""
     files = context.files
     try:
         snapshot = files.read_snapshot(snapshot_id)
@@ -71,6 +70,28 @@ def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> bool:
         if is_there(context.storage, context.format.layout.snapshot(snapshot_id)):
             raise
         return False
-    # The only object that is ever written a second time: its old bytes are of no use to anyone.
+    # The only object that is ever written a second time: its old bytes are of no use.
     files.write_transaction_log(snapshot_id, msgspec.structs.replace(log, repaired_for=snapshot_id))
     return True
+
+
+def _filled_gaps(refs: Refs, keys: Collection[str]) -> Iterator[str]:
+    """Fill gaps in the sequences of branches; yields the keys that were written.
+
+    A gap hides later states from clients that find the newest one by its number. Filling it says
+    nothing about where the branch is: the newest state does.
+    """
+    refs = refs.view()
+    for branch in sorted(refs.branches()):
+        before: SnapshotId | None = None
+        states = list(refs.states(branch))[::-1]
+        if not states or states[-1].tip is None:
+            continue  # where the branch stands is unknown
+        first = next(state.tip for state in states if state.tip is not None)
+        assert first is not None
+        before = first.snapshot_id
+        for state in states:
+            if state.tip is not None:
+                before = state.tip.snapshot_id
+            elif state.is_missing and state.key in keys and refs.fill_gap(state, before):
+                yield state.key

@@ -1,28 +1,36 @@
-"""How many bytes a repository takes, and for what: arrays, branches, snapshots, chunk files.
+"""How many bytes chunks take: by array, branch, snapshot and chunk file.
 
-Memory is bounded: where there are too many references at once, manifests are read several times,
-each time for a part of the chunk files.
+Memory is bounded: if there are too many references, manifests are read several times, each time for
+a part of the chunk files.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.engine.retention.candidates import list_objects
 from icefloe.engine.retention.id_sets import are_in, id_bytes, id_column
-from icefloe.engine.retention.marking import Limits, Marks, first_snapshots, read_references
+from icefloe.engine.retention.marking import (
+    DEFAULT_LIMITS,
+    Marks,
+    MemoryLimits,
+    first_snapshots,
+    read_references,
+)
+from icefloe.engine.retention.stored_objects import list_objects
+from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.formats.port import ObjectKind
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
+from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.upkeep.ranges import Ranges, RangeSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from icefloe.engine.context import Context
     from icefloe.model.chunk_refs import ChunkRefs
@@ -30,11 +38,11 @@ if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
 
 REFS_AT_ONCE = 4_000_000
-"""References whose ranges are held at a time: about 30 bytes each."""
+"""How many references are held at a time, at about 30 bytes each."""
 
 
 class ChunkStorageStats(msgspec.Struct, frozen=True):
-    """Bytes of chunks by where they are kept; what several references share counts once."""
+    """Bytes of chunks by kind: native, virtual or inlined. Shared chunks count once."""
 
     native_bytes: int = 0
     virtual_bytes: int = 0
@@ -42,7 +50,7 @@ class ChunkStorageStats(msgspec.Struct, frozen=True):
 
     @property
     def non_virtual_bytes(self) -> int:
-        """Bytes that are in the repository."""
+        """Bytes that are stored in the repository."""
         return self.native_bytes + self.inlined_bytes
 
     @property
@@ -69,15 +77,15 @@ class SnapshotSize(msgspec.Struct, frozen=True):
     added: ChunkStorageStats
 
 
-class ChunkFiles(msgspec.Struct, frozen=True, eq=False):
-    """All chunk files that references reach, as columns, and how much of each is used."""
+class ChunkFileUsage(msgspec.Struct, frozen=True, eq=False):
+    """All chunk files that branches and tags reach, as columns, and how much of each is used."""
 
     file_ids: npt.NDArray[np.bytes_]
     sizes: npt.NDArray[np.int64]
     """Bytes of each file; -1 if it is missing."""
     live_bytes: npt.NDArray[np.int64]
     chunks: npt.NDArray[np.int64]
-    """Number of chunks in each file that references reach."""
+    """Number of chunks in each file that are reached."""
 
     def __len__(self) -> int:
         return len(self.file_ids)
@@ -110,37 +118,36 @@ class ChunkFiles(msgspec.Struct, frozen=True, eq=False):
         return [str(ChunkFileId(id_bytes(value))) for value in self.file_ids.tolist()]
 
 
-def repository_stats(context: Context, limits: Limits) -> ChunkStorageStats:
+def repository_stats(context: Context, limits: MemoryLimits = DEFAULT_LIMITS) -> ChunkStorageStats:
     """Bytes of the chunks of all snapshots that branches and tags reach."""
     return _stats_of(_reached(context, limits))
 
 
-def branch_stats(context: Context, limits: Limits) -> dict[str, ChunkStorageStats]:
+def branch_stats(
+    context: Context, limits: MemoryLimits = DEFAULT_LIMITS
+) -> dict[str, ChunkStorageStats]:
     """Bytes of the chunks of the whole history of each branch."""
-    found = {}
+    stats = {}
     for name, target in sorted(read_references(context).branches.items()):
         marks = Marks(context, limits)
         marks.add_history(target)
-        found[name] = _stats_of(marks)
-    return found
+        stats[name] = _stats_of(marks)
+    return stats
 
 
 def array_stats(context: Context, snapshot: Snapshot) -> dict[str, ChunkStorageStats]:
     """Bytes of the chunks of each array of one snapshot."""
-    from icefloe.engine.tree.chunk_batches import ArrayReader
-    from icefloe.objects.snapshot_chunks import SnapshotChunks
-
     chunks = SnapshotChunks(context.files, snapshot)
-    found = {}
+    stats = {}
     for node in snapshot.nodes:
         if node.is_array:
             tables = ArrayReader(snapshot, chunks, node, None).tables()
-            found[node.path] = _sums([_OneTable(table.refs for table in tables)])
-    return found
+            stats[node.path] = _sums([table.refs for table in tables].copy)
+    return stats
 
 
 def snapshot_sizes(
-    context: Context, snapshot_id: SnapshotId, limits: Limits
+    context: Context, snapshot_id: SnapshotId, limits: MemoryLimits = DEFAULT_LIMITS
 ) -> Iterator[SnapshotSize]:
     """What each snapshot of a history holds and added, newest first."""
     history = context.history.ancestry(snapshot_id)
@@ -153,63 +160,45 @@ def snapshot_sizes(
         if parent is not None:
             marks.add_snapshot(parent)
         yield SnapshotSize(
-            str(snapshot.id),
-            snapshot.written_at,
-            snapshot.message,
-            sum(info.num_chunk_refs for info in snapshot.manifests),
-            _stats_of(marks, here),
-            _added(marks, here, before),
+            id=str(snapshot.id),
+            written_at=snapshot.written_at,
+            message=snapshot.message,
+            chunks=sum(info.num_chunk_refs for info in snapshot.manifests),
+            total=_stats_of(marks, here),
+            added=_added(marks, here, before),
         )
         snapshot = parent
 
 
-def chunk_files(context: Context, limits: Limits) -> ChunkFiles:
-    """All chunk files that are reached, and how much of each is used."""
+def chunk_file_usage(context: Context, limits: MemoryLimits = DEFAULT_LIMITS) -> ChunkFileUsage:
+    """All chunk files that branches and tags reach, and how much of each is used."""
     marks = _reached(context, limits)
     parts = []
     for ranges in _native_parts(marks):
         sources, _, sums = ranges.by_source()
         parts.append((sources, sums.used_bytes.astype(np.int64), sums.counts))
-    # After the references were read: what is committed meanwhile is not missing.
+    # Listed after the references were read, so that no file of a new commit seems to be missing.
     listed = list_objects(context.storage, context.format.layout, ObjectKind.CHUNK_FILE)
     ids = np.concatenate([part[0] for part in parts])
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
-    sizes = np.full(len(ids), -1, dtype=np.int64)
-    known = listed.ids[(by_id := np.argsort(listed.ids))]
-    there = are_in(ids, known)
-    sizes[there] = listed.sizes[by_id][np.searchsorted(known, ids[there])]
     used, counts = (np.concatenate([p[i] for p in parts])[order] for i in (1, 2))
-    return ChunkFiles(ids, sizes, used, counts)
+    return ChunkFileUsage(file_ids=ids, sizes=listed.sizes_of(ids), live_bytes=used, chunks=counts)
 
 
 # --- sums
 
 
-class _OneTable(NamedTuple):
-    """References of one array, which behave like a manifest here."""
-
-    tables: Iterable[ChunkRefs]
-
-    def each(self) -> Iterator[ChunkRefs]:
-        return iter(self.tables)
+def _refs_of(marks: Marks, manifests: npt.NDArray[np.bytes_] | None = None) -> Iterator[ChunkRefs]:
+    """The references in marked manifests, all or those with some ids."""
+    for manifest in marks.manifests(manifests):
+        for block in manifest.blocks():
+            yield block.refs
 
 
-class _Blocks(NamedTuple):
-    """References of some manifests."""
-
-    marks: Marks
-    ids: npt.NDArray[np.bytes_] | None
-
-    def each(self) -> Iterator[ChunkRefs]:
-        for manifest in self.marks.manifests(self.ids):
-            for block in manifest.blocks():
-                yield block.refs
-
-
-def _reached(context: Context, limits: Limits) -> Marks:
+def _reached(context: Context, limits: MemoryLimits) -> Marks:
     marks = Marks(context, limits)
-    for target in sorted(read_references(context).targets()):
+    for target in sorted(read_references(context).all()):
         marks.add_history(target)
     for root in first_snapshots(marks):
         marks.add_history(root, is_whole=False)
@@ -221,19 +210,19 @@ def _passes(marks: Marks) -> int:
 
 
 def _stats_of(marks: Marks, ids: npt.NDArray[np.bytes_] | None = None) -> ChunkStorageStats:
-    return _sums([_Blocks(marks, ids)], _passes(marks))
+    return _sums(lambda: _refs_of(marks, ids), _passes(marks))
 
 
-def _sums(sources: list[_OneTable] | list[_Blocks], passes: int = 1) -> ChunkStorageStats:
+def _sums(read: Callable[[], Iterable[ChunkRefs]], passes: int = 1) -> ChunkStorageStats:
+    """Sum up references, which are read once in each pass."""
     native = virtual = inlined = 0
     for part in range(passes):
         files, locations = RangeSet(part, passes), RangeSet(part, passes)
-        for source in sources:
-            for refs in source.each():
-                files.add_native(refs)
-                locations.add_virtual(refs)
-                if part == 0:
-                    inlined += int(refs.lengths[refs.kinds == ChunkKind.INLINE].sum())
+        for refs in read():
+            files.add_native(refs)
+            locations.add_virtual(refs)
+            if part == 0:
+                inlined += int(refs.lengths[refs.kinds == ChunkKind.INLINE].sum())
         native += files.ranges().total_bytes
         virtual += locations.ranges().total_bytes
     return ChunkStorageStats(native, virtual, inlined)
@@ -243,7 +232,7 @@ def _native_parts(marks: Marks) -> Iterator[Ranges]:
     passes = _passes(marks)
     for part in range(passes):
         files = RangeSet(part, passes)
-        for refs in _Blocks(marks, None).each():
+        for refs in _refs_of(marks):
             files.add_native(refs)
         yield files.ranges()
 
@@ -256,11 +245,11 @@ def _manifest_ids(snapshot: Snapshot | None) -> npt.NDArray[np.bytes_]:
 def _added(
     marks: Marks, here: npt.NDArray[np.bytes_], before: npt.NDArray[np.bytes_]
 ) -> ChunkStorageStats:
-    """What is in manifests that the parent lacks, and not in those that they took the place of."""
+    """Bytes in manifests that the parent lacks, but not in those that they replaced."""
     new, replaced = here[~are_in(here, before)], before[~are_in(before, here)]
     both = _stats_of(marks, np.concatenate([new, replaced]))
     old = _stats_of(marks, replaced)
-    # Inline bytes are part of a manifest, so a manifest that was written anew has them anew.
+    # Inlined bytes are part of a manifest, so a rewritten manifest stores them again.
     inlined = _stats_of(marks, new).inlined_bytes
     return ChunkStorageStats(
         both.native_bytes - old.native_bytes, both.virtual_bytes - old.virtual_bytes, inlined

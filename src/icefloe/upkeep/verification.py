@@ -1,14 +1,13 @@
-"""Looks at everything that branches and tags reach, and tells what is wrong with it.
+"""Verifies everything that branches and tags reach, and reports what is wrong with it.
 
-Reads past all caches, changes nothing, and never stops at the first problem. Others may write and
-collect garbage at the same time:
+Bypasses all shared caches, changes nothing, and does not stop at the first problem. Others may
+write and collect garbage at the same time:
 
-- References are read first and objects are listed after that, so the listing has all that was
-  written before a reference that was read.
-- What is found to be wrong is reported only if branches and tags still reach it then: until a
-  collection has deleted something, nobody can let a reference point to it again. What they do not
-  reach any more may have been collected, and may have hidden that others need the same object; so
-  all is looked at once more.
+- References are read first and objects are listed after that, so the listing has everything that
+  was written before a reference that was read.
+- A problem is reported only if branches and tags still reach it afterwards: nobody can let a
+  reference point to a snapshot again once it was collected. What they no longer reach may have been
+  collected, and may have hidden that others need the same object; so everything is checked again.
 """
 
 from __future__ import annotations
@@ -21,22 +20,25 @@ import msgspec
 
 from icefloe.config.serialization import from_json
 from icefloe.engine.history.walk import compared_step
-from icefloe.engine.retention.candidates import key_maker, list_objects
-from icefloe.engine.retention.marking import Limits, Marks, first_snapshots
+from icefloe.engine.retention.marking import (
+    DEFAULT_LIMITS,
+    Marks,
+    MemoryLimits,
+    first_snapshots,
+)
+from icefloe.engine.retention.stored_objects import key_maker, list_objects
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
 from icefloe.objects.expected import Referrer, differs, not_expected
-from icefloe.upkeep.chunk_checks import ChunkChecker, Place
+from icefloe.upkeep.checks import ArrayOfSnapshot, ChunkChecker, check_branch, log_errors
 from icefloe.upkeep.findings import Orphans, Problem, ProblemKind, VerificationReport
-from icefloe.upkeep.log_checks import untold
-from icefloe.upkeep.reference_checks import check_branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from icefloe.engine.context import Context
     from icefloe.engine.history.walk import History
-    from icefloe.engine.retention.candidates import Objects
+    from icefloe.engine.retention.stored_objects import StoredObjects
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
@@ -46,12 +48,14 @@ if TYPE_CHECKING:
 _SHOWN_ORPHANS = 100
 _SHOWN_ARRAYS = 10
 _MAX_PASSES = 5
-"""How often all is looked at, at most, if what was wrong is not reached any more."""
+"""How often to start again, at most, if problems are no longer reached."""
 _MAX_WALKS = 10
 
 
-def verify_repository(context: Context, *, deep: bool, limits: Limits) -> VerificationReport:
-    """Check all that is reached; `deep` also reads the bytes of chunks that have checksums."""
+def verify_repository(
+    context: Context, *, deep: bool = False, limits: MemoryLimits = DEFAULT_LIMITS
+) -> VerificationReport:
+    """Check everything that is reached; `deep` also reads chunks that have checksums."""
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so it is not verified")
     for _ in range(_MAX_PASSES):
@@ -63,9 +67,9 @@ def verify_repository(context: Context, *, deep: bool, limits: Limits) -> Verifi
 
 
 def _still_reached(
-    context: Context, limits: Limits, problems: tuple[Problem, ...]
+    context: Context, limits: MemoryLimits, problems: tuple[Problem, ...]
 ) -> tuple[Problem, ...]:
-    """Problems of references, and of snapshots that references reach by now."""
+    """Problems of references, and of snapshots that references still reach."""
     if all(not problem.snapshot_id for problem in problems):
         return problems
     for _ in range(_MAX_WALKS):
@@ -76,9 +80,9 @@ def _still_reached(
 
 
 class _Walk:
-    """What references reach at a moment, also where it is missing."""
+    """The snapshots that references need at a moment, including missing ones."""
 
-    def __init__(self, context: Context, limits: Limits) -> None:
+    def __init__(self, context: Context, limits: MemoryLimits) -> None:
         self._context = context
         self._limits = limits
         verifier = _Verifier(context, deep=False, limits=limits)
@@ -100,7 +104,7 @@ class _Walk:
         return snapshot_id in self._needed
 
     def was_disturbed(self) -> bool:
-        """Whether a history broke off that is another one by now."""
+        """Whether a history that broke off has changed in the meantime."""
         if not self._broken:
             return False
         now = _Verifier(self._context, deep=False, limits=self._limits)
@@ -108,7 +112,7 @@ class _Walk:
 
 
 class _Verifier:
-    def __init__(self, context: Context, *, deep: bool, limits: Limits) -> None:
+    def __init__(self, context: Context, *, deep: bool, limits: MemoryLimits) -> None:
         self._context = context
         self._layout = context.format.layout
         self._deep = deep
@@ -122,9 +126,9 @@ class _Verifier:
         self._manifests: dict[ManifestId, int | None] = {}
         """Number of references of each; None if it cannot be read."""
         self._parts: set[tuple[ManifestId, NodeId, object, int]] = set()
-        self._told: set[ManifestId] = set()
-        """Manifests of which the snapshot tells what they hold: the earliest layouts do not, and
-        readers take the whole grid for the extents then."""
+        self._described: set[ManifestId] = set()
+        """Manifests whose extents the snapshot records; the earliest layouts do not, and readers
+        assume the whole grid."""
         self._listed: Mapping[SnapshotId, FileSum] = {}
         self._attribute_rows: set[tuple[bytes, int]] = set()
 
@@ -137,7 +141,7 @@ class _Verifier:
         self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
         for tip in targets:
             self._check_history(tip)
-        with contextlib.suppress(IcefloeError):  # who descends from it has reported it
+        with contextlib.suppress(IcefloeError):  # reported with its descendants
             for root in first_snapshots(self._marks):
                 self._marks.add_history(root, is_whole=False)
         if self._deep:
@@ -161,11 +165,11 @@ class _Verifier:
 
     @property
     def history(self) -> History:
-        """The history as storage has it, past all caches."""
+        """The history as it is in storage, without shared caches."""
         return self._marks.history
 
     def read_targets(self) -> list[SnapshotId]:
-        """Read all references, and what they remember of the files of snapshots."""
+        """Read all references, and what they record of the files of snapshots."""
         refs = self._context.format.make_refs(self._context.storage).view()
         targets = list(self._targets(refs))
         with contextlib.suppress(IcefloeError):  # what cannot be read is reported
@@ -173,7 +177,7 @@ class _Verifier:
         return targets
 
     def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
-        """What branches and tags point to, once each; every state of a branch is looked at."""
+        """What branches and tags point to, once each; checks every state of a branch."""
         seen: set[SnapshotId] = set()
         for branch in sorted(self._names(refs.branches, "branches")):
             self._checked["branches"] += 1
@@ -204,11 +208,11 @@ class _Verifier:
     def _names(self, read: object, what: str) -> set[str]:
         assert callable(read)
         try:
-            found: set[str] = read()
+            names: set[str] = read()
         except IcefloeError as error:
             self._add(ProblemKind.REFERENCE, f"{what} cannot be listed: {error}")
             return set()
-        return found
+        return names
 
     # --- snapshots
 
@@ -233,21 +237,21 @@ class _Verifier:
             )
 
     def _check_listed_file(self, snapshot: Snapshot) -> None:
-        """Compare the file of a snapshot with what references remember of it."""
-        found, expected = snapshot.own_file, self._listed.get(snapshot.id)
-        if found is not None and expected is not None and differs(found, expected):
+        """Compare the file of a snapshot with what references record of it."""
+        actual, expected = snapshot.own_file, self._listed.get(snapshot.id)
+        if actual is not None and expected is not None and differs(actual, expected):
             key = self._layout.snapshot(snapshot.id)
-            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            error = not_expected(actual, expected, "snapshot", key, Referrer(snapshot.id))
             self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(snapshot.id))
 
     def _check_parent_file(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
-        """Compare the file of a parent with what its child remembers of it."""
+        """Compare the file of a parent with what its child records of it."""
         if parent is None or parent.id != snapshot.parent_id:
             return
-        found, expected = parent.own_file, snapshot.parent_file
-        if found is not None and expected is not None and differs(found, expected):
+        actual, expected = parent.own_file, snapshot.parent_file
+        if actual is not None and expected is not None and differs(actual, expected):
             key = self._layout.snapshot(parent.id)
-            error = not_expected(found, expected, "snapshot", key, Referrer(snapshot.id))
+            error = not_expected(actual, expected, "snapshot", key, Referrer(snapshot.id))
             self._add(ProblemKind.SNAPSHOT, str(error), key=key, snapshot_id=str(parent.id))
 
     def _check_snapshot(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
@@ -260,7 +264,7 @@ class _Verifier:
                 **where,
             )
         infos = {info.id: info for info in snapshot.manifests}
-        self._told = {info.id for info in infos.values() if info.num_chunk_refs}
+        self._described = {info.id for info in infos.values() if info.num_chunk_refs}
         for info in infos.values():
             count = self._count_refs(info, snapshot)
             if info.num_chunk_refs and count not in (None, info.num_chunk_refs):
@@ -271,7 +275,7 @@ class _Verifier:
                     **where,
                 )
         self._check_nodes(snapshot)
-        # Behind a cut, the first snapshot follows; one may have been made meanwhile.
+        # After a cut the first snapshot follows; one may have been made in the meantime.
         is_cut = snapshot.id in self._marks.history.cuts.all()
         if parent is not None and parent.id == snapshot.parent_id and not is_cut:
             self._check_log(snapshot, parent)
@@ -314,7 +318,7 @@ class _Verifier:
         if manifest_id in self._manifests:
             return self._manifests[manifest_id]
         self._checked["manifests"] += 1
-        found: int | None = None
+        count: int | None = None
         key = self._layout.manifest(manifest_id)
         try:
             known = size if info.checksum else 0
@@ -322,7 +326,7 @@ class _Verifier:
                 manifest_id, known, info.checksum, Referrer(snapshot.id)
             )
             manifest.load_all()
-            found = manifest.num_refs
+            count = manifest.num_refs
             real = size if info.checksum else self._context.storage.head(key).size
             if size not in (0, real):
                 self._add(
@@ -332,7 +336,7 @@ class _Verifier:
                     snapshot_id=str(snapshot.id),
                 )
         except IcefloeError as error:
-            found = None
+            count = None
             needing = _arrays_with(manifest_id, snapshot)
             self._add(
                 ProblemKind.MANIFEST,
@@ -342,8 +346,8 @@ class _Verifier:
                 path=needing[0] if len(needing) == 1 else "",
                 snapshot_id=str(snapshot.id),
             )
-        self._manifests[manifest_id] = found
-        return found
+        self._manifests[manifest_id] = count
+        return count
 
     def _check_array(self, node: ArrayNode, snapshot: Snapshot) -> None:
         for one, other in _overlapping(node.manifests):
@@ -357,10 +361,12 @@ class _Verifier:
             part = (ref.manifest_id, node.id, ref.extents, ref.num_refs)
             if part not in self._parts:
                 self._parts.add(part)
-                self._check_part(node, ref, snapshot, is_told=ref.manifest_id in self._told)
+                self._check_part(
+                    node, ref, snapshot, is_described=ref.manifest_id in self._described
+                )
 
     def _check_part(
-        self, node: ArrayNode, ref: ManifestRef, snapshot: Snapshot, *, is_told: bool
+        self, node: ArrayNode, ref: ManifestRef, snapshot: Snapshot, *, is_described: bool
     ) -> None:
         if self._manifests.get(ref.manifest_id) is None:
             return  # reported already
@@ -371,13 +377,13 @@ class _Verifier:
         }
         table = self._files.manifest(ref.manifest_id, 0).array(node.id, node.array.rank)
         if table is None:
-            if not is_told:
+            if not is_described:
                 return
             self._add(ProblemKind.EXTENTS, "the manifest has nothing of this array", **where)
             return
         self._checked["references"] += len(table)
         box = table.index.box
-        if not is_told:
+        if not is_described:
             pass
         elif box != ref.extents:
             self._add(
@@ -392,7 +398,7 @@ class _Verifier:
                 f"the manifest has {len(table)} references, and the array says {ref.num_refs}",
                 **where,
             )
-        self._problems += self._chunks.check(table, Place(node.path, str(snapshot.id)))
+        self._problems += self._chunks.check(table, ArrayOfSnapshot(node.path, str(snapshot.id)))
 
     # --- logs
 
@@ -405,22 +411,22 @@ class _Verifier:
                 self._add(ProblemKind.TRANSACTION_LOG, "it is missing", repairable=True, **where)
         except IcefloeError as error:
             self._add(ProblemKind.TRANSACTION_LOG, str(error), repairable=True, **where)
-            # One that can be read is asked all the same: who repairs it wants to know.
+            # One that can be read is checked all the same, to report all that repair will fix.
             with contextlib.suppress(IcefloeError):
                 log = self._files.read_transaction_log(snapshot.id, check=False)
         if log is None:
-            return  # layouts without logs, where what changed is found by comparison
+            return  # a format without logs, where what changed is found by comparison
         self._checked["logs"] += 1
         try:
-            wrong = list(untold(log, compared_step(self._files, parent, snapshot)))
+            errors = list(log_errors(log, compared_step(self._files, parent, snapshot)))
         except IcefloeError:
-            return  # what it should tell cannot be read, and that is reported
-        for message in wrong:
+            return  # what it should record cannot be read, which is reported
+        for message in errors:
             self._add(ProblemKind.TRANSACTION_LOG, message, repairable=True, **where)
 
     # --- what nothing reaches
 
-    def _orphans(self, listed: dict[ObjectKind, Objects]) -> dict[str, Orphans]:
+    def _orphans(self, listed: dict[ObjectKind, StoredObjects]) -> dict[str, Orphans]:
         live = {
             ObjectKind.SNAPSHOT: self._marks.snapshot_ids(),
             ObjectKind.TRANSACTION_LOG: self._marks.snapshot_ids(),
@@ -428,15 +434,19 @@ class _Verifier:
             ObjectKind.ATTRIBUTES: self._marks.attribute_ids(),
         }
         if not self._problems:
-            # With manifests that cannot be read, nobody knows which chunk files are needed.
+            # If manifests cannot be read, it is unknown which chunk files are needed.
             live[ObjectKind.CHUNK_FILE] = self._marks.chunk_file_ids()
-        found: dict[str, Orphans] = {}
+        orphans: dict[str, Orphans] = {}
         for kind, ids in live.items():
-            left = listed[kind].outside(ids)
+            unreached = listed[kind].outside(ids)
             key_of = key_maker(self._layout, kind)
-            shown = tuple(key_of(data) for data in itertools.islice(left.each_id(), _SHOWN_ORPHANS))
-            found[kind.value] = Orphans(len(left), int(left.sizes.sum()), shown)
-        return found
+            shown = itertools.islice(unreached.each_id(), _SHOWN_ORPHANS)
+            orphans[kind.value] = Orphans(
+                count=len(unreached),
+                bytes=int(unreached.sizes.sum()),
+                keys=tuple(map(key_of, shown)),
+            )
+        return orphans
 
 
 def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:

@@ -1,6 +1,6 @@
-"""Asks after the sources of virtual chunks: which are missing, changed or too short.
+"""Checks the files that virtual chunks are in: which are missing, changed or too short?
 
-Each distinct file is asked about once, and none is read.
+Sends one request per distinct file, and reads none.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from icefloe.model.record import Record
 from icefloe.objects.foreign.source import same_etag
 
 if TYPE_CHECKING:
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.objects.foreign.source import SourceStatus
-    from icefloe.session import Session
 
 _PARALLEL_REQUESTS = 32
 _SHOWN = 20
 
 
 class SourceProblem(StrEnum):
-    """What can be wrong with a source."""
+    """What is wrong with a file that virtual chunks are in."""
 
     MISSING = "missing"
     CHANGED = "changed"
     TRUNCATED = "truncated"
     UNREADABLE = "unreadable"
-    """Not authorised, or its store does not answer."""
+    """Not authorised, or its store does not respond."""
 
 
 class VirtualSourceInfo(Record, frozen=True):
@@ -43,28 +43,28 @@ class VirtualSourceInfo(Record, frozen=True):
     url: str
     problem: SourceProblem | None
     explanation: str
-    """Expected and found; empty if all is well."""
+    """What was expected and what was found; empty if there is no problem."""
     chunks: int
-    """How many chunks are in it."""
+    """Number of virtual chunks in it."""
     referenced_bytes: int
     arrays: tuple[str, ...]
     is_checked: bool
-    """Whether an etag or a time was recorded, so that a change is noticed."""
+    """Whether an etag or a time was recorded, so that a change would be noticed."""
 
 
 class VirtualSourcesReport(Record, frozen=True):
-    """What was found about all sources."""
+    """The state of all files that virtual chunks are in."""
 
     sources: tuple[VirtualSourceInfo, ...]
 
     @property
     def problems(self) -> list[VirtualSourceInfo]:
-        """The sources that cannot be read as they were."""
+        """The files that have a problem."""
         return [source for source in self.sources if source.problem is not None]
 
     @property
     def is_fine(self) -> bool:
-        """Whether all sources are as they were."""
+        """Whether no file has a problem."""
         return not self.problems
 
     def columns(self) -> dict[str, list[object]]:
@@ -87,7 +87,7 @@ class VirtualSourcesReport(Record, frozen=True):
 
 
 class _Expected(NamedTuple):
-    """What references say of a file."""
+    """What references expect of a file."""
 
     end: int
     chunks: int
@@ -97,23 +97,23 @@ class _Expected(NamedTuple):
 
     def joined(self, other: _Expected) -> _Expected:
         return _Expected(
-            max(self.end, other.end),
-            self.chunks + other.chunks,
-            self.size + other.size,
-            self.checks | other.checks,
-            tuple(dict.fromkeys(self.arrays + other.arrays)),
+            end=max(self.end, other.end),
+            chunks=self.chunks + other.chunks,
+            size=self.size + other.size,
+            checks=self.checks | other.checks,
+            arrays=tuple(dict.fromkeys(self.arrays + other.arrays)),
         )
 
 
-def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> VirtualSourcesReport:
-    """Ask after every file that virtual chunks of a session are in, without reading any.
+def check_virtual_sources(tree: WorkingTree, arrays: ArrayChoice = None) -> VirtualSourcesReport:
+    """Check every file that virtual chunks of a tree are in, without reading any.
 
     Args:
-        session: Which version to look at.
-        arrays: Arrays or groups to look at; all by default.
+        tree: The snapshot to check.
+        arrays: Arrays or groups to check; all by default.
     """
-    expected = _expected(session, arrays)
-    resolver = session.tree.virtual_sources
+    expected = _expected(tree, arrays)
+    resolver = tree.virtual_sources
 
     def look(url: str) -> VirtualSourceInfo:
         return _examined(url, expected[url], resolver)
@@ -122,10 +122,10 @@ def check_virtual_sources(session: Session, arrays: ArrayChoice = None) -> Virtu
         return VirtualSourcesReport(tuple(threads.map(look, sorted(expected))))
 
 
-def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
-    found: dict[str, _Expected] = {}
-    for path in chosen_arrays(arrays, session.tree.array_paths()):
-        for table in session.tree.chunk_tables(path):
+def _expected(tree: WorkingTree, arrays: ArrayChoice) -> dict[str, _Expected]:
+    expected: dict[str, _Expected] = {}
+    for path in chosen_arrays(arrays, tree.array_paths()):
+        for table in tree.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
             if not len(rows):
@@ -140,10 +140,14 @@ def _expected(session: Session, arrays: ArrayChoice) -> dict[str, _Expected]:
             for row, url in enumerate(urls):
                 check = (etags[row], int(times[row]))
                 one = _Expected(
-                    int(ends[row]), int(counts[row]), int(sizes[row]), frozenset({check}), (path,)
+                    end=int(ends[row]),
+                    chunks=int(counts[row]),
+                    size=int(sizes[row]),
+                    checks=frozenset({check}),
+                    arrays=(path,),
                 )
-                found[url] = found[url].joined(one) if url in found else one
-    return found
+                expected[url] = expected[url].joined(one) if url in expected else one
+    return expected
 
 
 def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> VirtualSourceInfo:
@@ -154,7 +158,13 @@ def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> 
         problem, explanation = SourceProblem.UNREADABLE, error.message
     is_checked = any(etag or seconds for etag, seconds in expected.checks)
     return VirtualSourceInfo(
-        url, problem, explanation, expected.chunks, expected.size, expected.arrays, is_checked
+        url=url,
+        problem=problem,
+        explanation=explanation,
+        chunks=expected.chunks,
+        referenced_bytes=expected.size,
+        arrays=expected.arrays,
+        is_checked=is_checked,
     )
 
 

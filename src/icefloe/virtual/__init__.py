@@ -7,13 +7,14 @@ cluster runs for many: `read_header`, `plan_files`, `references`, `write_documen
 from icefloe.lazy_names import lazy_names
 
 PUBLIC_NAMES = {
-    "icefloe.ingest.differences": "Difference",
     "icefloe.ingest.headers": "FileHeader",
-    "icefloe.ingest.ingested": "ingested_files",
+    "icefloe.ingest.local": "Referenced reference_files",
+    "icefloe.ingest.log": "ingested_files",
+    "icefloe.ingest.options": "ParseOptions",
     "icefloe.ingest.place": "references",
-    "icefloe.ingest.plan": "IngestPlan",
-    "icefloe.ingest.planning": "plan_files",
-    "icefloe.ingest.referencing": ("ParseOptions Referenced read_file read_header reference_files"),
+    "icefloe.ingest.plan": "Difference IngestPlan",
+    "icefloe.ingest.planner": "plan_files",
+    "icefloe.ingest.read": "read_file read_header",
 }
 """The public names by module; `make api` writes the stub of this package from it."""
 

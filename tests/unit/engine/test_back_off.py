@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from icefloe.config.settings import Settings
-from icefloe.engine.commit import rebase
+from icefloe.engine.retention import branch_moves
 
 if TYPE_CHECKING:
     import pytest
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def test_pauses_grow_up_to_a_limit_and_are_never_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(rebase.time, "sleep", slept.append)
-    monkeypatch.setattr(rebase.random, "uniform", random.Random(1).uniform)
+    monkeypatch.setattr(branch_moves.time, "sleep", slept.append)
+    monkeypatch.setattr(branch_moves.random, "uniform", random.Random(1).uniform)
     settings = Settings()
     longest = []
     for attempt in (0, 1, 3, 60):
         slept.clear()
         for _ in range(200):
-            rebase.back_off(settings, attempt)
+            branch_moves.back_off(settings, attempt)
         assert len(set(slept)) > 190, "writers that wait alike would meet again"
         longest.append(max(slept) * 1000)
     first, limit = settings.publish_initial_backoff_ms, settings.publish_max_backoff_ms

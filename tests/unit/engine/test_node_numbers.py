@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.engine.commit.node_numbers import NEXT_NODE, number_nodes
+from icefloe.engine.commit.node_numbers import NEXT_NODE, NodeOrigin, number_nodes
 from icefloe.errors import InvalidInputError
 from icefloe.formats.port import (
     MAX_NODE_NUMBER,
@@ -62,7 +62,7 @@ def test_new_nodes_get_the_next_numbers() -> None:
     base = snapshot([some(0), some(1)], next=7)
     # A random id may look like one with a number.
     found = number_nodes(
-        changes(base, NodeId.random(), some(1)), base, NodeNumbering.SEQUENTIAL, are_known=False
+        changes(base, NodeId.random(), some(1)), base, NodeNumbering.SEQUENTIAL, NodeOrigin.SESSION
     )
     assert [prefix_number(each) for each in found.changes.new] == [7, 8]
     assert found.properties == {NEXT_NODE: 9}
@@ -72,7 +72,10 @@ def test_known_nodes_keep_their_ids_and_get_a_free_number() -> None:
     taken, free, far, twin = some(1), some(5), some(2**20), some(5)
     base = snapshot([some(0), some(1)])
     found = number_nodes(
-        changes(base, taken, free, far, twin), base, NodeNumbering.SEQUENTIAL, are_known=True
+        changes(base, taken, free, far, twin),
+        base,
+        NodeNumbering.SEQUENTIAL,
+        NodeOrigin.OTHER_BRANCH,
     )
     assert list(found.changes.new) == [taken, free, far, twin]
     assert found.others == {taken: 2**20 + 1, twin: 2**20 + 2}
@@ -86,26 +89,30 @@ def test_a_number_that_was_given_is_kept_and_taken() -> None:
     given = some(0)
     base = snapshot([some(0), given], others={str(given): 4})
     mine = some(4)
-    found = number_nodes(changes(base, mine), base, NodeNumbering.SEQUENTIAL, are_known=True)
+    found = number_nodes(
+        changes(base, mine), base, NodeNumbering.SEQUENTIAL, NodeOrigin.OTHER_BRANCH
+    )
     assert found.others == {given: 4, mine: 5}
     without = changes(base)
     without.deleted = {given: base.nodes.by_id(given)}  # type: ignore[dict-item]
-    found = number_nodes(without, base, NodeNumbering.SEQUENTIAL, are_known=False)
+    found = number_nodes(without, base, NodeNumbering.SEQUENTIAL, NodeOrigin.SESSION)
     assert found.properties == {NEXT_NODE: 5}
 
 
 def test_random_numbers_are_kept_unless_taken() -> None:
     taken, free = numbered_id(0, b"abcd"), numbered_id(0, b"efgh")
     base = snapshot([taken])
-    found = number_nodes(changes(base, taken, free), base, NodeNumbering.RANDOM, are_known=True)
+    found = number_nodes(
+        changes(base, taken, free), base, NodeNumbering.RANDOM, NodeOrigin.OTHER_BRANCH
+    )
     other, kept = sorted(found.changes.new, key=lambda each: each == free)
     assert kept == free
     assert other not in {taken, free}
     assert other[:4] == bytes(4)
 
 
-@pytest.mark.parametrize("are_known", [False, True])
-def test_numbers_come_to_an_end(are_known: bool) -> None:
+@pytest.mark.parametrize("origin", list(NodeOrigin))
+def test_numbers_come_to_an_end(origin: NodeOrigin) -> None:
     base = snapshot([some(0)], next=MAX_NODE_NUMBER + 1)
     with pytest.raises(InvalidInputError, match="migrate it"):
-        number_nodes(changes(base, some(0)), base, NodeNumbering.SEQUENTIAL, are_known=are_known)
+        number_nodes(changes(base, some(0)), base, NodeNumbering.SEQUENTIAL, origin)

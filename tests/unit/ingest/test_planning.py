@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.ingest.axes import EXISTING, in_units_of
+from icefloe.ingest.axes import in_units_of
 from icefloe.ingest.headers import FileHeader, VariableHeader
 from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
 from icefloe.ingest.place import place_references
-from icefloe.ingest.planning import plan_files
+from icefloe.ingest.plan import EXISTING
+from icefloe.ingest.planner import plan_files
 from icefloe.model.virtual_columns import VirtualColumns
 
 BYTES_PER_ROW = 8 * 3

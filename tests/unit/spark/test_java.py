@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.engine import java
+from icefloe.spark.engine import local as java
 
 
 def test_java_home_of_the_user_is_left_alone():

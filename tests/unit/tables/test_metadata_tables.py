@@ -7,7 +7,7 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.ingested import IngestedFile, record_ingested
+from icefloe.ingest.log import IngestedFile, record_ingested
 from icefloe.tables.metadata_tables import METADATA_TABLES, metadata_table, read_metadata_table
 from icefloe.tables.versions import SnapshotSelector
 

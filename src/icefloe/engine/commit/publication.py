@@ -9,15 +9,16 @@ the session wrote before was not collected.
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.conflicts import ConflictDetector
 from icefloe.engine.commit.linked_tiles import unlink
-from icefloe.engine.commit.rebase import MergeInputs, back_off, rebase_changes
+from icefloe.engine.commit.rebase import MergeInputs, rebase_changes
 from icefloe.engine.commit.write import CommitMessage, Replaced, write_commit
-from icefloe.engine.retention.announcements import pinned
+from icefloe.engine.retention.branch_moves import retry_after_collection, retry_on_conflict
+from icefloe.engine.retention.pins import pinned
 from icefloe.engine.retention.session_lease import SessionLease
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.engine.retention.unsettled import Unsettled
@@ -105,12 +106,12 @@ class Publication:
     ) -> Snapshot:
         """Publish the changes; where the branch has moved, rebase them and try again."""
         settings = self._context.settings
-        for attempt in range(min(tries, settings.publish_max_tries)):
-            with contextlib.suppress(ConflictError):
-                return self.commit(message)
-            back_off(settings, attempt)
-            self.rebase(solver, show)
-        return self.commit(message)
+        return retry_on_conflict(
+            settings,
+            partial(self.commit, message),
+            tries=min(tries, settings.publish_max_tries),
+            before_retry=partial(self.rebase, solver, show),
+        )
 
     def amend(self, message: CommitMessage) -> Snapshot:
         """Publish the changes and those of the branch's tip as one commit in place of the tip."""
@@ -174,14 +175,13 @@ class Publication:
 
     def _write_and_publish(self, write: Write, message: CommitMessage) -> Snapshot:
         self._check_no_earlier_attempt_landed()
-        while True:
-            unpublished = write(message)
-            try:
-                return self.publish(unpublished)
-            except ConflictError as error:
-                is_on_base = error.actual_parent == str(self.tree.snapshot.id)
-                if not is_on_base or not self._follow_collection():
-                    raise
+
+        def write_and_publish(_: LiveTip) -> Snapshot:
+            return self.publish(write(message))
+
+        return retry_after_collection(
+            self._context.refs, self.tip, write_and_publish, self._move_to_collected
+        )
 
     def _finish(self, unpublished: UnpublishedCommit) -> Snapshot:
         self.lease.end()
@@ -242,22 +242,6 @@ class Publication:
 
     # --- garbage collections beside the session
 
-    def _follow_collection(self) -> bool:
-        """Move to the newest tip if the branch only moved from our base to our base.
-
-        A garbage collection moves it so; what was written before may be gone.
-        """
-        newest = None
-        for tip in self._context.refs.reflog(self.tip.branch):
-            if tip.sequence <= self.tip.sequence:
-                break
-            if not isinstance(tip, LiveTip) or tip.snapshot_id != self.tree.snapshot.id:
-                return False
-            newest = newest or tip
-        if newest is not None:
-            self._move_to_collected(newest)
-        return newest is not None
-
     def _move_to_collected(self, tip: LiveTip) -> None:
         """Move to a tip that a garbage collection published for our base."""
         check_own_files(self._context, self.tree.changes)
@@ -267,7 +251,7 @@ class Publication:
         """If our lease has lapsed, make sure that nothing that we need was collected."""
         if not self.lease.confirm():
             self._check_nothing_collected()
-            self.lease.looked()
+            self.lease.note_all_present()
 
     def _check_collections_since(self, seen: BranchTip | None) -> BranchTip | None:
         """If a collection moved the branch since, make sure that nothing we need was collected.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution
     from icefloe.changes.detection import Found
-    from icefloe.config.settings import Settings
     from icefloe.engine.context import Context
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId
@@ -147,12 +144,6 @@ def _give_up_derived(
     for path in {item.conflict.path for item in found}:
         if paths.is_within(path, paths.DERIVED_GROUP):
             ours.discard(path)
-
-
-def back_off(settings: Settings, attempt: int) -> None:
-    """Wait a little, longer each time and never in step with other writers."""
-    longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
-    time.sleep(random.uniform(0, min(longest, settings.publish_max_backoff_ms)) / 1000)
 
 
 class _Sides:

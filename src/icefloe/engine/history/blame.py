@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Blame:
-    """The chunks of an array and the snapshots that wrote them, as columns."""
+    """The chunks of an array and the commits that last wrote them, as columns.
+
+    Made by `Repository.blame`; `print` it for a summary.
+    """
 
     def __init__(
         self,
@@ -29,14 +32,14 @@ class Blame:
         writers: npt.NDArray[np.int64],
         snapshots: list[SnapshotStub],
     ) -> None:
-        """Take one row per chunk: its coordinates and the number of its snapshot."""
+        """Take one row per chunk: its coordinates and the index of its snapshot."""
         self.path = path
         self.coords = coords
         """Coordinates (n, rank) of all initialised chunks."""
         self.writers = writers
-        """For each chunk the number of its snapshot in `snapshots`; -1 if history is cut."""
+        """Index into `snapshots` for each chunk; -1 if it was written before the history begins."""
         self.snapshots = snapshots
-        """The snapshots that wrote chunks which are still there, newest first."""
+        """The snapshots that last wrote one of the chunks, newest first."""
 
     def __len__(self) -> int:
         return len(self.coords)
@@ -72,7 +75,7 @@ def _is_coordinate(value: object) -> bool:
 
 
 def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
-    """Find who wrote the chunks of an array, reading logs from the newest back until all are."""
+    """Walk the logs from newest to oldest until every chunk of an array is attributed."""
     path = paths.canonical(path)
     snapshot = history.files.read_snapshot(snapshot_id)
     node = expect_array(snapshot.nodes.get(path), path)
@@ -89,7 +92,7 @@ def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
             break
         log = history.known_log(stub.id)
         if log is None:
-            break  # what came before was collected: nobody knows what is of this commit
+            break  # its parent was collected, so what it changed is unknown
         index = log.updated_chunks.get(node.id)
         if index is None:
             continue

@@ -1,8 +1,8 @@
-"""Where expiry cut the history: snapshots that have the first one as their parent from then on.
+"""Cuts: where expiry ended a history, by giving a snapshot the first one as its parent.
 
-Snapshots are never altered, and later ones remember their ancestors; so a cut is an object of its
-own, named by the oldest snapshot that was kept. Cuts are only ever added, in any order and by
-anyone, and one is removed when its snapshot is.
+Snapshots are never altered, and later ones record their ancestors; so a cut is an object of its
+own, named after the oldest snapshot that was retained. Cuts are only added, in any order and by
+anyone, and a cut is deleted together with its snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError
 from icefloe.model.ids import SnapshotId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from icefloe.storage.port import Storage
 
@@ -31,16 +31,16 @@ _decoder = msgspec.json.Decoder(_Cut)
 
 
 class Cuts:
-    """The cuts of a repository in a storage."""
+    """The cuts in the storage of a repository."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take where the repository is."""
+        """Read nothing yet."""
         self._storage = storage
 
     def all(self) -> frozenset[SnapshotId]:
-        """Snapshots behind which the history is cut; none where a storage cannot list.
+        """Snapshots after which the history is cut; empty if the storage cannot list.
 
-        There, whoever meets a snapshot that is missing asks with `root_behind`.
+        In that case, ask `root_behind` when a parent is missing.
         """
         return frozenset(self._listed())
 
@@ -55,7 +55,7 @@ class Cuts:
                 continue
 
     def root_behind(self, snapshot_id: SnapshotId) -> SnapshotId | None:
-        """The snapshot that follows one in the history, if the history is cut behind it."""
+        """The snapshot that a cut made the parent of another; None if there is no cut."""
         key = cut_key(snapshot_id)
         try:
             data = self._storage.get(key)
@@ -67,33 +67,27 @@ class Cuts:
             raise FormatError(f"{key}: expected the id of a snapshot: {error}", key) from None
 
     def add(self, snapshot_id: SnapshotId, root: SnapshotId) -> None:
-        """Cut the history behind a snapshot; to do it again is no error."""
+        """Cut the history after a snapshot; doing it again is not an error."""
         self._storage.create(cut_key(snapshot_id), msgspec.json.encode(_Cut(str(root))))
 
-    def remove(self, snapshot_ids: Iterable[SnapshotId]) -> None:
-        """Forget cuts behind snapshots that are gone."""
-        keys = [cut_key(snapshot_id) for snapshot_id in snapshot_ids]
-        if keys:
-            self._storage.delete_many(keys)
 
-
-class SeenCuts(Cuts):
-    """The cuts as they were when they were first asked for, for who walks many histories."""
+class CachedCuts(Cuts):
+    """The cuts as they were when first read, for callers that walk many histories."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take where the repository is."""
+        """Read nothing yet."""
         super().__init__(storage)
         self._seen: frozenset[SnapshotId] | None = None
         self._roots: dict[SnapshotId, SnapshotId] = {}
 
     def all(self) -> frozenset[SnapshotId]:
-        """Snapshots behind which the history is cut."""
+        """Snapshots after which the history is cut."""
         if self._seen is None:
             self._seen = super().all()
         return self._seen
 
     def root_behind(self, snapshot_id: SnapshotId) -> SnapshotId | None:
-        """The snapshot that follows one in the history, if the history is cut behind it."""
+        """The snapshot that a cut made the parent of another; None if there is no cut."""
         root = self._roots.get(snapshot_id)
         if root is None:
             root = super().root_behind(snapshot_id)
@@ -103,5 +97,5 @@ class SeenCuts(Cuts):
 
 
 def cut_key(snapshot_id: SnapshotId) -> str:
-    """Key of the object that cuts the history behind a snapshot."""
+    """Key of the cut after a snapshot."""
     return f"{CUTS_FOLDER}/{quote(str(snapshot_id), safe='')}"

@@ -1,8 +1,8 @@
-"""Finds the snapshot that a merge compares both branches with: the newest that both contain.
+"""Finds the merge base of two snapshots: the newest snapshot that both contain.
 
-By descent as snapshots recorded it, whatever has expired since, and by earlier merges. A merge that
-started from an older snapshot would bring back what one side deleted; so if the right one is gone,
-there is no merge.
+Containment follows descent as snapshots recorded it, including expired ones, and earlier merges. A
+merge from an older base would bring back what one side deleted; so if the right base is gone, the
+merge is refused.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _Times = dict["SnapshotId", "datetime"]
 
 
 class MergeBase(NamedTuple):
-    """Where a merge starts."""
+    """The base of a merge."""
 
     snapshot_id: SnapshotId
     line: list[SnapshotId]
-    """The commits that come along with the tip that is merged, newest first."""
+    """The other commits that the merge brings in, newest first."""
 
 
 class _Contained(NamedTuple):
-    """What a snapshot contains, by descent or by merges, back to where two parted."""
+    """What a snapshot contains, by descent or by merges, back to where the two sides diverged."""
 
     times: _Times
-    """When they were written. Some may have been collected."""
-    told: set[SnapshotId]
-    """What merges tell of in addition, whether it is there or not."""
+    """When each was written. Some may have been collected."""
+    mentioned: set[SnapshotId]
+    """Snapshots that merges mention in addition, whether they exist or not."""
 
     def all(self) -> set[SnapshotId]:
-        return self.times.keys() | self.told
+        return self.times.keys() | self.mentioned
 
 
 def find_merge_base(context: Context, source: SnapshotId, target: SnapshotId) -> MergeBase:
-    """The newest snapshot that two contain, or are.
+    """Find the newest snapshot that both contain or are.
 
     Raises:
-        SnapshotNotFoundError: If it was collected, or nobody knows any more which it is.
+        SnapshotNotFoundError: If it was collected, or can no longer be determined.
     """
     return MergeBase(source, []) if source == target else _Search(context, source, target).base()
 
 
 class _Search:
-    """Looks for the base of two snapshots."""
+    """The search for the base of two snapshots."""
 
     def __init__(self, context: Context, source: SnapshotId, target: SnapshotId) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class _Search:
         self._lines = self._until_they_meet()
 
     def _until_they_meet(self) -> dict[SnapshotId, dict[SnapshotId, SnapshotStub]]:
-        """Both lines, newest first, back to where they part: no further, they may be long."""
+        """Both lines of history, newest first, back to where they meet, and no further."""
         waiting = {tip: self._line(tip) for tip in self._tips}
         next_ones = {tip: next(line, None) for tip, line in waiting.items()}
         lines: dict[SnapshotId, dict[SnapshotId, SnapshotStub]] = {tip: {} for tip in self._tips}
@@ -77,21 +77,21 @@ class _Search:
 
     def base(self) -> MergeBase:
         mine, theirs = self._lines.values()
-        # Dictionaries keep their order: the newest ancestor of one that the other has, too.
+        # In insertion order: the newest ancestor of one side that the other side has, too.
         fork = next((stub for stub in mine.values() if stub.id in theirs), None)
         source, target = (self._contained(tip, fork) for tip in self._tips)
-        for found in self._newest_first(source, target):
-            if not all(self._is_told(found, line) for line in self._lines.values()):
+        for common in self._newest_first(source, target):
+            if not all(self._is_unbroken(line, common) for line in self._lines.values()):
                 break
-            if found in self._tips or self._exists(found):
-                return MergeBase(found, self._line_beyond(source, target))
-            if found in mine or found in theirs:
-                raise SnapshotNotFoundError(_gone(self._tips, found), str(found))
-            # A third branch that both merged, and that was deleted since.
+            if common in self._tips or self._exists(common):
+                return MergeBase(common, self._line_beyond(source, target))
+            if common in mine or common in theirs:
+                raise SnapshotNotFoundError(_gone(self._tips, common), str(common))
+            # On a third branch that both merged, and that was deleted since.
         raise SnapshotNotFoundError(_gone(self._tips, None))
 
     def _newest_first(self, source: _Contained, target: _Contained) -> list[SnapshotId]:
-        """What both contain, as far as anybody knows its time."""
+        """What both contain, as far as the time of writing is known."""
         times = {**source.times, **target.times}
         both = source.all() & target.all()
         unknown = [each for each in both if each not in times]
@@ -101,50 +101,50 @@ class _Search:
         return sorted(both & times.keys(), key=times.__getitem__, reverse=True)
 
     def _line_beyond(self, source: _Contained, target: _Contained) -> list[SnapshotId]:
-        """The commits before the source that the target does not contain."""
+        """The ancestors of the source that the target does not contain."""
         new = source.times.keys() - target.all() - {self._tips[0]}
         return sorted(new, key=source.times.__getitem__, reverse=True)
 
     def _line(self, start: SnapshotId) -> Iterator[SnapshotStub]:
-        """A snapshot and its ancestors, newest first, as far as anybody knows them."""
+        """A snapshot and its ancestors, newest first, as far as they are recorded."""
         with contextlib.suppress(SnapshotNotFoundError):
             yield from self._context.history.recorded_stubs(start)
 
     def _contained(self, start: SnapshotId, fork: SnapshotStub | None) -> _Contained:
-        """The snapshots that one contains, back to where the two parted."""
-        found = _Contained({} if fork is None else {fork.id: fork.written_at}, set())
+        """The snapshots that one contains, back to where the two sides diverged."""
+        contained = _Contained({} if fork is None else {fork.id: fork.written_at}, set())
         waiting = [start]
         while waiting:
             tip = waiting.pop()
             line = self._lines[tip].values() if tip in self._lines else self._line(tip)
             new = []
             for stub in line:
-                if stub.id in found.times:
+                if stub.id in contained.times:
                     break
                 if fork is not None and stub.written_at < fork.written_at:
                     break
-                found.times[stub.id] = stub.written_at
+                contained.times[stub.id] = stub.written_at
                 new.append(stub.id)
             for merged, came_along in self._context.files.in_parallel(self._merged_by, new):
                 waiting += merged
-                found.told.update(came_along)
-        return found
+                contained.mentioned.update(came_along)
+        return contained
 
     def _merged_by(
         self, snapshot_id: SnapshotId
     ) -> tuple[tuple[SnapshotId, ...], tuple[SnapshotId, ...]]:
-        """The tips that a commit merged, and the commits that came along with them."""
+        """The tips that a commit merged, and the other commits that this brought in."""
         snapshot = self._context.history.find(snapshot_id)
         return ((), ()) if snapshot is None else (snapshot.merged_ids(), snapshot.merged_line())
 
-    def _is_told(self, found: SnapshotId, line: dict[SnapshotId, SnapshotStub]) -> bool:
-        """Whether a line goes back to a snapshot without a gap that nobody sees.
+    def _is_unbroken(self, line: dict[SnapshotId, SnapshotStub], common: SnapshotId) -> bool:
+        """Whether a line really goes back to a snapshot, without a gap left by expiry.
 
-        Copies of what has expired go on with the first snapshot, and are marked. So does what
-        other programs expire; there the next commit has nodes that it did not create.
+        After expiry the first snapshot follows, and a cut says so. Other programs leave no cut, but
+        then the next commit has nodes that it did not create.
         """
         last = [*line][-2:]
-        if len(last) < 2 or last[1] != found:
+        if len(last) < 2 or last[1] != common:
             return True
         first, second = map(self._context.history.find, reversed(last))
         if first is None or second is None or first.parent_id is not None:
@@ -158,7 +158,7 @@ class _Search:
         return all(node.id in created for node in second.nodes)
 
     def _exists(self, snapshot_id: SnapshotId) -> bool:
-        """Whether a snapshot is there, whatever caches remember of it."""
+        """Whether a snapshot exists in the storage, whatever is cached."""
         return is_there(self._context.storage, self._context.format.layout.snapshot(snapshot_id))
 
 

@@ -1,4 +1,4 @@
-"""Walks the history of a repository: ancestors, versions by name and time, differences."""
+"""The history of a repository: snapshots by name and time, their ancestors, and differences."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     Lookup = Callable[[str], SnapshotId | None]
 
 MAX_READ_AHEAD = 16
-"""How many ancestors are read at the same time by who walks through them."""
+"""How many ancestors are read at the same time while walking through them."""
 
 _STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d{0,12}|@\{[^}]*\})+)", re.DOTALL)
 _MAX_VERSION_LENGTH = 1_000
-"""Of longer texts nobody asks what steps they end with: that takes time by the square of them."""
+"""Longer texts are not searched for steps, which takes quadratic time."""
 _STEP = re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
 
 
-class Version(Record, frozen=True):
-    """One way to name a snapshot: exactly one field is set."""
+class Revision(Record, frozen=True):
+    """A snapshot by name, as in git: by branch, by tag or by id. Exactly one field is set."""
 
     branch: str | None = None
     tag: str | None = None
@@ -56,18 +56,18 @@ class Version(Record, frozen=True):
 
     def check(self, what: str = "branch, tag, or snapshot_id") -> None:
         """Raise InvalidInputError unless exactly one field is set."""
-        given = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
-        for name in given:
+        names = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
+        for name in names:
             if not isinstance(name, str):
                 raise InvalidTypeError(f"{what} is given as a string, found {name!r}")
-        if len(given) != 1:
-            raise InvalidInputError(f"Must provide one of {what}; found {len(given)} of them")
+        if len(names) != 1:
+            raise InvalidInputError(f"Must provide one of {what}; found {len(names)} of them")
 
 
 def check_new_name(name: object, what: str) -> None:
-    """Raise InvalidInputError if a new branch or tag of a name could not be told from a version.
+    """Raise InvalidInputError if the name of a new branch or tag looks like `main~3`.
 
-    Names that others gave already are read: a reference that is really called so comes first.
+    Existing references with such names can be read: an exact name takes precedence.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"the name of a {what} is a string, found {name!r}")
@@ -79,12 +79,12 @@ def check_new_name(name: object, what: str) -> None:
 
 
 def _with_steps(name: str) -> re.Match[str] | None:
-    """A name and the steps from there that it ends with, as in `main~3`; None if it has none."""
+    """A name and the steps that it ends with, as in `main~3`; None if there are no steps."""
     return None if len(name) > _MAX_VERSION_LENGTH else _STEPS.fullmatch(name)
 
 
 class History:
-    """The snapshots of a repository and how they follow each other."""
+    """The snapshots of a repository and how they descend from each other."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class History:
         cuts: Cuts | None = None,
         read_ahead: int = MAX_READ_AHEAD,
     ) -> None:
-        """Take where the snapshots, the references and what expiry left are."""
+        """Take where snapshots, references and the cuts of expiry are read from."""
         self._read_ahead = read_ahead
         self.files = files
         self.refs = refs
@@ -101,32 +101,36 @@ class History:
 
     # --- names of versions
 
-    def resolve(self, version: Version, as_of: datetime | None = None) -> SnapshotId:
-        """The snapshot that a version names.
+    def resolve(self, revision: Revision, as_of: datetime | None = None) -> SnapshotId:
+        """Find the snapshot that a revision names.
 
-        Every name may go on as in git: `main~3` is three commits back, `main@{2026-01-31}` is
-        the newest commit up to that moment. A reference that is really called so comes first.
+        Names may end in steps, as in git: `main~3` is three commits back, `main@{2026-01-31}` is
+        the newest commit up to that moment. A reference with exactly that name takes precedence.
+
+        Raises:
+            RefNotFoundError: If there is no such branch or tag.
+            SnapshotNotFoundError: If the history does not go back that far.
         """
-        version.check()
+        revision.check()
         if as_of is not None:
             _check_moment(as_of)
-            if version.branch is None:
+            if revision.branch is None:
                 raise InvalidInputError("as_of must be given together with a branch")
-        name, lookup = self._lookup_for(version)
-        found = lookup(name)
-        if found is None:
-            found = self._resolve_steps(name, lookup)
-        if found is None:
+        name, lookup = self._lookup_for(revision)
+        target = lookup(name)
+        if target is None:
+            target = self._resolve_steps(name, lookup)
+        if target is None:
             raise RefNotFoundError(f"ref not found `{name}`", name)
-        return found if as_of is None else self.as_of(found, as_of)
+        return target if as_of is None else self.as_of(target, as_of)
 
-    def _lookup_for(self, version: Version) -> tuple[str, Lookup]:
-        if version.branch is not None:
-            return version.branch, self._branch
-        if version.tag is not None:
-            return version.tag, self.refs.tag
-        assert version.snapshot_id is not None
-        return version.snapshot_id, self._any
+    def _lookup_for(self, revision: Revision) -> tuple[str, Lookup]:
+        if revision.branch is not None:
+            return revision.branch, self._branch
+        if revision.tag is not None:
+            return revision.tag, self.refs.tag
+        assert revision.snapshot_id is not None
+        return revision.snapshot_id, self._any
 
     def _branch(self, name: str) -> SnapshotId | None:
         tip = self.refs.tip(name)
@@ -147,19 +151,19 @@ class History:
         match = _with_steps(name)
         if match is None:
             return None
-        found = lookup(match["name"])
-        if found is None:
+        target = lookup(match["name"])
+        if target is None:
             return None
         for step in _STEP.finditer(match["steps"]):
             if step["when"] is not None:
-                found = self.as_of(found, parse_moment(step["when"]))
+                target = self.as_of(target, parse_moment(step["when"]))
             elif step["parent"]:
                 if step["which"] not in {"", "1"}:
                     raise InvalidInputError(f"{name!r}: a snapshot has one parent")
-                found = self.ancestor(found, 1, name)
+                target = self.ancestor(target, 1, name)
             else:
-                found = self.ancestor(found, int(step["count"] or 1), name)
-        return found
+                target = self.ancestor(target, int(step["count"] or 1), name)
+        return target
 
     # --- walking
 
@@ -175,9 +179,10 @@ class History:
                 return
 
     def recorded_stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
-        """Like `stubs`, as the snapshots themselves remember it, whatever has expired since.
+        """Like `stubs`, but as the snapshots themselves record it, including expired ones.
 
-        Raises SnapshotNotFoundError where the next one was collected.
+        Raises:
+            SnapshotNotFoundError: Where the next snapshot was collected.
         """
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
@@ -192,7 +197,7 @@ class History:
                     return
                 snapshot = self.files.read_snapshot(known[-1].id)
                 continue
-            # A layout whose snapshots know their parent only.
+            # A layout whose snapshots record their parent only.
             parent = self.find(parent_id)
             if parent is None:
                 return
@@ -214,7 +219,7 @@ class History:
             return
 
     def with_shown_parent(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot with the parent that its history shows, which expiry may have changed."""
+        """A snapshot with the parent that it has after expiry."""
         root = self.cuts.root_behind(snapshot.id)
         if root is None:
             return snapshot
@@ -229,14 +234,14 @@ class History:
     def _recorded_ancestry(
         self, snapshot_id: SnapshotId, cuts: frozenset[SnapshotId]
     ) -> Iterator[Snapshot]:
-        """A snapshot and its ancestors as far as the first cut."""
+        """A snapshot and its ancestors up to the first cut."""
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
         yield snapshot
         read_ahead = 1
         while snapshot.parent_id is not None and snapshot.id not in cuts:
             known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
-            ids = _as_far_as_kept(known[:read_ahead], cuts)
+            ids = _up_to_cut(known[:read_ahead], cuts)
             read_ahead = min(2 * read_ahead, self._read_ahead)
             for ancestor_id, ancestor in zip(ids, self.files.find_snapshots(ids), strict=True):
                 if ancestor is None:
@@ -247,17 +252,17 @@ class History:
                 snapshot = ancestor
 
     def _instead_of_missing(self, child: Snapshot, missing: SnapshotId) -> Iterator[Snapshot]:
-        """What follows a snapshot whose parent is not there, if that may be."""
+        """The rest of a history whose next snapshot is missing; raises if it is damaged."""
         root = self.cuts.root_behind(child.id)
         if root is not None:
-            # A storage that cannot list, or a cut that was made meanwhile.
+            # A storage that cannot list, or a cut that was made in the meantime.
             if root != child.id:
                 yield self.files.read_snapshot(root)
             return
         if child.history and len(child.history) >= child.total_parents:
             first = child.history[-1]
-            if _is_only_remembered(first, missing):
-                yield _as_remembered(first)
+            if _is_only_mentioned(first, missing):
+                yield _as_mentioned(first)
                 return
         raise SnapshotNotFoundError(
             f"snapshot {missing} is missing, although {child.id} descends from it; "
@@ -266,11 +271,11 @@ class History:
         )
 
     def find(self, snapshot_id: SnapshotId) -> Snapshot | None:
-        """A snapshot, if it is there."""
+        """Read a snapshot; None if it does not exist."""
         return self.files.find_snapshot(snapshot_id)
 
     def ancestor(self, snapshot_id: SnapshotId, steps: int, name: str) -> SnapshotId:
-        """The ancestor some commits back."""
+        """The ancestor a number of commits back."""
         for back, stub in enumerate(self.stubs(snapshot_id)):
             if back == steps:
                 return stub.id
@@ -279,7 +284,7 @@ class History:
         )
 
     def as_of(self, snapshot_id: SnapshotId, moment: datetime) -> SnapshotId:
-        """The newest of a snapshot and its ancestors that was written up to a moment."""
+        """The newest of a snapshot and its ancestors that was written at or before a moment."""
         _check_moment(moment)
         oldest = None
         for stub in self.stubs(snapshot_id):
@@ -292,9 +297,9 @@ class History:
         )
 
     def between(self, older: SnapshotId, newer: SnapshotId) -> list[SnapshotId] | None:
-        """Snapshots after `older` up to `newer`, oldest first; None if it is no ancestor.
+        """Snapshots after `older` up to `newer`, oldest first; None unless `older` is an ancestor.
 
-        Expired ones count as long as they are there: a session must be able to rebase over them.
+        Includes expired ones that still exist: a session must be able to rebase over them.
         """
         path: list[SnapshotId] = []
         with contextlib.suppress(SnapshotNotFoundError):
@@ -307,9 +312,9 @@ class History:
     # --- differences
 
     def log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """What a commit changed, from its log or, in layouts without logs, by comparison.
+        """What a commit changed, from its log or, in formats without logs, by comparison.
 
-        Where there is nothing to compare with, all that the snapshot has counts as new.
+        Where there is nothing to compare with, everything in the snapshot counts as new.
         """
         log = self.known_log(snapshot_id)
         if log is not None:
@@ -317,7 +322,7 @@ class History:
         return self._all_new(self.files.read_snapshot(snapshot_id))
 
     def known_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
-        """What a commit changed; None if that takes a snapshot which is not there any more."""
+        """What a commit changed; None if it must be compared with a parent that was collected."""
         log = self.files.read_transaction_log(snapshot_id)
         if log is not None:
             return log
@@ -332,7 +337,7 @@ class History:
         return compare_nodes(state._replace(nodes=()), state)
 
     def replaceable(self, snapshot: Snapshot) -> tuple[Snapshot, TransactionLog]:
-        """The parent of what takes the place of a snapshot, and all that happened since."""
+        """The parent of the commit that amends a snapshot, and the changes since that parent."""
         parent_id = self.with_shown_parent(snapshot).parent_id
         if parent_id is None:
             raise SessionStateError("the first snapshot of a repository cannot be amended")
@@ -341,41 +346,41 @@ class History:
         return self.files.read_snapshot(parent_id), log
 
     def shows(self, older: SnapshotId, newer: SnapshotId) -> bool:
-        """Whether a snapshot is in the history of another, and has not expired."""
+        """Whether a snapshot is an ancestor of another and has not expired."""
         return any(stub.id == older for stub in self.stubs(newer))
 
     def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
-        """What the commits after `older` up to `newer` changed; None if it is no ancestor."""
+        """What the commits after `older` up to `newer` changed; None unless it is an ancestor."""
         path = self.between(older, newer)
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
             return self._compared(older, newer) if self.shows(older, newer) else None
-        told = self.told(path)
-        return self._compared(older, newer) if told is None else told
+        log = self.combined_log(path)
+        return self._compared(older, newer) if log is None else log
 
-    def told(self, path: list[SnapshotId]) -> TransactionLog | None:
-        """What the logs of consecutive commits tell, oldest first; None if they do not tell all."""
+    def combined_log(self, path: list[SnapshotId]) -> TransactionLog | None:
+        """The logs of consecutive commits, oldest first, as one; None if they are incomplete."""
         try:
             logs = self.files.in_parallel(self.log, path)
         except SnapshotNotFoundError:
-            # What lies between was collected after it had expired; both ends are there.
+            # Expired snapshots between the two were collected.
             return None
         return None if brings_back(logs) else combine(logs)
 
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
-        """What differs between two snapshots, by looking at them instead of at logs."""
+        """What differs between two snapshots, by comparing them."""
         before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
         return compared(self.files, before, after)
 
     def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
-        """What differs between any two states: by logs if one descends from the other."""
+        """What differs between any two snapshots: from logs if one descends from the other."""
         if before.id == after.id:
             return TransactionLog()
         log = self.changes_between(before.id, after.id)
         return compared(self.files, before, after) if log is None else log
 
     def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
-        """The newest snapshot that both descend from, or are."""
+        """The newest snapshot that is, or is an ancestor of, both."""
         ancestors = {stub.id for stub in self.stubs(one)}
         return next((stub.id for stub in self.stubs(other) if stub.id in ancestors), None)
 
@@ -390,8 +395,8 @@ class History:
         return Diff(self.difference(before, after), before.nodes, after.nodes)
 
 
-def _as_far_as_kept(ids: list[SnapshotId], cuts: frozenset[SnapshotId]) -> list[SnapshotId]:
-    """Ancestors, newest first, up to the first one behind which the history is cut."""
+def _up_to_cut(ids: list[SnapshotId], cuts: frozenset[SnapshotId]) -> list[SnapshotId]:
+    """Ancestors, newest first, up to the first one after which the history is cut."""
     for place, snapshot_id in enumerate(ids):
         if snapshot_id in cuts:
             return ids[: place + 1]
@@ -407,21 +412,21 @@ def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:
 
 
 def _check_moment(moment: object) -> None:
-    # Python calls a zone that gives no offset naive, too.
+    # To Python a zone without an offset is naive, too.
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise InvalidTypeError(f"as_of is a datetime with a timezone, found {moment!r}")
 
 
-def _is_only_remembered(first: SnapshotStub, missing: SnapshotId) -> bool:
-    """Whether what is missing is a first snapshot that never existed under that name.
+def _is_only_mentioned(first: SnapshotStub, missing: SnapshotId) -> bool:
+    """Whether the missing snapshot is a first one that never had a file.
 
-    Repositories of the earliest layouts have one; in ours it has a well-known name.
+    That is so in repositories of the earliest layouts; in ours it has a well-known id.
     """
     return first.id == missing != FIRST_SNAPSHOT_ID
 
 
-def _as_remembered(first: SnapshotStub) -> Snapshot:
-    """The first snapshot of a repository, of which nothing is left but its stub."""
+def _as_mentioned(first: SnapshotStub) -> Snapshot:
+    """The first snapshot of a repository, of which there is nothing but a stub."""
     return Snapshot(
         id=first.id,
         parent_id=None,
@@ -438,7 +443,7 @@ def _as_remembered(first: SnapshotStub) -> Snapshot:
 
 
 def parse_moment(text: str) -> datetime:
-    """A moment in ISO 8601; without a zone it is UTC, and a date alone means its end."""
+    """Parse a moment in ISO 8601; UTC by default, and a date alone means the end of that day."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -452,16 +457,16 @@ def parse_moment(text: str) -> datetime:
 
 
 def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) -> TransactionLog:
-    """What changed from a snapshot to the next, by comparing them."""
+    """What changed from a snapshot to its child, by comparing them."""
     log = compared(files, parent, snapshot)
     if snapshot.metadata.get(MOVED_CHUNKS):
-        # Other places, the same bytes: for who works on the chunks, nothing happened to them.
+        # A compaction: the chunks are elsewhere, with the same bytes.
         log = msgspec.structs.replace(log, updated_chunks={})
     return log
 
 
 def compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
-    """What differs between two states, by looking at them."""
+    """What differs between two snapshots, by comparing them."""
     return compare_nodes(_state(files, before), _state(files, after))
 
 

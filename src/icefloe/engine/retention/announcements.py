@@ -1,38 +1,34 @@
-"""Keeps snapshots from being named and collected at the same moment.
+"""Announcements: what a garbage collection that is running is about to delete.
 
-A collection says which snapshots it is about to delete, and then reads leases and references.
-Whoever lets a branch or tag point to a snapshot takes a lease on it, and then reads what
-collections say. Each writes before it reads, so at least one of the two sees the other.
+A collection writes its announcement and then reads leases and references for the last time; whoever
+needs a snapshot or a file takes a lease (`pins.py`) or moves a branch, and reads announcements
+after that. Each writes before it reads, so at least one of the two sees the other (G4).
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease, LeaseFiles
-from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundError
+from icefloe.engine.retention.leases import LeaseFiles
+from icefloe.errors import FormatError, ObjectNotFoundError
 from icefloe.storage.clock import storage_now
-from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from icefloe.formats.port import Layout
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import ObjectInfo, Storage
 
 COLLECTIONS_FOLDER = "maintenance/collections"
-_PIN_LIFETIME = timedelta(minutes=10)
 
 
 class Announcement(msgspec.Struct):
-    """What a collection that runs is about to delete."""
+    """What a running collection may delete: some snapshots, and other objects by their age."""
 
     snapshots: list[str]
     cutoff_seconds: float
@@ -42,131 +38,51 @@ class Announcement(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Announcement | list[str])
 
 
-def _decode(data: bytes, key: str) -> Announcement:
-    try:
-        said = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{key}: what a collection said is damaged: {error}", key) from None
-    # One of an earlier version of icefloe says only which snapshots; any file may be meant.
-    return said if isinstance(said, Announcement) else Announcement(said, math.inf)
-
-
-def doomed_key(lease_id: str) -> str:
-    """Key of the list of snapshots that the collection under a lease is about to delete."""
+def announcement_key(lease_id: str) -> str:
+    """Key of the announcement of the collection that holds a lease."""
     return f"{COLLECTIONS_FOLDER}/{lease_id}"
 
 
 def announce(
-    storage: Storage, lease_id: str, doomed: Iterable[SnapshotId], cutoff: datetime
+    storage: Storage, lease_id: str, snapshots: Iterable[SnapshotId], cutoff: datetime
 ) -> None:
-    """Say which snapshots a collection is about to delete, and that other objects are older."""
-    said = Announcement(sorted(map(str, doomed)), cutoff.timestamp())
-    storage.put(doomed_key(lease_id), msgspec.json.encode(said))
+    """Announce the snapshots that a collection is about to delete, and its cutoff."""
+    announcement = Announcement(sorted(map(str, snapshots)), cutoff.timestamp())
+    storage.put(announcement_key(lease_id), msgspec.json.encode(announcement))
 
 
-def announcements(storage: Storage) -> dict[str, ObjectInfo]:
-    """All such lists by the id of the collection's lease.
+def list_announcements(storage: Storage) -> dict[str, ObjectInfo]:
+    """All announcements by the id of their collection's lease, whether it still holds or not.
 
-    A collection announces after it took its lease, so leases are read after this.
+    A collection takes its lease before it announces: read leases after this, not before.
     """
     prefix = f"{COLLECTIONS_FOLDER}/"
     return {info.key[len(prefix) :]: info for info in storage.list(prefix)}
 
 
 def running_collections(storage: Storage, now: datetime | None = None) -> list[Announcement]:
-    """What collections say that may be deleting, at a moment of the storage's clock."""
-    found = announcements(storage)
-    if not found:
+    """Announcements of the collections whose lease holds at a moment of the storage's clock."""
+    listed = list_announcements(storage)
+    if not listed:
         return []
     moment = storage_now(storage) if now is None else now
     active = {lease.id for lease in LeaseFiles(storage).active(moment)}
     running = []
-    for collection, info in found.items():
-        if collection in active:
-            with contextlib.suppress(ObjectNotFoundError):  # it is over
+    for lease_id, info in listed.items():
+        if lease_id in active:
+            with contextlib.suppress(ObjectNotFoundError):  # the collection has ended
                 running.append(_decode(storage.get(info.key), info.key))
     return running
 
 
-class SnapshotLease(Lease):
-    """A lease on snapshots that are there and stay; taking it fails if one is gone or about to be.
-
-    It protects what is written from now on, too, unless told otherwise.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        layout: Layout,
-        snapshots: Sequence[SnapshotId],
-        *,
-        holder: str | None = None,
-        lifetime: timedelta = DEFAULT_LIFETIME,
-        protects_new: bool = True,
-    ) -> None:
-        """Claim snapshots of a repository."""
-        super().__init__(
-            storage,
-            holder=holder,
-            snapshots=snapshots,
-            lifetime=lifetime,
-            protects_new=protects_new,
-        )
-        self._layout = layout
-        self._claimed = snapshots
-
-    def take(self) -> None:
-        """Write the lease, and then look; raises SnapshotNotFoundError if that was too late."""
-        super().take()
-        try:
-            self._look()
-        except BaseException:
-            self.release()
-            raise
-
-    def confirm(self) -> None:
-        """Look again if the lease lapsed before references to the snapshots were written.
-
-        Raises SnapshotNotFoundError if one of them is gone, or about to be.
-        """
-        if self.is_broken():
-            self.take()
-
-    def _look(self) -> None:
-        for snapshot_id in self._claimed:
-            _refuse_doomed(self._storage, self, snapshot_id)
-            self._check_exists(snapshot_id)
-
-    def _check_exists(self, snapshot_id: SnapshotId) -> None:
-        if not is_there(self._storage, self._layout.snapshot(snapshot_id)):
-            raise SnapshotNotFoundError(
-                f"snapshot {snapshot_id} does not exist in {self._storage.location}",
-                str(snapshot_id),
-            )
-
-
-@contextlib.contextmanager
-def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[SnapshotLease]:
-    """Keep a snapshot from being collected until something else does.
-
-    Raises SnapshotNotFoundError if it is gone, or about to be. It holds for ten minutes: who does
-    something that does not fail by itself if a collection came by asks the lease to `confirm`.
-    """
-    lease = SnapshotLease(
-        storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
-    )
-    lease.take()
+def _decode(data: bytes, key: str) -> Announcement:
     try:
-        yield lease
-    finally:
-        lease.release()
-
-
-def _refuse_doomed(storage: Storage, lease: Lease, snapshot_id: SnapshotId) -> None:
-    for collection in running_collections(storage, lease.written_at):
-        if str(snapshot_id) in collection.snapshots:
-            raise SnapshotNotFoundError(
-                f"snapshot {snapshot_id} is reached by no branch or tag, and a garbage collection "
-                "that runs at this moment is about to delete it; choose another snapshot",
-                str(snapshot_id),
-            )
+        decoded = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(
+            f"{key}: the announcement of a collection is damaged: {error}", key
+        ) from None
+    if isinstance(decoded, Announcement):
+        return decoded
+    # An earlier version of icefloe announced snapshots only: any file may be about to go.
+    return Announcement(decoded, math.inf)

@@ -1,4 +1,4 @@
-"""One thread of this process that calls things from time to time, as long as they live."""
+"""One background thread per process that calls methods periodically, to renew leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _RETRY_SECONDS = 30.0
 _MANY = 1024
 
 
-class _Keeper:
+class _Timer:
+    """Calls bound methods when they are due, and forgets those whose objects are gone."""
+
     def __init__(self) -> None:
         self._due: list[tuple[float, int, float, weakref.WeakMethod[Callable[[], bool]]]] = []
         self._numbers = itertools.count()
@@ -47,7 +49,7 @@ class _Keeper:
         heapq.heappush(self._due, entry)
 
     def _purge(self) -> None:
-        """Forget those that are gone: a program may open thousands of sessions in a minute."""
+        """Drop dead references: a program may open thousands of sessions in a minute."""
         self._due = [entry for entry in self._due if entry[3]() is not None]
         heapq.heapify(self._due)
         self._purge_at = max(_MANY, 2 * len(self._due))
@@ -67,31 +69,31 @@ class _Keeper:
     def _call(
         self, reference: weakref.WeakMethod[Callable[[], bool]], pause: float
     ) -> float | None:
-        """Call once; returns in how many seconds to call again, None for never."""
+        """Call a method once; returns the delay until the next call, None for never."""
         method = reference()
         if method is None:
             return None
         try:
             return pause if method() else None
         except IcefloeError as error:
-            logger.warning("a lease could not be renewed and is tried again: %s", error)
+            logger.warning("a lease could not be renewed; trying again: %s", error)
             return min(pause, _RETRY_SECONDS)
         except Exception:
-            logger.exception("a lease is not renewed any more")
+            logger.exception("a lease is no longer renewed")
             return None
 
 
-_keeper = _Keeper()
+_timer = _Timer()
 
 
-def _forget_after_fork() -> None:
-    global _keeper  # noqa: PLW0603 (the thread is not there in a forked child)
-    _keeper = _Keeper()
+def _restart_after_fork() -> None:
+    global _timer  # noqa: PLW0603 (the thread is not there in a forked child)
+    _timer = _Timer()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=_restart_after_fork)
 
 
 def keep_calling(method: Callable[[], bool], pause: float) -> None:
     """Call a bound method every `pause` seconds while its object lives and it returns True."""
-    _keeper.add(method, pause)
+    _timer.add(method, pause)

@@ -1,45 +1,112 @@
-"""Moves branches although a garbage collection may come between, which moves them, too.
+"""Retries for whoever moves a branch while garbage collections or other writers move it, too.
 
-Before it deletes, a collection adds an entry for the same snapshot to every branch, so that whoever
-is about to move one notices it. They may go on from there, if they make or look for anew what they
-made or found before: it may be gone.
+Before it deletes anything, a garbage collection publishes the tip of every branch once more (G7 in
+`collection.py`), so that a move that is under way fails instead of naming what is about to go. Such
+a move may be tried again from the new tip, as long as it writes or pins everything again: what it
+wrote before may have been deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
+import time
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from icefloe.errors import ConflictError
+from icefloe.errors import ConflictError, RebaseFailedError
 from icefloe.formats.port import LiveTip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from icefloe.config.settings import Settings
     from icefloe.formats.port import Refs
 
 _Result = TypeVar("_Result")
 
 
-def moved_from(refs: Refs, tip: LiveTip, move: Callable[[LiveTip], _Result]) -> _Result:
-    """Let `move` advance a branch from where it stands, once more if it still stands there.
+def retry_after_collection(
+    refs: Refs,
+    tip: LiveTip,
+    move: Callable[[LiveTip], _Result],
+    before_retry: Callable[[LiveTip], None] = lambda _: None,
+) -> _Result:
+    """Call `move` to advance a branch; again if only garbage collections moved the branch.
 
-    What `move` writes, or pins, it must write or pin each time: what it did before may have been
-    collected. Raises ConflictError if the branch has gone on to another snapshot.
+    Args:
+        refs: The branches.
+        tip: The state of the branch to start from.
+        move: Advances the branch from the state that it gets. Whatever it writes or pins for that,
+            it must write or pin on each call.
+        before_retry: Called with the new state of the branch before each retry, to make sure that
+            what `move` does not write again is still there.
+
+    Raises:
+        ConflictError: If the branch has another snapshot, or had one in between.
     """
     while True:
         try:
             return move(tip)
-        except ConflictError:
-            newest = refs.tip(tip.branch)
-            if not isinstance(newest, LiveTip) or newest.sequence <= tip.sequence:
+        except ConflictError as error:
+            if error.actual_parent not in {None, str(tip.snapshot_id)}:
                 raise
-            if newest.snapshot_id != tip.snapshot_id:
+            republished = _republished(refs, tip)
+            if republished is None:
                 raise
-            tip = newest
+            before_retry(republished)
+            tip = republished
 
 
-def take_back(refs: Refs, tip: LiveTip) -> None:
-    """Delete a branch that was just created, unless somebody else has done more with it."""
+def _republished(refs: Refs, tip: LiveTip) -> LiveTip | None:
+    """The newest state of a branch if all states since `tip` have its snapshot, else None."""
+    newest = None
+    for state in refs.reflog(tip.branch):
+        if state.sequence <= tip.sequence:
+            break
+        if not isinstance(state, LiveTip) or state.snapshot_id != tip.snapshot_id:
+            return None
+        newest = newest or state
+    return newest
+
+
+def undo_creation(refs: Refs, tip: LiveTip) -> None:
+    """Delete a branch that was just created, unless somebody has moved it since."""
     with contextlib.suppress(ConflictError):
-        moved_from(refs, tip, lambda place: refs.advance(place, None))
+        retry_after_collection(refs, tip, lambda state: refs.advance(state, None))
+
+
+def retry_on_conflict(
+    settings: Settings,
+    work: Callable[[], _Result],
+    *,
+    tries: int | None = None,
+    before_retry: Callable[[], None] = lambda: None,
+) -> _Result:
+    """Call `work` until no other writer gets in its way, with growing pauses in between.
+
+    Args:
+        settings: How long to pause, and how often to retry unless `tries` says so.
+        work: Reads the tip of a branch, builds on it and advances the branch.
+        tries: How often to retry; the last ConflictError is raised after that.
+        before_retry: Called after each pause.
+    """
+    limit = settings.publish_max_tries if tries is None else tries
+    for attempt in count():
+        try:
+            return work()
+        except RebaseFailedError:
+            raise
+        except ConflictError:
+            if attempt >= limit:
+                raise
+        back_off(settings, attempt)
+        before_retry()
+    raise AssertionError  # count() does not end
+
+
+def back_off(settings: Settings, attempt: int) -> None:
+    """Sleep for a random time, which grows with each attempt, so that writers fall out of step."""
+    longest = settings.publish_initial_backoff_ms * 2 ** min(attempt, 30)
+    pause = min(longest, settings.publish_max_backoff_ms)
+    time.sleep(random.uniform(0, pause) / 1000)

@@ -1,7 +1,7 @@
-"""Expires snapshots: cuts the history behind the oldest ones that are kept.
+"""Expires snapshots: cuts histories behind the oldest snapshot that is retained.
 
-Nothing is deleted or altered: expired snapshots can be read until they are collected. How a cut is
-recorded is told in engine/history/expired_parents.py.
+Nothing is deleted or altered: expired snapshots can be read until they are collected.
+`engine/history/expired_parents.py` records the cuts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icefloe.engine.history.expired_parents import Cuts, SeenCuts
+from icefloe.engine.history.expired_parents import CachedCuts, Cuts
 from icefloe.engine.history.walk import History
-from icefloe.engine.retention.branch_moves import moved_from
-from icefloe.engine.retention.cutoff import as_moment
+from icefloe.engine.retention.branch_moves import retry_after_collection
+from icefloe.engine.retention.stored_objects import as_moment
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
@@ -25,6 +25,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.port import LiveTip
+from icefloe.formats.sequence_refs import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
@@ -37,21 +38,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAIN = "main"
 _PATTERN_CHARACTERS = set("*?[")
 
 
 class ExpirationPolicy(Record, frozen=True):
-    """What of a history is kept: what is not old, and the newest snapshots whatever their age."""
+    """Which snapshots of a history to retain: young ones, and the newest ones whatever their age.
+
+    Examples:
+        Keep thirty days of every branch, but the whole history of releases:
+
+        >>> from datetime import timedelta
+        >>> import icefloe
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> _ = repo.create_branch("release-1", repo.lookup_branch("main"))
+        >>> month = icefloe.ExpirationPolicy(older_than=timedelta(days=30), keep_last=10)
+        >>> repo.expire_snapshots(branches={"main": month, "release-*": None})
+        set()
+    """
 
     older_than: datetime | timedelta | None = None
-    """Snapshots written before this moment, or longer ago, expire; None expires none by age alone,
-    unless `keep_last` is given."""
+    """Snapshots written before this moment, or longer ago than this, expire. None expires nothing
+    by age, or everything but the newest ones if `keep_last` is given."""
     keep_last: int | None = None
-    """So many of the newest snapshots stay."""
+    """How many of the newest snapshots to retain, whatever their age."""
 
     def check(self) -> None:
-        """Raise InvalidInputError unless it says something that can be done."""
+        """Raise InvalidInputError or InvalidTypeError for a `keep_last` that makes no sense."""
         if self.keep_last is not None and not isinstance(self.keep_last, int):
             raise InvalidTypeError(f"keep_last is an integer, found {self.keep_last!r}")
         if self.keep_last is not None and self.keep_last < 1:
@@ -59,21 +71,22 @@ class ExpirationPolicy(Record, frozen=True):
 
 
 Policies = Mapping[str, ExpirationPolicy | None]
-"""Policies by name of a branch or tag, or by pattern such as `release-*`; None keeps all."""
+"""Policies by name of a branch or tag, or by pattern such as `release-*`; None retains all."""
 
 
-class ExpiryPlan(Record, frozen=True):
-    """What expiry does, or would do."""
+class ExpiredSnapshots(Record, frozen=True):
+    """What expires, or would expire."""
 
     expired: frozenset[SnapshotId]
     cuts: dict[SnapshotId, SnapshotId]
-    """Snapshots behind which the history is to be cut, and the first snapshot of it."""
+    """The oldest snapshots that are retained, with the first snapshot of their history, which
+    becomes their parent."""
     branches: tuple[str, ...]
-    """Branches that are to be deleted."""
+    """Branches to delete."""
 
 
 class _Rule(Record, frozen=True):
-    """A policy with its moment by the storage's clock."""
+    """A policy whose moment is by the storage's clock."""
 
     older_than: datetime | None
     keep_last: int
@@ -97,8 +110,8 @@ def expire(
     tags: Policies,
     delete_branches: bool,
     dry_run: bool,
-) -> ExpiryPlan:
-    """Cut histories as policies say; returns what was done."""
+) -> ExpiredSnapshots:
+    """Cut histories according to policies; returns what expired."""
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so nothing expires")
     default.check()
@@ -111,7 +124,7 @@ def expire(
 def _check_policies(
     policies: Mapping[Any, object], what: str, names: Callable[[], set[str]]
 ) -> None:
-    """Refuse what is no policy, and names that nothing has: they protect nothing."""
+    """Refuse what is not a policy, and names that no reference has: they would protect nothing."""
     if not isinstance(policies, Mapping):
         raise InvalidTypeError(f"{what} gives policies by name, found {policies!r}")
     for name, policy in policies.items():
@@ -123,51 +136,53 @@ def _check_policies(
         if policy is not None:
             policy.check()
     exact = [name for name in policies if not _PATTERN_CHARACTERS & set(name)]
-    there = names() if exact else set()
+    existing = names() if exact else set()
     for name in exact:
-        if name not in there:
+        if name not in existing:
             raise RefNotFoundError(
                 f"ref not found `{name}`: a policy is for one of the {what} that there are "
-                f"({', '.join(sorted(there)) or 'none'}), or for a pattern such as `{name}*`",
+                f"({', '.join(sorted(existing)) or 'none'}), or for a pattern such as `{name}*`",
                 name,
             )
 
 
-def _carry_out(context: Context, plan: ExpiryPlan) -> ExpiryPlan:
-    """Do what is planned; returns what was done: branches that moved meanwhile stay."""
+def _carry_out(context: Context, plan: ExpiredSnapshots) -> ExpiredSnapshots:
+    """Write the cuts and delete branches; returns what was done. Branches that moved stay."""
     cuts = Cuts(context.storage)
     for snapshot_id, root in plan.cuts.items():
         cuts.add(snapshot_id, root)
-    kept = [branch for branch in plan.branches if not _is_deleted(context, branch, plan.expired)]
-    shown: set[SnapshotId] = set()
-    for branch in kept:
+    moved = [
+        branch for branch in plan.branches if not _delete_branch(context, branch, plan.expired)
+    ]
+    reached: set[SnapshotId] = set()
+    for branch in moved:
         logger.info("branch %r moved and is not deleted", branch)
         tip = context.refs.tip(branch)
         if isinstance(tip, LiveTip):
-            shown.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
+            reached.update(stub.id for stub in context.history.stubs(tip.snapshot_id))
     logger.info("expired %d snapshots in %s", len(plan.expired), context.storage.location)
-    return ExpiryPlan(
-        plan.expired - shown,
-        plan.cuts,
-        tuple(branch for branch in plan.branches if branch not in kept),
+    return ExpiredSnapshots(
+        expired=plan.expired - reached,
+        cuts=plan.cuts,
+        branches=tuple(branch for branch in plan.branches if branch not in moved),
     )
 
 
-def _is_deleted(context: Context, branch: str, expired: frozenset[SnapshotId]) -> bool:
-    """Delete a branch that stands at a snapshot which has expired; False if it does not."""
+def _delete_branch(context: Context, branch: str, expired: frozenset[SnapshotId]) -> bool:
+    """Delete a branch whose tip has expired; False if the branch has another tip by now."""
     refs = context.refs
     tip = refs.tip(branch)
     if not isinstance(tip, LiveTip) or tip.snapshot_id not in expired:
         return False
     try:
-        moved_from(refs, tip, lambda place: refs.advance(place, None))
+        retry_after_collection(refs, tip, lambda state: refs.advance(state, None))
     except ConflictError:
         return False
     return True
 
 
 class _Ref(NamedTuple):
-    """A branch or tag, and what holds for its history."""
+    """A branch or tag, and the rule for its history; None retains all of it."""
 
     name: str
     kind: str
@@ -191,14 +206,14 @@ class _Planner:
         self._branches = self._rules(branches)
         self._tags = self._rules(tags)
         self._delete_branches = delete_branches
-        self._history = History(context.files, context.refs, SeenCuts(context.storage))
+        self._history = History(context.files, context.refs, CachedCuts(context.storage))
         self._entries: dict[SnapshotId, _Entry] = {}
         self._kept: set[SnapshotId] = set()
-        """What some rule keeps."""
+        """Snapshots that some rule retains."""
         self._linked: set[SnapshotId] = set()
-        """What is kept by a history that also keeps the parent: no cut may be behind it."""
+        """Snapshots that a history retains together with their parents: no cut may follow them."""
 
-    def plan(self) -> ExpiryPlan:
+    def plan(self) -> ExpiredSnapshots:
         refs = list(self._refs())
         for ref in refs:
             self._remember(ref.tip)
@@ -211,15 +226,16 @@ class _Planner:
             after = self._entries[last].parent
             if after is None or self._entries[after].parent is None:
                 continue
-            released.update(self._from(after, released))
+            released.update(self._ancestors(after, released))
             if not self._keeps_tip(ref):
                 old_tips.add(ref.tip)
             if last not in self._linked:
                 cuts[last] = self._root(last)
         for ref in dead:
-            released.update(self._from(ref.tip, released))
+            released.update(self._ancestors(ref.tip, released))
         expired = frozenset((released - self._kept) | old_tips)
-        return ExpiryPlan(expired, cuts, tuple(sorted(ref.name for ref in dead)))
+        branches = tuple(sorted(ref.name for ref in dead))
+        return ExpiredSnapshots(expired=expired, cuts=cuts, branches=branches)
 
     # --- references and their rules
 
@@ -268,7 +284,7 @@ class _Planner:
     # --- histories
 
     def _remember(self, tip: SnapshotId) -> None:
-        """Learn the ancestors of a snapshot, as far as they are not known yet."""
+        """Read the ancestors of a snapshot, up to the first that is known already."""
         child: SnapshotStub | None = None
         for stub in self._history.stubs(tip):
             if child is not None:
@@ -280,7 +296,7 @@ class _Planner:
             self._entries[child.id] = _Entry(None, child.written_at)
 
     def _keep(self, ref: _Ref) -> SnapshotId:
-        """Note what a rule keeps of a history, from the tip on; returns the last of it."""
+        """Record what a rule retains of a history, from the tip on; returns the oldest of it."""
         last, place = ref.tip, 0
         if self._keeps_tip(ref):
             self._kept.add(ref.tip)
@@ -296,21 +312,21 @@ class _Planner:
             self._linked.add(last)
             last = parent
 
-    def _from(self, snapshot_id: SnapshotId, seen: set[SnapshotId]) -> Iterator[SnapshotId]:
-        """A snapshot and its ancestors but the first one, as far as they were not seen."""
-        found = []
+    def _ancestors(self, snapshot_id: SnapshotId, seen: set[SnapshotId]) -> list[SnapshotId]:
+        """A snapshot and its ancestors without the first one, up to one that was seen."""
+        ancestors = []
         place: SnapshotId | None = snapshot_id
         while place is not None and place not in seen:
             parent = self._entries[place].parent
             if parent is not None:
-                found.append(place)
+                ancestors.append(place)
             place = parent
-        return iter(found)
+        return ancestors
 
     def _root(self, snapshot_id: SnapshotId) -> SnapshotId:
-        """The first snapshot of a history; the given one where the first was never written.
+        """The first snapshot of a history, or the given one where the first has no file.
 
-        Repositories of the earliest layouts only remember it.
+        In repositories of the earliest layouts later snapshots only mention it.
         """
         place = snapshot_id
         while (parent := self._entries[place].parent) is not None:

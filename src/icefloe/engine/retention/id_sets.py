@@ -1,8 +1,8 @@
-"""Sets of many ids as sorted columns: twelve bytes for each, and no Python object.
+"""Large sets of ids as sorted numpy columns: twelve bytes per id and no Python objects.
 
-Ids that another implementation gave have sixteen bytes, or are names of any length; a column that
-has one of them is as wide. Columns of all widths compare as they should, because zeros at the end
-count for nothing.
+Ids of other implementations have sixteen bytes, or are names of any length; a column with one of
+them is as wide. Columns of different widths compare correctly, because trailing zeros count for
+nothing.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# Texts of equal length compare like their bytes: zeros at the end are as good as padding.
+# Byte strings of equal length compare like their bytes; trailing zeros are padding.
 ID_TYPE = np.dtype(f"S{Identifier.SIZE}")
 WIDE_ID_TYPE = np.dtype(f"S{Identifier.WIDE_SIZE}")
 _MAX_PENDING = 1 << 20
 
 
 def as_ids(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
-    """Ids that are the rows of a table (n, bytes)."""
+    """The rows of a table (n, bytes) as a column of ids."""
     return np.frombuffer(np.ascontiguousarray(rows).tobytes(), dtype=f"S{rows.shape[1]}")
 
 
 def id_column(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
-    """Ids that are Python values as a column."""
+    """Ids given as Python values as a column."""
     joined = b"".join(ids)
     if len(joined) == Identifier.SIZE * len(ids):
         return np.frombuffer(joined, dtype=ID_TYPE)
@@ -41,26 +41,26 @@ def id_column(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
 
 
 def id_set(ids: Collection[bytes]) -> npt.NDArray[np.bytes_]:
-    """Ids that are Python values as a sorted column."""
+    """Ids given as Python values as a sorted column without duplicates."""
     return np.unique(id_column(ids))
 
 
 def id_bytes(value: bytes) -> bytes:
-    """One element of a column as the whole id; numpy drops zeros at the end."""
+    """The whole id for one element of a column, from which numpy drops trailing zeros."""
     size = Identifier.SIZE if len(value) <= Identifier.SIZE else Identifier.WIDE_SIZE
     return value.ljust(size, b"\0")
 
 
 def are_names(ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
-    """Which ids are names that another implementation chose."""
+    """Which ids are names chosen by another implementation."""
     if ids.dtype.itemsize <= len(NAME_MARK):
         return np.zeros(len(ids), dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = np.char.startswith(ids, NAME_MARK)
-    return found
+    is_name: npt.NDArray[np.bool_] = np.char.startswith(ids, NAME_MARK)
+    return is_name
 
 
 def without_names(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Ids (n, bytes) of at most WIDE_SIZE bytes: digests in place of names."""
+    """Ids (n, bytes) with names replaced by digests, so that they have at most WIDE_SIZE bytes."""
     if rows.shape[1] <= Identifier.WIDE_SIZE:
         return rows
     short = np.ascontiguousarray(rows[:, : Identifier.WIDE_SIZE])
@@ -71,20 +71,20 @@ def without_names(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def are_in(values: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
-    """Which of some values are among sorted ids."""
+    """Which values are among the sorted ids."""
     if len(ids) == 0 or len(values) == 0:
         return np.zeros(len(values), dtype=np.bool_)
     places = np.searchsorted(ids, values)
     places[places == len(ids)] = 0
-    found: npt.NDArray[np.bool_] = ids[places] == values
-    return found
+    is_in: npt.NDArray[np.bool_] = ids[places] == values
+    return is_in
 
 
 class IdSet:
-    """A growing set of ids; memory follows the number of distinct ones."""
+    """A growing set of ids; memory is proportional to the number of distinct ones."""
 
     def __init__(self, dtype: np.dtype[np.bytes_] = ID_TYPE) -> None:
-        """Start empty; keys of other things than ids may be longer."""
+        """Start empty; `dtype` is wider for keys that are more than an id."""
         self._sorted = np.empty(0, dtype=dtype)
         self._pending: list[npt.NDArray[np.bytes_]] = []
         self._count = 0
@@ -98,7 +98,7 @@ class IdSet:
                 self.sorted()
 
     def add_each(self, ids: Collection[bytes]) -> None:
-        """Add ids that are Python values."""
+        """Add ids given as Python values."""
         self.add(id_column(ids))
 
     def sorted(self) -> npt.NDArray[np.bytes_]:

@@ -1,10 +1,10 @@
-"""Leases: small objects that say what somebody still needs, so that it is not collected.
+"""Leases: small objects that keep garbage collection away from what somebody still needs.
 
 A lease protects every object that is younger than its beginning, and the snapshots that it names
-with all they refer to. It holds as long as it is renewed, by the storage's clock: each renewal is
-a new object, and the one before it is deleted after that. Whoever finds that its last one is gone
-knows that the lease was broken: see `Lease.renew` and `LeaseFiles.break_lapsed`, which each write
-before they read, so that at least one of the two notices the other.
+with everything they refer to. It holds as long as it is renewed, by the storage's clock. Each
+renewal writes a new object and then deletes the previous one; a holder whose previous object is
+gone knows that a collection broke the lease. `Lease.renew` and `LeaseFiles.break_lapsed` both write
+before they read, so at least one of the two notices the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LEASES_FOLDER = "maintenance/leases"
 DEFAULT_LIFETIME = timedelta(hours=1)
 _MARGIN_SECONDS = 60.0
-"""What a lease reaches back further than it must: for clocks of whole seconds and slow requests."""
+"""How much further back a lease reaches, for clocks of whole seconds and slow requests."""
 _RENEWALS_PER_LIFETIME = 4
 _MAX_WRITES = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,13 +45,13 @@ _ALWAYS = timedelta(days=100 * 365)
 
 
 def seconds_awake_or_asleep() -> float:
-    """Seconds that pass also while the machine sleeps, where the system can tell."""
+    """A monotonic clock that also counts the time the machine sleeps, where the system has one."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def default_holder() -> str:
-    """Who this process is, for people who look at leases and at the log of operations."""
+    """The host and process id, as the holder of a lease and in the log of operations."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -59,22 +59,22 @@ class _LeaseFile(msgspec.Struct):
     holder: str
     snapshots: list[str]
     covers_seconds: float | None
-    """How far before its own writing the lease begins; None if it is about snapshots alone."""
+    """How long before this file was written the lease begins; None if only for snapshots."""
     lifetime_seconds: float
     begins_seconds: float | None = None
-    """When it begins by the storage's clock, in seconds since 1970, once that is known."""
+    """When the lease begins by the storage's clock, in seconds since 1970, once that is known."""
 
 
 _decoder = msgspec.json.Decoder(_LeaseFile)
 
 
-class FoundLease(Record, frozen=True):
-    """A lease as it was found in a storage."""
+class StoredLease(Record, frozen=True):
+    """A lease as it was read from a storage."""
 
     id: str
     holder: str
     begins: datetime | None
-    """Objects that were written from here on are protected; None if only snapshots are."""
+    """Objects written from this moment on are protected; None if only snapshots are."""
     ends: datetime
     """When it lapses unless it is renewed."""
     snapshots: tuple[SnapshotId, ...]
@@ -90,32 +90,32 @@ def _beginning(body: _LeaseFile, written: datetime) -> datetime | None:
 
 
 class LeaseFiles:
-    """The leases of a repository in a storage."""
+    """The leases in the storage of a repository."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take where the repository is."""
+        """Read nothing yet."""
         self._storage = storage
 
-    def find(self) -> list[FoundLease]:
-        """All leases, also those that have lapsed."""
+    def find(self) -> list[StoredLease]:
+        """All leases, including those that have lapsed."""
         prefix = f"{LEASES_FOLDER}/"
-        found: dict[str, list[ObjectInfo]] = {}
+        files: dict[str, list[ObjectInfo]] = {}
         for info in self._storage.list(prefix):
-            found.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
-        leases = [self._find(lease_id, infos) for lease_id, infos in found.items()]
+            files.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
+        leases = [self._find(lease_id, infos) for lease_id, infos in files.items()]
         return [lease for lease in leases if lease is not None]
 
-    def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease | None:
-        """The lease of some files; None if it was released meanwhile."""
+    def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> StoredLease | None:
+        """Read one lease from its files; None if it was released in the meantime."""
         while infos:
             try:
                 return self._read(lease_id, infos)
             except ObjectNotFoundError:
-                # Renewed meanwhile, or released: then nothing is left.
+                # Renewed in the meantime, or released: then the listing is empty.
                 infos = list(self._storage.list(f"{LEASES_FOLDER}/{lease_id}/"))
         return None
 
-    def _read(self, lease_id: str, infos: Sequence[ObjectInfo]) -> FoundLease:
+    def _read(self, lease_id: str, infos: Sequence[ObjectInfo]) -> StoredLease:
         newest = infos[-1]  # names are numbers of equal length, listed in order
         written = newest.last_modified.astimezone(UTC)
         data = self._storage.get(newest.key)
@@ -125,22 +125,22 @@ class LeaseFiles:
             begins = _beginning(body, written)
             ends = written + timedelta(seconds=body.lifetime_seconds)
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError, OverflowError):
-            # Nobody knows what it protects: all that there is, for as long as leases hold.
+            # What it protects is unknown, so it protects everything, for as long as leases hold.
             logger.warning("lease %s is damaged", newest.key)
             body = _LeaseFile("unknown", [], 0, DEFAULT_LIFETIME.total_seconds())
             snapshots, begins = (), datetime.min.replace(tzinfo=UTC)
             ends = written + DEFAULT_LIFETIME
         keys = tuple(info.key for info in infos)
-        return FoundLease(lease_id, body.holder, begins, ends, snapshots, keys)
+        return StoredLease(lease_id, body.holder, begins, ends, snapshots, keys)
 
-    def active(self, now: datetime) -> list[FoundLease]:
-        """Leases that hold at a moment of the storage's clock."""
+    def active(self, now: datetime) -> list[StoredLease]:
+        """The leases that hold at a moment of the storage's clock."""
         return [lease for lease in self.find() if lease.ends >= now]
 
-    def break_lapsed(self, now: datetime) -> list[FoundLease]:
-        """Delete leases that have lapsed; returns those that hold after all.
+    def break_lapsed(self, now: datetime) -> list[StoredLease]:
+        """Delete leases that have lapsed; returns those that still hold.
 
-        A holder that renews at the same time either finds its lease broken, or is found here.
+        A holder that renews at the same time either finds its lease broken, or is among these.
         """
         lapsed = {lease.id: lease for lease in self.find() if lease.ends < now}
         if lapsed:
@@ -151,7 +151,11 @@ class LeaseFiles:
 
 
 class Lease:
-    """A claim on what is being written or read; a context manager that renews itself."""
+    """Keeps garbage collection away from what is written or read while the lease is held.
+
+    A context manager: entering it writes the lease, a background thread renews it, and leaving it
+    releases it. Made by `Repository.lease`.
+    """
 
     def __init__(
         self,
@@ -163,9 +167,16 @@ class Lease:
         since: float | None = None,
         protects_new: bool = True,
     ) -> None:
-        """Claim snapshots and, if it protects new objects, what is written from `since` on.
+        """Choose what to protect; nothing is written before `take`.
 
-        That is a moment of `seconds_awake_or_asleep`; now, if it is None.
+        Args:
+            storage: Where the repository is.
+            holder: Who holds the lease, for people; the host and process by default.
+            snapshots: Snapshots to protect with everything they refer to.
+            lifetime: How long the lease holds after its last renewal.
+            since: From which moment of `seconds_awake_or_asleep` on new objects are protected; now
+                by default.
+            protects_new: Whether to protect new objects at all.
         """
         if lifetime < timedelta(minutes=1):
             raise InvalidInputError(f"a lease holds for a minute or more, found {lifetime}")
@@ -173,7 +184,7 @@ class Lease:
         self.holder = holder or default_holder()
         self.lifetime = lifetime
         self.written_at: datetime | None = None
-        """When it was last renewed, by the storage's clock."""
+        """When the lease was last renewed, by the storage's clock."""
         self._storage = storage
         self._snapshots = [str(snapshot_id) for snapshot_id in snapshots]
         self._since = seconds_awake_or_asleep() if since is None else since
@@ -191,14 +202,14 @@ class Lease:
         return f"{LEASES_FOLDER}/{self.id}/{number:08d}.json"
 
     def take(self) -> None:
-        """Write the lease; it does not renew itself."""
+        """Write the lease, without starting to renew it."""
         with self._lock:
             self._write()
 
     def renew(self) -> bool:
-        """Let the lease hold for another lifetime; False if it had lapsed at any time until now.
+        """Renew the lease for another lifetime; False if it lapsed at any time before.
 
-        What it protected may be gone then; from now on it holds again.
+        After a lapse the lease holds again, but what it protected may be gone.
         """
         with self._lock:
             if not self._released:
@@ -212,9 +223,9 @@ class Lease:
         assert self.written_at is not None
         previous = self._key(self._number - 1)
         if not is_there(self._storage, previous):
-            self._lapsed = True  # and was broken
+            self._lapsed = True  # and a collection broke it
             return
-        # Nobody broke it, but whoever looked meanwhile did not mind it either.
+        # No collection broke it, but one that read it in the meantime may have ignored it.
         self._lapsed |= self.written_at - before > self.lifetime
         self._storage.delete_many([previous])
 
@@ -229,7 +240,7 @@ class Lease:
         )
 
     def _write_once(self) -> bool:
-        """Write the next file; False if it lapsed and was broken before it was looked at."""
+        """Write the next file; False if a collection broke it before its time could be read."""
         covers = None
         if self._protects_new:
             covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
@@ -244,19 +255,19 @@ class Lease:
         except ObjectNotFoundError:
             return False
         if covers is not None and self._begins is None:
-            # From now on by the storage's clock alone: ours may stand still.
+            # From now on by the storage's clock alone: the local one may stand still.
             self._begins = (self.written_at - _EPOCH).total_seconds() - covers
         return True
 
     def is_broken(self) -> bool:
-        """Whether a collection that began until now does not mind it.
+        """Whether a collection broke the lease.
 
-        If not, each that begins later reads the references after this moment.
+        If not, every collection that begins later reads references after this moment.
         """
         return not is_there(self._storage, self._key(self._number))
 
     def release(self) -> None:
-        """Give up the claim. What is left if that fails lapses by itself."""
+        """Release the lease. A file that cannot be deleted lapses by itself."""
         with self._lock:
             if self._number < 0 or self._released:
                 return
@@ -267,7 +278,7 @@ class Lease:
                 logger.warning("lease %s was left behind: %s", self.id, error)
 
     def renew_later(self) -> None:
-        """Have the lease renewed by a thread, as long as this object lives."""
+        """Have a background thread renew the lease as long as this object lives."""
         pause = self.lifetime.total_seconds() / _RENEWALS_PER_LIFETIME
         keep_calling(self._renew_in_time, pause)
 
@@ -293,6 +304,6 @@ class Lease:
 
 
 def lease_on_everything(storage: Storage, holder: str) -> Lease:
-    """A lease under which nothing is collected, however old it is."""
+    """A lease that protects every object, however old."""
     since = seconds_awake_or_asleep() - _ALWAYS.total_seconds()
     return Lease(storage, holder=holder, since=since)

@@ -1,6 +1,6 @@
-"""Finds everything that branches, tags and leases reach. Reads through caches of its own.
+"""Marks everything that branches, tags and leases reach, with caches of its own.
 
-Nothing is guessed: what cannot be read raises, and then nothing is deleted.
+Nothing is guessed: what cannot be read raises, so that nothing is deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from icefloe.engine.history.expired_parents import SeenCuts
+from icefloe.engine.history.expired_parents import CachedCuts
 from icefloe.engine.history.walk import MAX_READ_AHEAD, History
 from icefloe.engine.retention.id_sets import IdSet, as_ids, id_bytes, id_set
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
@@ -42,48 +42,53 @@ _LIMIT_NAMES = (
 )
 
 
-class Limits(NamedTuple):
-    """How much is held in memory at a time."""
+class MemoryLimits(NamedTuple):
+    """How much a walk over all snapshots and manifests holds in memory at a time."""
 
     snapshots: int = 50
-    """Those that are kept and those that are being read, together."""
+    """Snapshots that are cached or being read."""
     manifest_bytes: int = 512 * 1024 * 1024
+    """Compressed bytes of manifests that are read at a time."""
     manifest_fetches: int = 500
+    """Manifests that are read at a time."""
 
     def check(self) -> None:
-        """Raise InvalidInputError for what leaves no room to work in."""
+        """Raise InvalidInputError unless every limit is 1 or more."""
         for name, value in zip(_LIMIT_NAMES, self, strict=True):
             if value < 1:
                 raise InvalidInputError(f"{name} is 1 or more, found {value}")
 
 
+DEFAULT_LIMITS = MemoryLimits()
+
+
 class _WithoutPages(ForwardingStorage):
-    """A storage whose listings are not trusted to be fresh: references are found by reading."""
+    """A storage whose listings may be stale, so that references are found by reading."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the storage can do, but for quick listings."""
+        """The capabilities of the storage without quick listings."""
         return msgspec.structs.replace(self.inner.capabilities, lists_in_pages=False)
 
 
-class References(NamedTuple):
-    """What all branches and tags point to."""
+class RefTargets(NamedTuple):
+    """The snapshots that branches and tags point to, by name."""
 
     branches: dict[str, SnapshotId]
     tags: dict[str, SnapshotId]
 
-    def targets(self) -> set[SnapshotId]:
-        """All snapshots that something points to."""
+    def all(self) -> set[SnapshotId]:
+        """All snapshots that a branch or tag points to."""
         return {*self.branches.values(), *self.tags.values()}
 
 
 class CarefulRefs:
-    """References as they are now, found past a listing of a branch that may lag behind."""
+    """Branches and tags as they are now, also where listings of a branch lag behind."""
 
     def __init__(self, context: Context) -> None:
         """Read nothing yet."""
         self.listed = context.format.make_refs(context.storage).view()
-        """As listings show them."""
+        """The references as listings show them."""
         self._probed = context.format.make_refs(_WithoutPages(context.storage)).view()
 
     def tip(self, branch: str) -> BranchTip | None:
@@ -94,8 +99,8 @@ class CarefulRefs:
         return self._probed.tip(branch)
 
 
-def read_references(context: Context) -> References:
-    """Read all references from the storage, past a listing that may lag behind."""
+def read_references(context: Context) -> RefTargets:
+    """Read all branches and tags from the storage, also where listings lag behind."""
     careful = CarefulRefs(context)
     refs = careful.listed
     branches: dict[str, SnapshotId] = {}
@@ -103,7 +108,7 @@ def read_references(context: Context) -> References:
         newest = next(refs.states(branch), None)
         tip = careful.tip(branch)
         if newest is not None and tip is not None and newest.sequence > tip.sequence:
-            # It was found by its number, and a gap hides what comes after it.
+            # The tip was found by its number, and a gap hides what comes after it.
             raise FormatError(
                 f"branch {branch!r} is at entry {tip.sequence}, although there is an entry "
                 f"{newest.sequence}: the sequence has a gap, and nothing is deleted; `verify` "
@@ -113,35 +118,41 @@ def read_references(context: Context) -> References:
         if isinstance(tip, LiveTip):
             branches[branch] = tip.snapshot_id
     tags = {name: target for name in refs.tags() if (target := refs.tag(name)) is not None}
-    return References(branches, tags)
+    return RefTargets(branches, tags)
 
 
 class Marks:
-    """What is reached: snapshots, and what they refer to."""
+    """The snapshots that are reached, and the objects that they refer to."""
 
-    def __init__(self, context: Context, limits: Limits, *, verify: bool = False) -> None:
-        """Nothing is reached yet; `verify` compares all that is read with its checksums."""
+    def __init__(
+        self, context: Context, limits: MemoryLimits = DEFAULT_LIMITS, *, verify: bool = False
+    ) -> None:
+        """Start with nothing reached; `verify` compares everything that is read with checksums."""
         limits.check()
         self.limits = limits
         read_ahead = max(1, min(MAX_READ_AHEAD, limits.snapshots // 2))
-        budget = CacheBudget(manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead)
-        # A storage around the storage shares no caches: what is not there any more is missed.
-        storage = ForwardingStorage(context.storage)
-        # Whoever verifies compares the files of snapshots by himself, to report all that differ.
+        # Private: a shared cache would hide that an object is gone.
+        budget = CacheBudget(
+            manifests=1 << 28, snapshot_count=limits.snapshots - read_ahead, is_private=True
+        )
+        # Verification compares the files of snapshots itself, to report all that differ.
         listed = None if verify else context.refs.snapshot_files
-        self.files = MetadataFiles(storage, context.format, budget, verify=verify, listed=listed)
-        self.history = History(self.files, context.refs, SeenCuts(context.storage), read_ahead)
+        self.files = MetadataFiles(
+            context.storage, context.format, budget, verify=verify, listed=listed
+        )
+        self.history = History(self.files, context.refs, CachedCuts(context.storage), read_ahead)
         self.snapshots: set[SnapshotId] = set()
         self.num_refs = 0
-        """References in all manifests."""
+        """Number of chunk references in all manifests."""
         self._manifests = IdSet()
         self._infos: dict[bytes, ManifestFileInfo] = {}
         self._attributes = IdSet()
 
     def add_history(self, snapshot_id: SnapshotId, *, is_whole: bool = True) -> None:
-        """Reach a snapshot and its ancestors, and what these merged, where later merges start.
+        """Mark a snapshot, its ancestors, and the tips that they merged: later merges start there.
 
-        Raises SnapshotNotFoundError if one is missing, unless the history need not be whole.
+        Raises:
+            SnapshotNotFoundError: If one is missing, unless the history need not be whole.
         """
         if snapshot_id in self.snapshots:
             return
@@ -158,9 +169,9 @@ class Marks:
         self._add_present(merged)
 
     def add_paths(self, tips: Iterable[SnapshotId], bases: Collection[SnapshotId]) -> None:
-        """Reach what lies between snapshots and their descendants, though it may have expired.
+        """Mark the snapshots between bases and tips that descend from them, even expired ones.
 
-        Whoever works on a snapshot must be able to lay his changes over what came after it.
+        A session that is based on one of them must be able to rebase to the tip.
         """
         for tip in tips:
             missing, path = set(bases), list[SnapshotId]()
@@ -181,7 +192,7 @@ class Marks:
                     self.add_snapshot(self.files.read_snapshot(snapshot_id))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Reach a snapshot alone."""
+        """Mark a snapshot without its ancestors."""
         self.snapshots.add(snapshot.id)
         self._manifests.add_each([info.id for info in snapshot.manifests])
         for info in snapshot.manifests:
@@ -191,19 +202,19 @@ class Marks:
         self._attributes.add_each([info.id for info in snapshot.attribute_files])
 
     def snapshot_ids(self) -> npt.NDArray[np.bytes_]:
-        """Sorted ids of the snapshots that are reached."""
+        """Sorted ids of the marked snapshots."""
         return id_set(self.snapshots)
 
     def manifest_ids(self) -> npt.NDArray[np.bytes_]:
-        """Sorted ids of the manifests that are reached."""
+        """Sorted ids of the marked manifests."""
         return self._manifests.sorted()
 
     def attribute_ids(self) -> npt.NDArray[np.bytes_]:
-        """Sorted ids of the attribute files that are reached."""
+        """Sorted ids of the marked attribute files."""
         return self._attributes.sorted()
 
     def manifests(self, ids: npt.NDArray[np.bytes_] | None = None) -> Iterator[Manifest]:
-        """Manifests that are reached, all or some, read a few at a time."""
+        """Read all marked manifests, or those with some ids, a few at a time."""
         window: list[ManifestId] = []
         held = 0
         at_once = min(self.limits.manifest_fetches, MAX_PARALLEL_FILES)
@@ -224,16 +235,16 @@ class Marks:
         return self.files.manifest(manifest_id, info.size_bytes, info.checksum)
 
     def chunk_file_ids(self, ids: npt.NDArray[np.bytes_] | None = None) -> npt.NDArray[np.bytes_]:
-        """Sorted ids of the chunk files that all or some manifests refer to; reads those."""
-        found = IdSet()
+        """Sorted ids of the chunk files that all, or some, marked manifests refer to."""
+        file_ids = IdSet()
         for manifest in self.manifests(ids):
             for block in manifest.blocks():
-                found.add(native_files(block.refs))
-        return found.sorted()
+                file_ids.add(native_files(block.refs))
+        return file_ids.sorted()
 
 
 def native_files(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
-    """Ids of the chunk files that references use; some may be there twice."""
+    """Ids of the chunk files that references use, possibly with duplicates."""
     native = refs.kinds == ChunkKind.NATIVE
     sources = refs.sources if native.all() else refs.sources[native]
     used = np.zeros(len(refs.files), dtype=np.bool_)
@@ -242,7 +253,7 @@ def native_files(refs: ChunkRefs) -> npt.NDArray[np.bytes_]:
 
 
 def first_snapshots(marks: Marks) -> Iterator[SnapshotId]:
-    """Snapshots that stay whatever happens: the first one, and where cut histories end."""
+    """Snapshots that are never deleted: the first one, and those where expired histories end."""
     yield FIRST_SNAPSHOT_ID
     for snapshot_id in marks.history.cuts.all():
         root = marks.history.cuts.root_behind(snapshot_id)

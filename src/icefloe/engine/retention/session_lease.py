@@ -1,8 +1,8 @@
-"""The lease that a writable session takes when it has been open for a while.
+"""The lease that a writable session takes by itself after it has been open for a while.
 
-A young session has none: collection spares young objects anyway. From AUTOMATIC_AFTER_SECONDS on,
-all that the session and its forks wrote is under a lease, and before a commit the session makes
-sure that this was so all the time.
+A young session needs none, because garbage collection spares young objects anyway. From
+AUTOMATIC_AFTER_SECONDS on, a lease protects everything that the session and its forks wrote, and
+before a commit the session makes sure that the lease never lapsed.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from icefloe.storage.port import Storage
 
 AUTOMATIC_AFTER_SECONDS = 300.0
-"""Age from which a session has a lease."""
+"""Age at which a session takes a lease."""
 _DELAY_SECONDS = 30.0
-"""By how much the thread that takes it may be late, on a busy machine."""
+"""How late the background thread may take it, on a busy machine."""
 SAFE_CUTOFF_SECONDS = AUTOMATIC_AFTER_SECONDS + _DELAY_SECONDS
-"""Collection with a cutoff less long ago warns."""
+"""Garbage collection warns about a cutoff that is more recent than this."""
 
 
 class _WatchedLease(Lease):
-    """A lease whose holder may find out by itself that all is there."""
+    """A lease whose holder can check for itself that nothing was lost in a lapse."""
 
     def note_lapse(self) -> None:
-        """What the lease protects was not protected for a while, before it was taken."""
+        """Record that there was no protection for a while before the lease was taken."""
         self._lapsed = True
 
     def forget_lapses(self) -> None:
-        """All that the lease protects was found to be there, since it was last renewed."""
+        """Record that everything it protects was found to be there after its last renewal."""
         self._lapsed = False
 
 
 class SessionLease:
-    """Takes a lease for a session when it is time, and renews it until the session ends."""
+    """Takes a lease for a session at the right age, and renews it until the session ends."""
 
     def __init__(self, storage: Storage, base: SnapshotId) -> None:
-        """Watch a session that starts now on a snapshot."""
+        """Start the clock for a session that begins now, based on a snapshot."""
         self._storage = storage
         self._base = base
         self._started = leases.seconds_awake_or_asleep()
@@ -52,7 +52,7 @@ class SessionLease:
         keep_calling(self._keep, AUTOMATIC_AFTER_SECONDS)
 
     def _keep(self) -> bool:
-        """Take or renew the lease; called by a thread."""
+        """Take or renew the lease; called by the background thread."""
         with self._lock:
             if self._ended:
                 return False
@@ -66,14 +66,14 @@ class SessionLease:
         lease = _WatchedLease(self._storage, snapshots=[self._base], since=self._started)
         lease.take()
         if leases.seconds_awake_or_asleep() - self._started > SAFE_CUTOFF_SECONDS:
-            # The thread had no chance: the machine slept, or was too busy.
+            # The background thread was late: the machine slept, or was too busy.
             lease.note_lapse()
         self._lease = lease
 
     def confirm(self) -> bool:
-        """Whether all that the session wrote was protected until now, and is from now on.
+        """Whether everything that the session wrote has been protected so far, and is from now on.
 
-        If not, it may be gone, and whoever needs it must look.
+        If not, it may be gone: check that it is there, then call `note_all_present`.
         """
         with self._lock:
             age = leases.seconds_awake_or_asleep() - self._started
@@ -84,14 +84,14 @@ class SessionLease:
             assert self._lease is not None
             return self._lease.renew()
 
-    def looked(self) -> None:
-        """All that the session wrote was found to be there, under the lease that holds now."""
+    def note_all_present(self) -> None:
+        """Record that everything the session wrote was found, under the lease that holds now."""
         with self._lock:
             if self._lease is not None:
                 self._lease.forget_lapses()
 
     def end(self) -> None:
-        """Give up the lease: the session is over."""
+        """Release the lease: the session is over."""
         with self._lock:
             self._ended = True
             if self._lease is not None:

@@ -1,9 +1,9 @@
-"""Looks whether what a session wrote is there and stays, if a collection may have deleted it.
+"""Checks that the files of uncommitted changes survived a garbage collection.
 
-Clocks are not asked: the machine of a writer may have been paused, and its clock with it. Whoever
-finds that its branch was moved by a collection (G7 of `collection.py`), or that its
-lease lapsed, looks here. What the collections that run say is read first: one that is announced
-later moves the branch after that, and the commit finds out.
+A session asks for this when a collection re-published its branch (G7 in `collection.py`) or when
+its lease lapsed. No clock of the writer decides anything: its machine may have been paused, and its
+clock with it. Announcements are read first: a collection that announces later re-publishes the
+branch after that, and the commit notices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_own_files(context: Context, changes: ChangeSet) -> None:
-    """Raise SessionStateError unless the files that uncommitted changes need are there and stay."""
+    """Raise SessionStateError unless the files of uncommitted changes exist and will stay."""
     cutoff = max(
         (each.cutoff_seconds for each in running_collections(context.storage)), default=None
     )
@@ -39,14 +39,14 @@ def check_own_files(context: Context, changes: ChangeSet) -> None:
     files = _chunk_files(context, changes)
     old = _check(context, list(files), "chunk files", cutoff)
     if old:
-        kept = _of_base(context, changes, {files[key] for key in old})
-        _raise_of_old([key for key in old if files[key] not in kept], "chunk files")
+        in_base = _of_base(context, changes, {files[key] for key in old})
+        _raise_of_old([key for key in old if files[key] not in in_base], "chunk files")
 
 
 def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -> list[str]:
-    """Raise SessionStateError if files are gone; returns those that may be deleted by now."""
-    found = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
-    lost = [key for key, info in zip(keys, found, strict=True) if info is None]
+    """Raise SessionStateError if files are gone; returns those older than the cutoff."""
+    infos = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
+    lost = [key for key, info in zip(keys, infos, strict=True) if info is None]
     if lost:
         raise SessionStateError(
             f"{len(lost)} {what} that this session wrote, such as {lost[0]}, were "
@@ -55,7 +55,7 @@ def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -
         )
     if cutoff is None:
         return []
-    return [each.key for each in found if each and each.last_modified.timestamp() < cutoff]
+    return [each.key for each in infos if each and each.last_modified.timestamp() < cutoff]
 
 
 def _raise_of_old(old: list[str], what: str) -> None:
@@ -74,10 +74,10 @@ def _linked_manifests(context: Context, changes: ChangeSet) -> list[str]:
 
 def _chunk_files(context: Context, changes: ChangeSet) -> dict[str, bytes]:
     """Ids of the chunk files that changes refer to, by key."""
-    found: set[bytes] = set()
+    file_ids: set[bytes] = set()
     for refs in _own_refs(context, changes):
-        found |= _files_of(refs)
-    return {context.format.layout.chunk_file(ChunkFileId(each)): each for each in sorted(found)}
+        file_ids |= _files_of(refs)
+    return {context.format.layout.chunk_file(ChunkFileId(each)): each for each in sorted(file_ids)}
 
 
 def _files_of(refs: ChunkRefs) -> set[bytes]:
@@ -86,34 +86,34 @@ def _files_of(refs: ChunkRefs) -> set[bytes]:
     return {ChunkFileId(row.tobytes()) for row in used}
 
 
-def _of_base(context: Context, changes: ChangeSet, wanted: set[bytes]) -> set[bytes]:
-    """Which chunk files the edited arrays have in the base, too: no collection deletes them.
+def _of_base(context: Context, changes: ChangeSet, candidates: set[bytes]) -> set[bytes]:
+    """The candidates that the edited arrays also use in the base: no collection deletes those.
 
-    Chunks that were only moved are among them, and what linked manifests took over.
+    These are files of chunks that only moved, and what linked manifests took over.
     """
-    kept: set[bytes] = set()
+    used: set[bytes] = set()
     for node, manifest_id in _base_manifests(changes):
-        if kept >= wanted:
+        if used >= candidates:
             break
         try:
             chunks = context.files.manifest(manifest_id, 0).array(node.id, node.array.rank)
         except FormatError:
             break  # the base itself is being collected
         if chunks is not None:
-            kept |= _files_of(chunks.refs) & wanted
-    return kept
+            used |= _files_of(chunks.refs) & candidates
+    return used
 
 
 def _base_manifests(changes: ChangeSet) -> Iterator[tuple[ArrayNode, ManifestId]]:
-    """Manifests of the base in which the references of edited arrays may have been, each once."""
+    """Manifests of the base that may hold references of edited arrays, each once."""
     for node_id in changes.chunks.keys() | changes.linked.keys():
         node = changes.base.array_by_id(node_id)
         if node is None:
             continue
-        found = [each for tile in changes.linked.get(node_id, ()) for each in tile.replaced]
+        manifests = [each for tile in changes.linked.get(node_id, ()) for each in tile.replaced]
         if node_id in changes.chunks:
-            found += [ref.manifest_id for ref in node.manifests]
-        for manifest_id in dict.fromkeys(found):
+            manifests += [ref.manifest_id for ref in node.manifests]
+        for manifest_id in dict.fromkeys(manifests):
             yield node, manifest_id
 
 

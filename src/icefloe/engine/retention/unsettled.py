@@ -1,7 +1,7 @@
-"""Remembers the commits of a session whose outcome it never learned, and finds those that landed.
+"""Commits of a session whose outcome is unknown: did one of them land after all?
 
-Committing again is safe only then: an attempt is bound to the tip that it was made for. Once the
-branch has another tip, and the attempt is not behind it, it cannot land any more.
+An attempt is bound to the tip that it was made for. Once the branch has another tip whose history
+does not contain the attempt, it cannot land any more, and committing again is safe.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ if TYPE_CHECKING:
 
 
 class Unsettled:
-    """Snapshots that a session tried to publish on top, or in place, of the one it is based on."""
+    """Snapshots that a session tried to publish on top of, or in place of, its base."""
 
     def __init__(self) -> None:
-        """No attempt was made yet."""
+        """Start without attempts."""
         self._attempts: set[SnapshotId] = set()
 
     def __bool__(self) -> bool:
         return bool(self._attempts)
 
     def add(self, snapshot_id: SnapshotId) -> None:
-        """From now on, a snapshot may have been published."""
+        """Record that a snapshot may be published from now on."""
         self._attempts.add(snapshot_id)
 
     def settle(self, snapshot_id: SnapshotId) -> None:
-        """A snapshot was not published, and will not be."""
+        """Record that a snapshot was not published, and cannot be any more."""
         self._attempts.discard(snapshot_id)
 
     def forget(self) -> None:
-        """None of them matters any more."""
+        """Forget all attempts."""
         self._attempts.clear()
 
     def refuse_landed(self, history: History, base: SnapshotId, tip: BranchTip | None) -> None:
-        """Raise ConflictError if an attempt is part of the branch, or if that is not to be known.
+        """Raise ConflictError if an attempt is part of the branch, or if nobody can tell.
 
-        `base` is what the session is based on: where it appears without an attempt after it, none
-        has landed.
+        Args:
+            history: The history of the repository.
+            base: The snapshot that the session is based on. No attempt has landed if the history
+                of the tip reaches it without passing one.
+            tip: The newest state of the branch.
         """
         if not self._attempts or not isinstance(tip, LiveTip) or tip.snapshot_id == base:
             return

@@ -1,4 +1,8 @@
-"""Parses GRIB: edition 2 by gribberish, whose codec decodes each message as a chunk."""
+"""GRIB edition 2: parsed by gribberish, whose codec decodes each message as a chunk.
+
+Each message is checked section by section first: the libraries that decode them believe the
+lengths that a file states, and may never end on a damaged one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from icefloe.ingest.parsed import (
     array_document,
     array_of_values,
 )
-from icefloe.ingest.parsers.grib2_sections import check_messages
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
 
 _EDITION_AT = 7
 _TIME_UNITS = "seconds since 1970-01-01"
+_MAGIC, _END = b"GRIB", b"7777"
+_INDICATOR_BYTES = 16
+_SECTION_HEAD_BYTES = 5
+_LEAST_BYTES = {1: 21, 2: 5, 3: 14, 4: 9, 5: 11, 6: 6, 7: 5}
+"""Of each section: its head, and what all of its kinds have."""
+_GRID, _PRODUCT, _DATA = 3, 4, 7
+_BEFORE = {1: {0}, 2: {1, 7}, 3: {1, 2, 7}, 4: {3, 7}, 5: {4}, 6: {5}, 7: {6}}
+"""Which section each one may follow; from local use, grid or product on they may be repeated."""
 
 
 def parse_grib(url: str, store: AuthorizedStore) -> ParsedFile:
@@ -40,7 +51,7 @@ def parse_grib(url: str, store: AuthorizedStore) -> ParsedFile:
         raise InvalidInputError(
             f"{url} is GRIB edition {found_edition}; editions 1 and 2 can be referenced"
         )
-    check_messages(data, url)
+    _check_messages(data, url)
     try:
         found = parse_grib_dataset(data)
     # The library panics on what it does not know, and its panics are no Exceptions.
@@ -114,3 +125,46 @@ def _coordinate(entry: dict[str, Any], url: str) -> ParsedArray:
         values = values.astype("datetime64[s]").astype(np.int64)
         attributes |= {"units": _TIME_UNITS, "calendar": "proleptic_gregorian"}
     return array_of_values(values, entry["dims"], attributes)
+
+
+# --- sections of messages
+
+
+def _check_messages(data: bytes, url: str) -> None:
+    """Raise InvalidInputError unless all messages of a file are whole, section by section."""
+    start = data.find(_MAGIC)
+    while start >= 0:
+        end = _check_message(data, start, url)
+        start = data.find(_MAGIC, end)
+
+
+def _check_message(data: bytes, start: int, url: str) -> int:
+    """Check one message; returns where it ends."""
+    if len(data) < start + _INDICATOR_BYTES:
+        raise _damaged(url, start, "the file ends in the middle of it")
+    edition = data[start + 7]
+    if edition != 2:
+        raise _damaged(url, start, f"it has edition {edition}, and the first one has edition 2")
+    length = int.from_bytes(data[start + 8 : start + _INDICATOR_BYTES])
+    end = start + length
+    if end > len(data):
+        raise _damaged(
+            url, start, f"it should have {length} bytes, and the file has {len(data) - start} more"
+        )
+    position, before = start + _INDICATOR_BYTES, 0
+    while position < end - len(_END):
+        size, number = int.from_bytes(data[position : position + 4]), data[position + 4]
+        if number not in _BEFORE or before not in _BEFORE[number]:
+            raise _damaged(url, start, f"section {number} follows section {before}")
+        if size < _LEAST_BYTES[number] or position + size > end - len(_END):
+            raise _damaged(url, start, f"section {number} cannot have {size} bytes")
+        position, before = position + size, number
+    if before != _DATA or data[end - len(_END) : end] != _END:
+        raise _damaged(url, start, "it does not end with its data")
+    return end
+
+
+def _damaged(url: str, start: int, what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{url} cannot be read as GRIB: the message at byte {start} is damaged: {what}"
+    )

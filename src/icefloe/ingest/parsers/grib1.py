@@ -1,42 +1,42 @@
-"""Parses GRIB 1 by eccodes: each message is a chunk, which our own codec decodes."""
+"""GRIB edition 1: parsed by eccodes, each message a chunk that the codec `icefloe.grib` decodes.
+
+gribberish, which VirtualiZarr and our parser of edition 2 use, does not read edition 1.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.grib_messages import (
-    GribMessage,
-    Grid,
-    attributes_of,
-    grid_of,
-    load_eccodes,
-    messages_of,
-)
-from icefloe.ingest.parsed import (
-    ParsedArray,
-    ParsedFile,
-    array_document,
-    array_of_values,
-)
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document, array_of_values
 from icefloe.model.record import Record
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
     from icefloe.ingest.authorized import AuthorizedStore
 
 _TIME_UNITS = "seconds since 1970-01-01"
 _STACKED = ("isobaricInhPa", "isobaricInPa", "hybrid", "theta", "potentialVorticity")
 """Levels that stay a dimension where a file has only one: the others are in other files."""
+_UNKNOWN = ("", "unknown", "unknown.", "none")
+_MISSING = -1e100
+"""Marks missing values while a message is decoded: no measured value is like that."""
+
+
+# --- files
 
 
 class _Variable(Record, frozen=True, eq=False):
     name: str
-    messages: list[GribMessage]
+    messages: list[_Message]
     attributes: dict[str, Any]
 
 
@@ -66,22 +66,22 @@ def parse_grib1(url: str, store: AuthorizedStore, data: bytes) -> ParsedFile:
     return ParsedFile(url, "grib", store.status(url), arrays, {})
 
 
-def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, Grid]]:
-    eccodes = load_eccodes()
+def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, _Grid]]:
+    eccodes = _load_eccodes()
     groups: dict[tuple[str, ...], _Variable] = {}
-    grids: dict[str, Grid] = {}
+    grids: dict[str, _Grid] = {}
     with tempfile.TemporaryFile() as file:  # the library walks through files only
         file.write(data)
         file.seek(0)
         try:
-            for message, handle in messages_of(file):
+            for message, handle in _messages_of(file):
                 key = (message.name, message.level_type, message.step_type, message.grid)
                 if key not in groups:
-                    groups[key] = _Variable(message.name, [], attributes_of(handle))
+                    groups[key] = _Variable(message.name, [], _attributes_of(handle))
                 groups[key].messages.append(message)
                 if message.grid not in grids:
                     bounds = slice(message.offset, message.offset + message.length)
-                    grids[message.grid] = grid_of(data[bounds])
+                    grids[message.grid] = _grid_of(data[bounds])
         except eccodes.CodesInternalError as error:
             raise InvalidInputError(f"{url} cannot be read as GRIB: {error}") from error
     if not groups:
@@ -100,7 +100,7 @@ def _with_names_of_their_own(groups: dict[tuple[str, ...], _Variable]) -> list[_
     return list(found.values())
 
 
-def _grid_arrays(grid: Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, ParsedArray]]:
+def _grid_arrays(grid: _Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, ParsedArray]]:
     """Names of a grid's dimensions, and the arrays that say where its points are."""
     north = {"units": "degrees_north", "standard_name": "latitude"}
     east = {"units": "degrees_east", "standard_name": "longitude"}
@@ -140,7 +140,7 @@ def _level_attributes(kind: str) -> dict[str, Any]:
 
 
 def _array(
-    url: str, variable: _Variable, axes: dict[str, _Axis], places: tuple[str, ...], grid: Grid
+    url: str, variable: _Variable, axes: dict[str, _Axis], places: tuple[str, ...], grid: _Grid
 ) -> ParsedArray:
     messages = variable.messages
     along: dict[str, list[int] | list[float]] = {
@@ -172,3 +172,161 @@ def _array(
     offsets = np.array([message.offset for message in messages], dtype=np.int64)
     lengths = np.array([message.length for message in messages], dtype=np.int64)
     return ParsedArray(document, VirtualColumns.in_one_object(url, coords, offsets, lengths))
+
+
+# --- messages
+
+
+class _Message(Record, frozen=True):
+    """What tells one message of a file from another, and where it is."""
+
+    name: str
+    level_type: str
+    step_type: str
+    grid: str
+    """Equal for messages on the same grid."""
+    time: int
+    """When its values hold, in seconds since 1970."""
+    level: float
+    member: int
+    offset: int
+    length: int
+
+
+class _Grid(Record, frozen=True, eq=False):
+    """Where the values of a message are."""
+
+    shape: tuple[int, ...]
+    latitudes: npt.NDArray[np.float64]
+    longitudes: npt.NDArray[np.float64]
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether rows have one latitude each, and columns one longitude."""
+        if len(self.shape) != 2:
+            return False
+        rows, columns = self.latitudes[:, :1], self.longitudes[:1]
+        return bool(np.all(self.latitudes == rows) and np.all(self.longitudes == columns))
+
+
+def _load_eccodes() -> Any:
+    """The library; gribberish, which reads edition 2, does not know edition 1."""
+    try:
+        import eccodes
+    except ImportError as error:
+        raise InvalidInputError(
+            f"GRIB edition 1 is read by the package eccodes: pip install eccodes ({error})"
+        ) from error
+    return eccodes
+
+
+def _messages_of(file: BinaryIO) -> Iterator[tuple[_Message, int]]:
+    """All messages of a file without their values, and the handle of each while it is there."""
+    eccodes = _load_eccodes()
+    while (handle := eccodes.codes_grib_new_from_file(file, headers_only=True)) is not None:
+        try:
+            yield _message(eccodes, handle), handle
+        finally:
+            eccodes.codes_release(handle)
+
+
+def _message(eccodes: Any, handle: int) -> _Message:
+    def get(key: str, kind: type, default: Any) -> Any:
+        try:
+            return eccodes.codes_get(handle, key, ktype=kind)
+        except eccodes.KeyValueNotFoundError:
+            return default
+
+    name = next(
+        (n for key in ("cfVarName", "shortName") if (n := get(key, str, "")) not in _UNKNOWN),
+        f"param{get('paramId', int, 0)}",
+    )
+    date, clock = get("validityDate", int, 0), get("validityTime", int, 0)
+    day = np.datetime64(f"{date // 10000:04}-{date // 100 % 100:02}-{date % 100:02}", "s")
+    return _Message(
+        name=name,
+        level_type=get("typeOfLevel", str, "unknown"),
+        step_type=get("stepType", str, "instant"),
+        grid=get("md5GridSection", str, ""),
+        time=int(day.astype(np.int64)) + clock // 100 * 3600 + clock % 100 * 60,
+        level=get("level", float, 0.0),
+        member=get("number", int, 0),
+        offset=int(eccodes.codes_get_message_offset(handle)),
+        length=int(eccodes.codes_get(handle, "totalLength")),
+    )
+
+
+def _attributes_of(handle: int) -> dict[str, Any]:
+    """Attributes of the variable that a message belongs to, as CF and cfgrib name them."""
+    eccodes = _load_eccodes()
+    wanted = {
+        "units": "units",
+        "name": "long_name",
+        "cfName": "standard_name",
+        "shortName": "GRIB_shortName",
+        "paramId": "GRIB_paramId",
+        "typeOfLevel": "GRIB_typeOfLevel",
+        "stepType": "GRIB_stepType",
+        "gridType": "GRIB_gridType",
+    }
+    found = {}
+    for key, name in wanted.items():
+        try:
+            value = eccodes.codes_get(handle, key)
+        except eccodes.KeyValueNotFoundError:
+            continue
+        if value not in _UNKNOWN:
+            found[name] = value
+    return found
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[tuple[Any, int]]:
+    eccodes = _load_eccodes()
+    try:
+        handle = eccodes.codes_new_from_message(data)
+    except eccodes.CodesInternalError as error:
+        raise InvalidInputError(f"{len(data)} bytes are no GRIB message: {error}") from error
+    try:
+        yield eccodes, handle
+    except eccodes.CodesInternalError as error:
+        raise InvalidInputError(f"a GRIB message cannot be decoded: {error}") from error
+    finally:
+        eccodes.codes_release(handle)
+
+
+def values_of(data: bytes) -> npt.NDArray[np.float64]:
+    """The values of a message row by row, NaN where there are none."""
+    with _opened(data) as (eccodes, handle):
+        eccodes.codes_set(handle, "missingValue", _MISSING)
+        values = eccodes.codes_get_values(handle)
+        if eccodes.codes_get(handle, "bitmapPresent"):
+            values = np.where(values == _MISSING, np.nan, values)
+        return _row_by_row(eccodes, handle, values)
+
+
+def _grid_of(data: bytes) -> _Grid:
+    """Where the values of a message are, in the order of `values_of`."""
+    with _opened(data) as (eccodes, handle):
+        latitudes, longitudes = (
+            _row_by_row(eccodes, handle, eccodes.codes_get_array(handle, key))
+            for key in ("latitudes", "longitudes")
+        )
+        return _Grid(latitudes.shape, latitudes, longitudes)
+
+
+def _row_by_row(
+    eccodes: Any, handle: int, values: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """As rows of columns where the grid has such, also if it is scanned column by column."""
+
+    def number(key: str) -> int:
+        missing = not eccodes.codes_is_defined(handle, key) or eccodes.codes_is_missing(handle, key)
+        return 0 if missing else int(eccodes.codes_get(handle, key, ktype=int))
+
+    columns, rows = number("Nx") or number("Ni"), number("Ny") or number("Nj")
+    if columns * rows != len(values):  # a reduced grid, or coefficients
+        return values
+    if number("jPointsAreConsecutive"):
+        return np.ascontiguousarray(values.reshape(columns, rows).T)
+    return values.reshape(rows, columns)

@@ -1,4 +1,4 @@
-"""Chunk references of one array as an Arrow table, and back; what tasks return to the driver."""
+"""Chunk references as Arrow tables, which tasks return to the driver."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class WrittenChunks(NamedTuple):
 
     @property
     def num_chunks(self) -> int:
-        """How many chunks were touched."""
+        """The number of chunks that were set or deleted."""
         return sum(0 if part is None else len(part) for part in self)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the chunks have."""
+        """The size of the chunks that were set."""
         return 0 if self.chunks is None else int(self.chunks.refs.lengths.sum())
 
     def coords(self, rank: int) -> npt.NDArray[np.int64]:
-        """Coordinates (n, rank) of all touched chunks."""
+        """Return the coordinates (n, rank) of all chunks that were set or deleted."""
         indexes = [] if self.chunks is None else [self.chunks.index]
         indexes += [] if self.deleted is None else [self.deleted]
         if not indexes:
@@ -44,10 +44,10 @@ class WrittenChunks(NamedTuple):
 
 
 def to_table(written: WrittenChunks) -> pa.Table:
-    """A table with one row per chunk; a deleted chunk has kind 0.
+    """Make a table with one row per chunk; a deleted chunk has kind 0.
 
     Columns: `coords`, `kind`, `offset`, `length`, `checksum`, `file` (dictionary), `location`,
-    `etag` and `modified` (dictionaries with common numbers), `inline`.
+    `etag` and `modified` (dictionaries that share their indices), `inline`.
     """
     tables = []
     if written.chunks is not None and len(written.chunks):
@@ -103,7 +103,7 @@ def _deleted_table(deleted: ChunkIndex) -> pa.Table:
 def _coords_column(coords: npt.NDArray[np.uint64]) -> pa.Array:
     rank = coords.shape[1]
     flat = pa.array(np.ascontiguousarray(coords).ravel())
-    if rank == 0:  # Arrow has no lists of no values
+    if rank == 0:  # Arrow has no lists of length 0
         return pa.nulls(len(coords), pa.list_(pa.uint64(), 1))
     return pa.FixedSizeListArray.from_arrays(flat, rank)
 
@@ -121,7 +121,7 @@ def _strings(column: StringColumn) -> pa.Array:
 
 
 def _inline_column(refs: ChunkRefs) -> pa.Array:
-    """The bytes of inline chunks; empty for others. `refs` is compact, so they lie in order."""
+    """Return the bytes of inline chunks; empty for others. `refs` is compact: they are in order."""
     lengths = np.where(refs.kinds == ChunkKind.INLINE, refs.lengths, 0)
     ends = np.append(0, np.cumsum(lengths)).astype(np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(refs.inline)]
@@ -129,7 +129,7 @@ def _inline_column(refs: ChunkRefs) -> pa.Array:
 
 
 def from_table(table: pa.Table, rank: int) -> WrittenChunks:
-    """What `to_table` was given; raises FormatError if the table is another one."""
+    """Read a table that `to_table` made; raise FormatError if it is for another rank."""
     if table.num_rows == 0:
         return WrittenChunks(None, None)
     parts = [_from_batch(batch, rank) for batch in table.to_batches() if batch.num_rows]
@@ -151,12 +151,12 @@ def _from_batch(batch: pa.RecordBatch, rank: int) -> WrittenChunks:
     kinds = _numbers(batch.column("kind"))
     gone = kinds == ChunkKind.UNINITIALIZED
     deleted = ChunkIndex.from_coords(coords[gone])[0] if gone.any() else None
-    kept = np.flatnonzero(~gone)
-    if len(kept) == 0:
+    rows = np.flatnonzero(~gone)
+    if len(rows) == 0:
         return WrittenChunks(None, deleted)
     refs = _refs_of(batch, kinds)
-    if len(kept) < len(kinds):
-        refs, coords = refs.take(kept), coords[kept]
+    if len(rows) < len(kinds):
+        refs, coords = refs.take(rows), coords[rows]
     return WrittenChunks(ArrayChunks.from_columns(coords, refs), deleted)
 
 
@@ -175,14 +175,16 @@ def _refs_of(batch: pa.RecordBatch, kinds: npt.NDArray[Any]) -> ChunkRefs:
     ids = files.dictionary
     raw = b"" if len(ids) == 0 else ids.buffers()[1].to_pybytes()
     width = ids.type.byte_width
-    found = np.frombuffer(raw, dtype=np.uint8)[ids.offset * width : (ids.offset + len(ids)) * width]
+    file_ids = np.frombuffer(raw, dtype=np.uint8)[
+        ids.offset * width : (ids.offset + len(ids)) * width
+    ]
     return ChunkRefs(
         kinds.astype(np.uint8),
         sources.astype(np.uint32),
         offsets.astype(np.uint64),
         _numbers(batch.column("length")).astype(np.uint64),
         _numbers(batch.column("checksum")).astype(np.uint32),
-        found.reshape(-1, width),
+        file_ids.reshape(-1, width),
         Locations(
             _string_column(locations.dictionary),
             _string_column(batch.column("etag").dictionary),
@@ -223,7 +225,7 @@ def _string_column(column: pa.Array) -> StringColumn:
 
 
 def joined(path: str, parts: Sequence[WrittenChunks]) -> WrittenChunks:
-    """What several tasks wrote; raises TaskFailedError if two wrote one chunk."""
+    """Join what several tasks wrote; raise TaskFailedError if two wrote the same chunk."""
     tables = [part.chunks for part in parts if part.chunks is not None]
     chunks = None if not tables else tables[0] if len(tables) == 1 else ArrayChunks.merge(tables)
     gone = [part.deleted for part in parts if part.deleted is not None]

@@ -1,4 +1,4 @@
-"""What went wrong in a task, told so that the driver can name the array, region and file."""
+"""Failures of tasks, with the array, region and file that a task was working on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PERMANENT = (
     UnicodeError,
     ValueError,
 )
-"""Built-in errors that come back however often one tries."""
+"""Built-in errors that a retry does not help against."""
 
 
 class Failure(Record, frozen=True):
@@ -49,7 +49,7 @@ class Failure(Record, frozen=True):
     array: str = ""
     region: str = ""
     source: str = ""
-    """File or URL that was being read."""
+    """The file or URL that was being read."""
     trace: str = ""
 
     def __str__(self) -> str:
@@ -59,28 +59,27 @@ class Failure(Record, frozen=True):
 
 
 def describe(task: int, error: Exception) -> Failure:
-    """A failure as a value."""
+    """Describe an error that a task raised."""
     trace = "".join(traceback.format_exception(error))
     return Failure(task, type(error).__name__, str(error), trace=trace, **error_context(error))
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether trying again is of no use."""
+    """Whether the error would occur again if the task was retried."""
     if isinstance(error, StorageError):
         return isinstance(error, StoragePermissionError | ForkedProcessError)
     return isinstance(error, (IcefloeError, *_PERMANENT))
 
 
 class RetryableTaskError(Exception):
-    """Raised in a task so that Spark tries it again; its text carries the failure."""
+    """Makes Spark retry a task; its text contains the failure."""
 
     def __init__(self, failure: Failure) -> None:
-        told = msgspec.json.encode(failure).decode()
-        super().__init__(f"{failure}\n{_MARK} {told}")
+        super().__init__(f"{failure}\n{_MARK} {as_json(failure)}")
 
 
 def from_text(text: str) -> Failure | None:
-    """The failure in the text of an exception of Spark, if there is one."""
+    """Find the failure in the text of an exception of Spark, if there is one."""
     for line in reversed(re.findall(rf"{_MARK} (\{{.*\}})", text)):
         try:
             return msgspec.json.decode(line, type=Failure)
@@ -90,7 +89,7 @@ def from_text(text: str) -> Failure | None:
 
 
 def failed(label: str, failures: Sequence[Failure], total: int) -> TaskFailedError:
-    """The error that a job raises when tasks failed."""
+    """Make the error of a job whose tasks failed."""
     shown = "\n".join(f"  {failure}" for failure in failures[:_SHOWN])
     more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
     return TaskFailedError(
@@ -101,7 +100,7 @@ def failed(label: str, failures: Sequence[Failure], total: int) -> TaskFailedErr
 
 
 def lost(label: str, error: BaseException) -> TaskFailedError:
-    """The error of a job that Spark itself gave up."""
+    """Make the error of a job that Spark aborted."""
     failure = from_text(str(error))
     if failure is not None:
         return failed(label, [failure], 1)
@@ -109,15 +108,15 @@ def lost(label: str, error: BaseException) -> TaskFailedError:
 
 
 def as_json(failure: Failure) -> str:
-    """A failure as it travels in a result row."""
+    """Encode a failure for a result row."""
     return msgspec.json.encode(failure).decode()
 
 
 def from_json(text: str) -> Failure:
-    """What `as_json` was given."""
+    """Decode a failure that `as_json` encoded."""
     return msgspec.json.decode(text, type=Failure)
 
 
 def any_of(values: Any) -> list[Failure]:
-    """The failures in a column of result rows."""
+    """Decode the failures in a column of result rows."""
     return [from_json(value) for value in values if value]

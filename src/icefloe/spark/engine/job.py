@@ -1,13 +1,13 @@
-"""A distributed write as one transaction: tasks write chunks, the driver links them and commits.
+"""A distributed write as one transaction: tasks write chunks, the driver commits references.
 
-What holds, cited by tests:
+Invariants, cited by tests:
 
 J1  Tasks publish nothing. They write objects with random names and return references.
 J2  Only rows of successful attempts are used, and each planned chunk is returned exactly once;
     otherwise nothing is committed.
-J3  The driver commits once. A driver that dies before leaves the branch as it was.
-J4  A transaction that was committed before (same application, same or later version) is not
-    done again.
+J3  The driver commits once. A driver that dies before that leaves the branch unchanged.
+J4  A transaction that is already committed (same application, same or later version) is not
+    repeated.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import logging
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
 import numpy as np
 
 from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
@@ -28,7 +29,6 @@ from icefloe.model import paths
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
-from icefloe.repository import Repository
 from icefloe.spark.engine import linking
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined
 from icefloe.spark.engine.runner import Results, parallelism, run_tasks
@@ -37,9 +37,11 @@ from icefloe.spark.engine.transactions import Ledger, Transaction, find_transact
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.tables.statistics import wanted_arrays
 from icefloe.tables.summarize import WrittenStatistics
+from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Unpack
 
     import numpy.typing as npt
     from pyspark.sql import SparkSession
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from icefloe.arrays.grid import Piece, Target
     from icefloe.model.chunk_index import Box
     from icefloe.packing.tiles import Tiling
+    from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.spark.engine.tasks import Work
     from icefloe.tables.statistics import Wanted
@@ -58,19 +61,41 @@ LINK_ABOVE_CHUNKS = 500_000
 _MAX_COMMIT_TRIES = 100
 
 
+class JobKeywords(TypedDict, total=False):
+    """The fields of `JobOptions` as keyword arguments of a job."""
+
+    branch: str
+    message: str | None
+    metadata: dict[str, Any] | None
+    rebase: bool
+    dry_run: bool
+    txn_app_id: str | None
+    txn_version: int | None
+    task_bytes: int | None
+    progress: bool | None
+
+
 class JobOptions(Record, frozen=True):
-    """What every job can be told.
+    """Options that all jobs share.
+
+    Jobs take them as keyword arguments, or as one value that several jobs can share; a keyword
+    argument overrides the value.
+
+    >>> nightly = JobOptions(branch="staging", txn_app_id="nightly", txn_version=1)
+    >>> nightly.merged(txn_version=2).txn_version
+    2
 
     Attributes:
-        branch: Where the commit goes.
-        message: Of the commit.
-        metadata: Of the commit.
-        rebase: Whether a branch that moved meanwhile is no reason to fail, as long as the
-            changes are disjoint.
+        branch: The branch to commit to.
+        message: The commit message; the name of the job by default.
+        metadata: Properties of the commit.
+        rebase: If the branch has moved and the changes are disjoint, commit on top of it; if
+            False, fail.
         dry_run: Print the plan and do nothing.
-        txn_app_id: With `txn_version`, names the job: done once, it is not done again.
-        txn_version: Grows from one run of the application to the next.
-        task_bytes: Bytes of array per task; by default from the size of the job and the cluster.
+        txn_app_id: Names, with `txn_version`, a transaction that is committed only once: a job
+            that repeats it, or an earlier version of it, does nothing.
+        txn_version: A number that grows from one run of the application to the next.
+        task_bytes: Bytes of array per task; chosen from the size of job and cluster by default.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
     """
 
@@ -84,6 +109,10 @@ class JobOptions(Record, frozen=True):
     task_bytes: int | None = None
     progress: bool | None = None
 
+    def merged(self, **keywords: Unpack[JobKeywords]) -> JobOptions:
+        """Return the options with some of them replaced."""
+        return msgspec.structs.replace(self, **keywords)
+
     def check(self) -> None:
         """Raise InvalidInputError if the options contradict each other."""
         if (self.txn_app_id is None) != (self.txn_version is None):
@@ -91,19 +120,24 @@ class JobOptions(Record, frozen=True):
 
     @property
     def transaction(self) -> Transaction | None:
-        """What names the job, if anything does."""
+        """The transaction that the options name, if any."""
         return Transaction.of(self.txn_app_id, self.txn_version)
 
 
+def job_options(options: JobOptions | None, keywords: JobKeywords) -> JobOptions:
+    """Combine the two forms in which a job takes its options."""
+    return (options or JobOptions()).merged(**keywords)
+
+
 class JobPlan(Record, frozen=True):
-    """What a job is going to do."""
+    """What a job is going to do; as text, what `dry_run` prints."""
 
     label: str
     arrays: tuple[str, ...]
     tasks: int
     chunks: int
     num_bytes: int
-    """Bytes of array, in memory, that are written."""
+    """Size of the written arrays in memory."""
     manifests: int
     notes: tuple[str, ...] = ()
 
@@ -121,26 +155,31 @@ class JobPlan(Record, frozen=True):
 
 
 class JobReport(Record, frozen=True):
-    """What a job did."""
+    """What a job did, and its commit.
+
+    >>> plan = JobPlan("write", ("/t",), tasks=2, chunks=8, num_bytes=4096, manifests=1)
+    >>> print(JobReport(plan, "1CECHNKREP0F1RSTCMT0", chunks=8, bytes_written=2048, seconds=1.5))
+    write: 8 chunks, 2.0 KiB written in 1.5 s by 2 tasks; committed as 1CECHNKREP0F1RSTCMT0
+    """
 
     plan: JobPlan
     snapshot_id: str | None = None
     """The commit; None if nothing was committed."""
     repeated: bool = False
-    """Whether the transaction had been committed before, so that nothing was done."""
+    """Whether the transaction was already committed, so that nothing was done."""
     chunks: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     seconds: float = 0.0
     task_seconds: float = 0.0
-    """Of all tasks together."""
+    """Running time of all tasks together."""
 
     def __str__(self) -> str:
         if self.snapshot_id is None:
             return f"{self.plan}\n  nothing was committed"
         if self.repeated:
             return f"{self.plan.label}: done before, in {self.snapshot_id}"
-        # Tasks of a reduction only read; the driver writes the small result.
+        # The tasks of a reduction may only read, and the driver write the small result.
         moved = f"{_readable(self.bytes_written)} written"
         if not self.bytes_written:
             moved = f"{_readable(self.bytes_read)} read"
@@ -158,13 +197,8 @@ def _readable(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def opened(repository: Repository | str) -> Repository:
-    """A repository that was given as such or by its URL."""
-    return repository if isinstance(repository, Repository) else Repository.open(repository)
-
-
 class Job:
-    """One transaction that tasks of Spark fill."""
+    """One transaction whose chunks are written by tasks on Spark."""
 
     def __init__(
         self, spark: SparkSession, repository: Repository | str, label: str, options: JobOptions
@@ -172,7 +206,7 @@ class Job:
         """Open a writable session on the branch."""
         options.check()
         self.spark = spark
-        self.repository = opened(repository)
+        self.repository = open_repository(repository)
         self.label = label
         self.options = options
         self.session: Session = self.repository.writable_session(options.branch)
@@ -183,14 +217,13 @@ class Job:
     # --- planning
 
     def grid(self, path: str) -> ChunkGrid:
-        """The grid of an array as the session sees it."""
+        """Return the chunk grid of an array of the session."""
         return grid_of(self.session, path)
 
     def task_bytes(self, total_bytes: int) -> int:
         """Bytes of array for each task."""
-        given = self.options.task_bytes
-        if given is not None:
-            return max(1, given)
+        if self.options.task_bytes is not None:
+            return max(1, self.options.task_bytes)
         return suitable_task_bytes(total_bytes, parallelism(self.spark))
 
     def plan(
@@ -204,36 +237,36 @@ class Job:
         if statistics:
             notes = (*notes, f"statistics {', '.join(statistics)}")
         return JobPlan(
-            self.label,
-            tuple(target.grid.path for target in targets),
-            tasks,
-            sum(target.box.size for target in targets),
-            sum(target.num_bytes for target in targets),
-            sum(target.num_tiles for target in targets),
-            tuple(notes),
+            label=self.label,
+            arrays=tuple(target.grid.path for target in targets),
+            tasks=tasks,
+            chunks=sum(target.box.size for target in targets),
+            num_bytes=sum(target.num_bytes for target in targets),
+            manifests=sum(target.num_tiles for target in targets),
+            notes=tuple(notes),
         )
 
     def with_statistics(
-        self, given: Wanted, targets: Sequence[Target], group: str = paths.ROOT
+        self, statistics: Wanted, targets: Sequence[Target], group: str = paths.ROOT
     ) -> tuple[str, ...]:
-        """Paths of the arrays of which tasks are to make statistics; see `wanted_arrays`."""
+        """Return the paths of the arrays that get chunk statistics; see `wanted_arrays`."""
         written = (target.grid.path for target in targets)
-        return wanted_arrays(self.session, given, written, group)
+        return wanted_arrays(self.session, statistics, written, group)
 
     def is_settled(self, plan: JobPlan) -> JobReport | None:
-        """The report of a job that ends here: a dry run, or one that was done before (J4)."""
+        """Return the report of a job that ends here: a dry run, or a repeated one (J4)."""
         if self.options.dry_run:
             sys.stdout.write(f"{plan}\n")
             return JobReport(plan)
-        found = self.done_before()
-        return None if found is None else JobReport(plan, found, repeated=True)
+        commit = self.done_before()
+        return None if commit is None else JobReport(plan, commit, repeated=True)
 
     def done_before(self) -> str | None:
-        """The commit that did the transaction of this job before, if there is one (J4)."""
-        wanted = self.options.transaction
-        if wanted is None:
+        """Return the commit that already has the transaction of this job, if any (J4)."""
+        transaction = self.options.transaction
+        if transaction is None:
             return None
-        return find_transaction(self.repository, self.options.branch, wanted)
+        return find_transaction(self.repository, self.options.branch, transaction)
 
     # --- doing
 
@@ -246,13 +279,13 @@ class Job:
         *,
         linked: bool | None = None,
     ) -> Results:
-        """Run tasks whose outputs are references of chunks, and take these over.
+        """Run tasks that return references of chunks, and add the references to the session.
 
         Args:
-            work: The function; its outputs are named by array paths.
-            items: What each task does.
-            shared: What all tasks get.
-            expected: The chunks that each task must return (J2); None if that is not known.
+            work: The function of a task; its outputs are named after the paths of arrays.
+            items: One item for each task.
+            shared: A value for all tasks.
+            expected: The chunks that each task must return (J2), if that is known.
             linked: Whether executors write the manifests too; by default for many chunks.
         """
         if expected is not None and _num_chunks(expected) > LINK_ABOVE_CHUNKS:
@@ -272,7 +305,7 @@ class Job:
         expected: Sequence[Sequence[Piece]] | None,
         tilings: dict[str, Tiling],
     ) -> Results:
-        """Like `run`, but executors write the manifests of arrays that have several."""
+        """Run tasks, and let executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
         spilled = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
         results = take_statistics(spilled, self.statistics)
@@ -286,25 +319,25 @@ class Job:
         self.count(results)
         settings = Settings.from_config(self.session.config)
         todo = linking.tile_tasks(self.session, settings, results, tilings)
-        # A manifest takes a fraction of a second: some of them share a task.
+        # Writing a manifest takes a fraction of a second: several of them share a task.
         each = max(1, len(todo) // (4 * parallelism(self.spark)))
         groups = [todo[start : start + each] for start in range(0, len(todo), each)]
         written = self._tasks(linking.write_tile_manifests, groups, spec, ": manifests")
-        found = linking.absorb_tiles(self.session, written)
-        linking.check_counts(results, tilings, found)
+        linked_chunks = linking.absorb_tiles(self.session, written)
+        linking.check_counts(results, tilings, linked_chunks)
         return results
 
     def _tilings(self) -> dict[str, Tiling]:
-        """How arrays are cut whose manifests may be several, and can be written by tasks."""
+        """Return the manifest tilings of the arrays whose manifests tasks can write."""
         settings = Settings.from_config(self.session.config)
-        found = {}
+        tilings = {}
         for path in self.session.tree.node_paths(paths.ROOT):
             node = self.session.get_node(path)
             if node is not None and node.is_array:
                 split = possible_split(node, settings)
                 if split is not None and can_link(self.session.tree, path):
-                    found[path] = split.tiling
-        return found
+                    tilings[path] = split.tiling
+        return tilings
 
     def _tasks(self, work: Work, items: Sequence[Any], shared: Any, more: str = "") -> Results:
         return run_tasks(
@@ -319,16 +352,16 @@ class Job:
     def take_over(
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
     ) -> None:
-        """Let the session refer to the chunks that tasks wrote."""
+        """Add the references that tasks returned to the session."""
         absorb(self.session, take_statistics(results, self.statistics), expected)
         self.count(results)
 
     def count(self, results: Results) -> None:
-        """Let the report tell of tasks that were run for this job."""
+        """Include the results of tasks in the report of this job."""
         self._results.append(results)
 
     def commit(self, plan: JobPlan) -> JobReport:
-        """Publish all of it."""
+        """Publish everything in one commit (J3)."""
         options = self.options
         metadata = dict(options.metadata or {})
         if options.transaction is not None:
@@ -336,14 +369,14 @@ class Job:
         snapshot_id, repeated = self._publish(options.message or self.label, metadata)
         totals = [results.totals for results in self._results]
         return JobReport(
-            plan,
-            snapshot_id,
-            repeated,
-            sum(total.chunks for total in totals),
-            sum(total.bytes_read for total in totals),
-            sum(total.bytes_written for total in totals),
-            time.monotonic() - self._started,
-            sum(total.task_seconds for total in totals),
+            plan=plan,
+            snapshot_id=snapshot_id,
+            repeated=repeated,
+            chunks=sum(total.chunks for total in totals),
+            bytes_read=sum(total.bytes_read for total in totals),
+            bytes_written=sum(total.bytes_written for total in totals),
+            seconds=time.monotonic() - self._started,
+            task_seconds=sum(total.task_seconds for total in totals),
         )
 
     def _publish(self, message: str, metadata: dict[str, Any]) -> tuple[str | None, bool]:
@@ -358,10 +391,10 @@ class Job:
             except ConflictError:
                 if not self.options.rebase or attempt + 1 == _MAX_COMMIT_TRIES:
                     raise
-            # Whoever moved the branch may have been another run of this very job.
-            found = self.done_before()
-            if found is not None:
-                return found, True
+            # Another run of this very job may have moved the branch.
+            commit = self.done_before()
+            if commit is not None:
+                return commit, True
             time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
             ledger.withdraw()
             self.statistics.withdraw()
@@ -370,7 +403,7 @@ class Job:
 
 
 def grid_of(session: Session, path: str) -> ChunkGrid:
-    """The grid of an array; raises InvalidInputError for one without a regular grid."""
+    """Return the chunk grid of an array; raise InvalidInputError if it is not a regular one."""
     node = expect_array(session.get_node(paths.canonical(path)), path)
     array = node.array
     if array.chunk_shape is None:
@@ -380,47 +413,53 @@ def grid_of(session: Session, path: str) -> ChunkGrid:
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
     split = possible_split(node, Settings.from_config(session.config))
     tile_shape = (None,) * array.rank if split is None else split.tiling.shape
-    return ChunkGrid(node.path, array.shape, array.chunk_shape, max(1, item_bytes), tile_shape)
+    return ChunkGrid(
+        path=node.path,
+        shape=array.shape,
+        chunk_shape=array.chunk_shape,
+        item_bytes=max(1, item_bytes),
+        tile_shape=tile_shape,
+    )
 
 
-# --- taking over what tasks wrote
+# --- references that tasks returned
 
 
 def absorb(
     session: Session, results: Results, expected: Sequence[Sequence[Piece]] | None = None
 ) -> None:
-    """Let a session refer to the chunks that tasks wrote.
+    """Add the references that tasks returned to a session.
 
-    Raises TaskFailedError if two tasks wrote one chunk, or if `expected` says others.
+    Raises TaskFailedError if two tasks wrote the same chunk, or if the chunks are not `expected`.
     """
-    found: dict[str, list[tuple[int, WrittenChunks]]] = {}
+    written_by_path: dict[str, list[tuple[int, WrittenChunks]]] = {}
     for task, path, table in results.outputs():
         node = session.get_node(path)
         if node is None or not node.is_array:
             raise NodeNotFoundError(f"a task wrote to {path}, which is no array", path)
-        found.setdefault(path, []).append((task, from_table(table, node.array.rank)))
+        written_by_path.setdefault(path, []).append((task, from_table(table, node.array.rank)))
     if expected is not None:
-        _check_expected(found, expected)
-    for path, parts in found.items():
+        _check_expected(written_by_path, expected)
+    for path, parts in written_by_path.items():
         written = joined(path, [part for _, part in parts])
         session.tree.set_chunk_refs(path, written.chunks, written.deleted)
 
 
 def _check_expected(
-    found: Mapping[str, Sequence[tuple[int, WrittenChunks]]],
+    written_by_path: Mapping[str, Sequence[tuple[int, WrittenChunks]]],
     expected: Sequence[Sequence[Piece]],
 ) -> None:
-    """Each planned chunk was returned, by the task that it was planned for, and no other (J2)."""
-    wanted: dict[tuple[int, str], list[Box]] = {}
+    """Check that each task returned exactly the chunks that were planned for it (J2)."""
+    planned_boxes: dict[tuple[int, str], list[Box]] = {}
     for task, pieces in enumerate(expected):
         for piece in pieces:
-            wanted.setdefault((task, piece.array), []).append(piece.box)
+            planned_boxes.setdefault((task, piece.array), []).append(piece.box)
     returned: dict[tuple[int, str], list[WrittenChunks]] = {}
-    for path, parts in found.items():
+    for path, parts in written_by_path.items():
         for task, written in parts:
             returned.setdefault((task, path), []).append(written)
-    for key in wanted.keys() | returned.keys():
-        boxes, parts_of = wanted.get(key, []), returned.get(key, [])
+    for key in planned_boxes.keys() | returned.keys():
+        boxes, parts_of = planned_boxes.get(key, []), returned.get(key, [])
         if not _same_chunks(boxes, parts_of):
             planned = sum(box.size for box in boxes)
             got = sum(part.num_chunks for part in parts_of)

@@ -1,10 +1,11 @@
-"""Big jobs: executors write the manifests too, and the driver only links them.
+"""Lets executors write the manifests of big jobs, which the driver only links.
 
-Tasks of the first pass put their references into objects of the repository, cut along the tiles of
-the array, and return only where these are and how many references each tile has. With these numbers
-the driver decides which tiles share a manifest. A second pass gathers the references of each
-manifest and writes it. The driver holds a few values for each tile, whatever the number of chunks.
-Objects of the first pass are garbage afterwards.
+A tile is the part of an array that one manifest may cover. Tasks of the first pass spill their
+references to objects of the repository, cut along tiles, and return only the names of these objects
+and the number of references per tile. From these numbers the driver decides which tiles share a
+manifest. Tasks of the second pass gather the references of each manifest and write it. The driver
+holds a few values per tile, whatever the number of chunks. The spilled objects are garbage
+afterwards.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ if TYPE_CHECKING:
     from icefloe.spark.engine.runner import Results
 
 LINKED = "linked"
-"""Metadata of tables that describe a tile instead of references."""
+"""Kind of tables that describe a linked manifest instead of references."""
 
 
 class Spilling(Record, frozen=True, eq=False):
-    """A work function whose references go to objects instead of to the driver."""
+    """A work function that spills its references to objects instead of returning them."""
 
     work: Any
     session: SessionSpec
     tilings: dict[str, Tiling]
-    """How each array that is cut is cut; references of others are returned as they are."""
+    """The manifest tiling of each array; references of other arrays are returned as they are."""
 
     def __call__(self, item: Any, shared: Any) -> Iterator[Output]:
-        """Do the work, and put its references aside."""
+        """Do the work, and spill its references."""
         part: ForkSession | None = None
         for output in self.work(item, shared):
             tiling = self.tilings.get(output.name)
@@ -87,7 +88,7 @@ _SPILLED = pa.schema(
 
 
 def _pieces(tiling: Tiling, written: WrittenChunks) -> Iterator[WrittenChunks]:
-    """What a task wrote, by parts that would have a manifest each if there was nothing else."""
+    """Cut what a task wrote into parts that would each have a manifest if they were alone."""
     if written.chunks is not None:
         for chunks in tiling.cut(written.chunks):
             yield WrittenChunks(chunks, None)
@@ -97,7 +98,7 @@ def _pieces(tiling: Tiling, written: WrittenChunks) -> Iterator[WrittenChunks]:
 
 
 def _counted(tiling: Tiling, piece: WrittenChunks) -> Iterator[tuple[list[int], int, int]]:
-    """Each tile of a piece, with its references and its touched chunks."""
+    """Yield each tile of a piece, with the numbers of its references and its touched chunks."""
     index = piece.deleted if piece.chunks is None else piece.chunks.index
     assert index is not None
     tiles, counts = tiling.counted(index)
@@ -106,7 +107,7 @@ def _counted(tiling: Tiling, piece: WrittenChunks) -> Iterator[tuple[list[int], 
 
 
 class TileTask(Record, frozen=True, eq=False):
-    """A manifest to write: some tiles of an array, and where their references were put."""
+    """A manifest to write: a box of tiles of an array, and the objects with their references."""
 
     array: str
     first: tuple[int, ...]
@@ -115,13 +116,13 @@ class TileTask(Record, frozen=True, eq=False):
     objects: tuple[bytes, ...]
     tiling: Tiling
     split: Split | None
-    """None if the references go to the driver, since they cannot be written apart from others."""
+    """None if the references must go to the driver: the manifest cannot be written by itself."""
 
 
 def tile_tasks(
     session: Session, settings: Settings, results: Results, tilings: dict[str, Tiling]
 ) -> list[TileTask]:
-    """The manifests that follow from what tasks put aside."""
+    """Plan the manifests from what tasks spilled."""
     tables: dict[str, list[pa.Table]] = {}
     for _, path, table in results.outputs():
         if path in tilings and table.num_rows:
@@ -142,7 +143,7 @@ def _tasks_of(
     objects = spilled.column("object").to_pylist()
     lower, upper = corners([ref.extents for ref in node.manifests]).reshape(2, -1, rank)
     held = np.array([ref.num_refs for ref in node.manifests], dtype=np.int64)
-    # As many as there can be: what is overwritten counts twice. The commit joins what is too small.
+    # An upper bound: overwritten chunks count twice. The commit joins manifests that are too small.
     split = split_of(node, settings, int(held.sum() + refs.sum()))
     if split is not None and split.tiling.shape != tiling.shape:
         split = None
@@ -170,7 +171,10 @@ def _reach(
     lower: npt.NDArray[np.int64],
     upper: npt.NDArray[np.int64],
 ) -> Box:
-    """A box around some tiles and the old manifests, given by their corners, that reach them."""
+    """Return the box around some tiles and the old manifests that overlap them.
+
+    Old manifests are given by their corners, in chunks.
+    """
     hit = tiling.touched(lower, upper, tiles)
     low = np.concatenate([tiles, tiling.tiles_of(lower[hit])]).min(axis=0)
     high = np.concatenate([tiles, tiling.tiles_of(upper[hit] - 1)]).max(axis=0)
@@ -178,7 +182,7 @@ def _reach(
 
 
 def _apart(boxes: Sequence[Box]) -> list[bool]:
-    """Whether each box has no position in common with another one."""
+    """Return, for each box, whether it overlaps no other one."""
     lower, upper = corners(boxes)
     return [
         int(((lower < high) & (upper > low)).all(axis=1).sum()) == 1
@@ -187,7 +191,7 @@ def _apart(boxes: Sequence[Box]) -> list[bool]:
 
 
 def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Iterator[Output]:
-    """On executors: write the manifests of some tiles."""
+    """Write the manifests of some tiles, on an executor."""
     for task in tasks:
         part = session.open_part()
         with doing(array=task.array, region=f"tiles {task.first} to {task.last}"):
@@ -209,7 +213,7 @@ def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
 
 
 def _within(task: TileTask, data: bytes) -> WrittenChunks:
-    """What an object has in the tiles of a task."""
+    """Read the references of a spilled object that belong to the tiles of a task."""
     written = from_table(unpack(data), len(task.first))
     chunks, deleted = written
     upper = [last + 1 for last in task.last]
@@ -266,7 +270,7 @@ def _tile_of(table: pa.Table) -> LinkedTile:
 
 
 def absorb_tiles(session: Session, results: Results) -> int:
-    """Link the manifests that tasks wrote; returns how many chunks they have touched."""
+    """Link the manifests that tasks wrote; return the number of chunks that they touched."""
     tiles: dict[str, list[LinkedTile]] = {}
     loose: dict[str, list[WrittenChunks]] = {}
     for _, path, table in results.outputs():
@@ -276,9 +280,9 @@ def absorb_tiles(session: Session, results: Results) -> int:
         node = expect_array(session.get_node(path), path)
         loose.setdefault(path, []).append(from_table(table, node.array.rank))
     count = 0
-    for path, found in tiles.items():
-        link_tiles(session.tree, path, found)
-        count += sum(len(tile.touched) for tile in found)
+    for path, linked in tiles.items():
+        link_tiles(session.tree, path, linked)
+        count += sum(len(tile.touched) for tile in linked)
     for path, parts in loose.items():
         written = joined(path, parts)
         session.tree.set_chunk_refs(path, written.chunks, written.deleted)
@@ -286,15 +290,15 @@ def absorb_tiles(session: Session, results: Results) -> int:
     return count
 
 
-def check_counts(results: Results, tilings: dict[str, Any], found: int) -> None:
-    """As many chunks as tasks put aside are in the manifests; raises TaskFailedError."""
-    put = sum(
+def check_counts(results: Results, tilings: dict[str, Any], linked: int) -> None:
+    """Raise TaskFailedError if the manifests have other than the number of spilled chunks."""
+    spilled = sum(
         sum(table.column("chunks").to_pylist())
         for _, path, table in results.outputs()
         if path in tilings
     )
-    if put != found:
+    if spilled != linked:
         raise TaskFailedError(
-            f"tasks wrote references of {put} chunks, their manifests have {found}; nothing was "
-            "committed"
+            f"tasks wrote references of {spilled} chunks, their manifests have {linked}; nothing "
+            "was committed"
         )

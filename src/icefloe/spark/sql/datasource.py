@@ -142,8 +142,10 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one task."""
+        from icefloe.spark.engine.worker import ignore_codec_warnings
         from icefloe.spark.sql.arrow_types import arrow_schema, conform
 
+        ignore_codec_warnings()
         if partition.value is None:  # what Spark makes of no partitions at all
             return
         wanted = arrow_schema(self._schema)

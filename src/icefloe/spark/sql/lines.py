@@ -1,7 +1,7 @@
 """Cells from lines: Python tasks send one list per line of cells, and the JVM makes cells of it.
 
-For 7.7 million cells this took 3.0 s instead of 4.3 s for sending cells, and 1.6 s of processor time
-of the driver and the workers instead of 2.1 s (two cores, best of six, sum of three columns).
+The sums of three columns of 7.7 million cells took 3.0 s this way and 4.3 s by sending cells (two
+cores, the best of six). A filter on an outer coordinate drops whole lines.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.engine.worker import SessionSpec, ignore_codec_warnings
 from icefloe.spark.sql import lines
 from icefloe.spark.sql.arrow_types import arrow_schema, conform, spark_schema
 from icefloe.spark.sql.tickets import ScanTicket
@@ -271,6 +271,7 @@ def _task_body(
     ends = np.cumsum([len(split) for split in splits])
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ignore_codec_warnings()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 first = int(ends[number - 1]) if number else 0

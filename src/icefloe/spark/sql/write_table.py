@@ -16,7 +16,7 @@ from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.engine.runner import collect_rows, max_failures, parallelism
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec, unpickled
-from icefloe.spark.jobs.filling import outputs_of
+from icefloe.spark.jobs.fill import outputs_of
 from icefloe.spark.sql.arrow_types import arrow_schema, spark_type
 from icefloe.tables.block_writer import BlockWriter, Refused, by_block, clear_rest
 from icefloe.tables.indexing import selection_of

@@ -1,0 +1,251 @@
+"""The ancestry graph of a repository, as text for terminals and as SVG for notebooks."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from icefloe.errors import SnapshotNotFoundError
+from icefloe.formats.port import LiveTip
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.engine.history.walk import History
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import SnapshotStub
+
+
+class GraphRow(Record, frozen=True):
+    """One snapshot of the graph."""
+
+    id: str
+    parent_id: str | None
+    written_at: str
+    message: str
+    branches: tuple[str, ...]
+    tags: tuple[str, ...]
+    merged_ids: tuple[str, ...] = ()
+    """The tips of other branches that it merged, or whose merges it squashed."""
+
+    @property
+    def merged_id(self) -> str | None:
+        """The tip of the other branch that it merged; the last one if there are several."""
+        return self.merged_ids[0] if self.merged_ids else None
+
+
+class AncestryGraph:
+    """All snapshots that branches and tags reach, newest first.
+
+    `print` it in a terminal; notebooks show it as a picture.
+
+    Examples:
+        >>> import icefloe
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> graph = repo.ancestry_graph()
+        >>> graph.rows[0].branches
+        ('main',)
+    """
+
+    def __init__(self, rows: list[GraphRow]) -> None:
+        """Take the snapshots, children before parents."""
+        self.rows = rows
+
+    @classmethod
+    def of(cls, history: History, *, merges: bool = True) -> AncestryGraph:
+        """Read the graph of a repository; with `merges`, every snapshot is read."""
+        branches: dict[SnapshotId, list[str]] = {}
+        tags: dict[SnapshotId, list[str]] = {}
+        for branch in sorted(history.refs.branches()):
+            tip = history.refs.tip(branch)
+            if isinstance(tip, LiveTip):
+                branches.setdefault(tip.snapshot_id, []).append(branch)
+        for tag in sorted(history.refs.tags()):
+            target = history.refs.tag(tag)
+            if target is not None:
+                tags.setdefault(target, []).append(tag)
+        stubs: dict[SnapshotId, SnapshotStub] = {}
+        parents: dict[SnapshotId, SnapshotId | None] = {}
+        for start in (*branches, *tags):
+            child = None
+            for stub in history.stubs(start):
+                if child is not None:
+                    parents[child] = stub.id
+                if stub.id in stubs:
+                    break
+                stubs[stub.id] = stub
+                parents.setdefault(stub.id, None)
+                child = stub.id
+        merged = _merged(history, list(stubs)) if merges else {}
+        ordered = sorted(stubs.values(), key=lambda s: s.written_at, reverse=True)
+        return cls(
+            [
+                GraphRow(
+                    id=str(s.id),
+                    parent_id=None if (parent := parents[s.id]) is None else str(parent),
+                    written_at=s.written_at.isoformat(sep=" ", timespec="seconds"),
+                    message=s.message,
+                    branches=tuple(branches.get(s.id, ())),
+                    tags=tuple(tags.get(s.id, ())),
+                    merged_ids=merged.get(s.id, ()),
+                )
+                for s in ordered
+            ]
+        )
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for step in self._steps():
+            row = step.row
+            marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
+            title = _title(row)
+            merged = f" [merges {', '.join(row.merged_ids)}]" if row.merged_ids else ""
+            lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}{merged}")
+            if step.ends is not None:
+                # Two lanes meet: the one further right ends here.
+                joined = ("/" if i == step.ends else "|" for i in range(step.width))
+                lines.append(" ".join(joined).rstrip())
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_svg(self) -> str:
+        """Draw the graph as SVG: one row per snapshot, and a line from each to its parent.
+
+        A dashed line leads from a merge to the tip that it merged.
+        """
+        places: dict[str, tuple[int, int]] = {}
+        width = 1
+        for number, step in enumerate(self._steps()):
+            places[step.row.id] = (step.place, number)
+            width = max(width, step.width)
+        text_at = _LANE * width + _LANE
+        lines = [_svg_merge(places, row, each) for row in self.rows for each in row.merged_ids]
+        lines += [_svg_line(places, row) for row in self.rows]
+        dots = [_svg_row(places[row.id], row, text_at) for row in self.rows]
+        longest = max((len(_svg_text(row)) for row in self.rows), default=0)
+        size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_SVG_FONT}>',
+                *(line for line in lines if line),
+                *dots,
+                "</svg>",
+            ]
+        )
+
+    def _repr_svg_(self) -> str:
+        """Draw the graph for notebooks."""
+        return self.to_svg()
+
+    def _steps(self) -> Iterator[_Step]:
+        """Each snapshot with its lane, among the lanes that run beside it."""
+        lanes: list[str] = []
+        for row in self.rows:
+            if row.id not in lanes:
+                lanes.append(row.id)
+            place, width = lanes.index(row.id), len(lanes)
+            joined = [i for i, lane in enumerate(lanes) if lane == row.parent_id and i != place]
+            ends = None
+            if row.parent_id is None:
+                del lanes[place]
+            elif joined:
+                ends = max(place, joined[0])
+                lanes[min(place, joined[0])] = row.parent_id
+                del lanes[ends]
+            else:
+                lanes[place] = row.parent_id
+            yield _Step(row, place, width, ends)
+
+
+def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
+    """What each snapshot merged."""
+
+    def merged_by(snapshot_id: SnapshotId) -> tuple[str, ...]:
+        try:
+            return tuple(map(str, history.files.read_snapshot(snapshot_id).merged_ids()))
+        except SnapshotNotFoundError:
+            return ()  # old layouts mention a first snapshot that has no file
+
+    merged_ids = history.files.in_parallel(merged_by, snapshots)
+    return dict(zip(snapshots, merged_ids, strict=True))
+
+
+class _Step(NamedTuple):
+    """Where a snapshot is drawn."""
+
+    row: GraphRow
+    place: int
+    width: int
+    ends: int | None
+    """The lane that ends below it, joining another."""
+
+
+_SVG_FONT = 'font-family="monospace" font-size="12"'
+_LANE = 18
+_ROW = 24
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+
+def _title(row: GraphRow) -> str:
+    return row.message.splitlines()[0] if row.message else ""
+
+
+def _labels(row: GraphRow) -> str:
+    names = [*row.branches, *(f"tag: {tag}" for tag in row.tags)]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _svg_text(row: GraphRow) -> str:
+    return f"{row.id[:8]}{_labels(row)} {_title(row)[:80]}"
+
+
+def _middle(place: tuple[int, int]) -> tuple[int, int]:
+    lane, number = place
+    return _LANE * lane + _LANE // 2, _ROW * number + _ROW // 2
+
+
+def _colour(lane: int) -> str:
+    return _COLOURS[lane % len(_COLOURS)]
+
+
+def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
+    parent = places.get(row.parent_id or "")
+    if parent is None:
+        return ""
+    (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(parent)
+    path = (
+        f"M {x} {y} L {x} {to_y - _ROW // 2} L {to_x} {to_y}"
+        if x != to_x
+        else (f"M {x} {y} L {to_x} {to_y}")
+    )
+    stroke = _colour(max(places[row.id][0], parent[0]))
+    return f'<path d="{path}" stroke="{stroke}" stroke-width="2" fill="none"/>'
+
+
+def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow, merged_id: str) -> str:
+    merged = places.get(merged_id)
+    if merged is None:
+        return ""
+    (x, y), (to_x, to_y) = _middle(places[row.id]), _middle(merged)
+    stroke = f'stroke="{_colour(merged[0])}" stroke-width="1.5" stroke-dasharray="3 2"'
+    # Beside the lane that it leaves, so that both are visible.
+    bend = (x + to_x) // 2 if x != to_x else x + _LANE // 2
+    path = f"M {x} {y} L {bend} {y + _ROW // 2} L {bend} {to_y - _ROW // 2} L {to_x} {to_y}"
+    return f'<path d="{path}" {stroke} fill="none"/>'
+
+
+def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:
+    x, y = _middle(place)
+    names = (
+        f'<tspan dx="6" font-weight="bold">{escape(_labels(row).strip())}</tspan>'
+        if _labels(row)
+        else ""
+    )
+    return (
+        f'<circle cx="{x}" cy="{y}" r="5" fill="{_colour(place[0])}"/>'
+        f'<text x="{text_at}" y="{y + 4}"><title>{escape(row.id)}</title>'
+        f'<tspan fill="#777">{escape(row.id[:8])}</tspan>{names} {escape(_title(row)[:80])} '
+        f'<tspan fill="#777">{escape(row.written_at[:16])}</tspan></text>'
+    )

@@ -1,0 +1,1 @@
+"""Branches and tags: creating and moving them, and commits on branches without a session."""

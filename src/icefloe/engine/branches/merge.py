@@ -1,0 +1,193 @@
+"""Merge, cherry-pick and revert, as in git.
+
+Each takes the difference of two snapshots as a change set and rebases it onto the tip of a branch,
+with the conflict detection of a session's rebase. One commit at most; the branch moves last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.changes.patches import patch
+from icefloe.changes.solvers import AppendSolver, MergeSolver
+from icefloe.engine.branches.commits import fast_forward as fast_forward_branch
+from icefloe.engine.branches.merge_sides import MergeSides
+from icefloe.engine.branches.refs import live_tip
+from icefloe.engine.commit.node_numbers import NodeOrigin
+from icefloe.engine.commit.rebase import MergeInputs, rebase_changes
+from icefloe.engine.commit.write import write_commit
+from icefloe.engine.history.merge_base import find_merge_base
+from icefloe.engine.history.net_difference import net_difference
+from icefloe.engine.retention.branch_moves import retry_on_conflict
+from icefloe.engine.retention.pins import pinned
+from icefloe.errors import SessionStateError
+from icefloe.model.snapshot import merged_mark
+from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.storage.probe import ensure_conditional_writes
+
+if TYPE_CHECKING:
+    from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.engine.branches.commits import Committer
+    from icefloe.engine.commit.write import CommitMessage
+    from icefloe.engine.context import Context
+    from icefloe.formats.port import LiveTip
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import Snapshot
+
+_PARTLY_PICKED = (
+    "\nthe appends could not be put behind each other: a part of them is on both branches already, "
+    "as after a cherry_pick; pick the other commits, too"
+)
+
+
+class _Commit(NamedTuple):
+    """The commit to make of a difference."""
+
+    message: CommitMessage
+    solver: ConflictSolver | None
+    keep_empty: bool = False
+    """Whether to commit although the branch has all of the changes already."""
+
+
+def merge(
+    committer: Committer,
+    from_branch: str,
+    into_branch: str,
+    *,
+    message: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    solver: ConflictSolver | None = None,
+    fast_forward: bool = True,
+) -> str:
+    """Merge a branch into another; see `Repository.merge`."""
+    context = committer.context
+    source = context.files.read_snapshot(live_tip(context.refs, from_branch).snapshot_id)
+    target = live_tip(context.refs, into_branch)
+    merge_base = find_merge_base(context, source.id, target.snapshot_id)
+    if merge_base.snapshot_id == source.id:
+        return str(target.snapshot_id)
+    # The target has no commits that the source does not contain.
+    is_contained = merge_base.snapshot_id == target.snapshot_id
+    if is_contained and fast_forward:
+        descends = context.history.between(target.snapshot_id, source.id) is not None
+        if descends:
+            return fast_forward_branch(context, from_branch, into_branch)
+    checked = committer.message(
+        message or f"Merge branch {from_branch!r} into {into_branch!r}", metadata
+    )
+    checked.metadata.update(merged_mark([source.id], merge_base.line))
+    base = context.files.read_snapshot(merge_base.snapshot_id)
+    # No commit is needed to say that the source took over all of the target, and no more.
+    keep_empty = not is_contained or not fast_forward
+    commit = _Commit(checked, solver, keep_empty)
+    return _commit_difference(committer, base, source, into_branch, commit)
+
+
+def cherry_pick(
+    committer: Committer,
+    snapshot_id: SnapshotId,
+    branch: str,
+    *,
+    message: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    solver: ConflictSolver | None = None,
+) -> str:
+    """Commit on a branch what a commit elsewhere changed; see `Repository.cherry_pick`."""
+    picked = committer.context.files.read_snapshot(snapshot_id)
+    properties = {**picked.public_metadata(), **(metadata or {})}
+    commit = _Commit(committer.message(message or picked.message, properties), solver)
+    parent = _parent(committer.context, picked)
+    return _commit_difference(committer, parent, picked, branch, commit)
+
+
+def revert(
+    committer: Committer,
+    snapshot_id: SnapshotId,
+    branch: str,
+    *,
+    message: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    solver: ConflictSolver | None = None,
+) -> str:
+    """Commit on a branch the opposite of what a commit changed; see `Repository.revert`."""
+    reverted = committer.context.files.read_snapshot(snapshot_id)
+    title = reverted.message.partition("\n")[0]
+    text = message or f"Revert '{title}' ({reverted.id})"
+    commit = _Commit(committer.message(text, metadata), solver)
+    parent = _parent(committer.context, reverted)
+    return _commit_difference(committer, reverted, parent, branch, commit)
+
+
+def _commit_difference(
+    committer: Committer, base: Snapshot, after: Snapshot, branch: str, commit: _Commit
+) -> str:
+    """Commit on a branch what leads from one snapshot to another."""
+    context = committer.context
+    ensure_conditional_writes(context.storage)
+    changes = patch(
+        base.nodes,
+        after.nodes,
+        net_difference(context.history, base, after),
+        context.files.documents_of(after),
+        SnapshotChunks(context.files, after).table,
+    )
+
+    def attempt() -> str:
+        tip = live_tip(context.refs, branch)
+        # The commit refers to chunk files of a snapshot that nothing else may reach. It is pinned
+        # after the tip is read: a collection that starts later re-publishes the branch.
+        with pinned(context.storage, context.format.layout, after.id):
+            return _commit_on_tip(committer, tip, base, changes.copy(), commit)
+
+    return retry_on_conflict(context.settings, attempt)
+
+
+def _commit_on_tip(
+    committer: Committer, tip: LiveTip, base: Snapshot, changes: ChangeSet, commit: _Commit
+) -> str:
+    """Rebase changes from a base to the tip of a branch and commit them; alters `changes`.
+
+    Raises:
+        ConflictError: If the branch moved.
+    """
+    context = committer.context
+    head = context.files.read_snapshot(tip.snapshot_id)
+    solver = commit.solver or MergeSolver()
+    all_changes = changes.copy()
+    sides = MergeSides(context, base, head, changes)
+    appends = sides.common_appends(solver)
+    advice = ""
+    if isinstance(solver, AppendSolver) and sides.share_appended_chunks(appends):
+        advice, appends, solver = _PARTLY_PICKED, {}, solver.others
+    sides.drop_common_changes(appends)
+    their_log = sides.without_relocated_chunks(net_difference(context.history, base, head), appends)
+    rebase_changes(
+        MergeInputs(context, base, head, committer.show),
+        changes,
+        their_log,
+        SnapshotChunks(context.files, base),
+        solver,
+        shown=all_changes,
+        advice=advice,
+    )
+    if changes.is_empty and not commit.keep_empty:
+        return str(head.id)
+    snapshot = write_commit(
+        context.files,
+        head,
+        changes,
+        commit.message,
+        context.settings,
+        new_nodes=NodeOrigin.OTHER_BRANCH,
+    )
+    context.refs.advance(tip, snapshot.id)
+    return str(snapshot.id)
+
+
+def _parent(context: Context, snapshot: Snapshot) -> Snapshot:
+    if snapshot.parent_id is None:
+        raise SessionStateError(
+            f"{snapshot.id} is the first snapshot of the repository: it has no changes"
+        )
+    return context.files.read_snapshot(snapshot.parent_id)

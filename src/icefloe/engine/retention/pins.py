@@ -1,0 +1,114 @@
+"""Pins: leases on snapshots that exist, for whoever lets a branch or tag point to them.
+
+A pin is written before announcements are read, so that either the pin's holder learns that a
+garbage collection is about to delete the snapshot, or the collection finds the pin (G4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from icefloe.engine.retention.announcements import running_collections
+from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease
+from icefloe.errors import SnapshotNotFoundError
+from icefloe.storage.presence import is_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from icefloe.formats.port import Layout
+    from icefloe.model.ids import SnapshotId
+    from icefloe.storage.port import Storage
+
+_PIN_LIFETIME = timedelta(minutes=10)
+
+
+class SnapshotLease(Lease):
+    """A lease on snapshots; taking it fails if one of them is gone, or is about to be deleted.
+
+    Unless `protects_new` is False it also protects everything that is written from now on.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        layout: Layout,
+        snapshots: Sequence[SnapshotId],
+        *,
+        holder: str | None = None,
+        lifetime: timedelta = DEFAULT_LIFETIME,
+        protects_new: bool = True,
+    ) -> None:
+        """Choose the snapshots of a repository; `take` writes the lease."""
+        super().__init__(
+            storage,
+            holder=holder,
+            snapshots=snapshots,
+            lifetime=lifetime,
+            protects_new=protects_new,
+        )
+        self._layout = layout
+        self._claimed = snapshots
+
+    def take(self) -> None:
+        """Write the lease, then check the snapshots.
+
+        Raises:
+            SnapshotNotFoundError: If one is gone, or a running collection is about to delete it.
+        """
+        super().take()
+        try:
+            for snapshot_id in self._claimed:
+                self._refuse_announced(snapshot_id)
+                self._check_exists(snapshot_id)
+        except BaseException:
+            self.release()
+            raise
+
+    def confirm(self) -> None:
+        """Take the lease again if it lapsed and was broken.
+
+        Raises:
+            SnapshotNotFoundError: If one of the snapshots was lost because of that.
+        """
+        if self.is_broken():
+            self.take()
+
+    def _check_exists(self, snapshot_id: SnapshotId) -> None:
+        if not is_there(self._storage, self._layout.snapshot(snapshot_id)):
+            raise SnapshotNotFoundError(
+                f"snapshot {snapshot_id} does not exist in {self._storage.location}",
+                str(snapshot_id),
+            )
+
+    def _refuse_announced(self, snapshot_id: SnapshotId) -> None:
+        for collection in running_collections(self._storage, self.written_at):
+            if str(snapshot_id) in collection.snapshots:
+                raise SnapshotNotFoundError(
+                    f"snapshot {snapshot_id} is reached by no branch or tag, and a garbage "
+                    "collection that runs at this moment is about to delete it; choose another "
+                    "snapshot",
+                    str(snapshot_id),
+                )
+
+
+@contextlib.contextmanager
+def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[SnapshotLease]:
+    """Keep a snapshot from being collected while something is made to point to it.
+
+    A pin holds for ten minutes. After an operation that does not fail by itself when a collection
+    ran in between, call `confirm` on the lease.
+
+    Raises:
+        SnapshotNotFoundError: If the snapshot is gone, or about to be deleted.
+    """
+    lease = SnapshotLease(
+        storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
+    )
+    lease.take()
+    try:
+        yield lease
+    finally:
+        lease.release()

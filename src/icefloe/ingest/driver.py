@@ -1,0 +1,286 @@
+"""Drives an ingest: read headers, plan, place and write, in one pass over the files.
+
+Where the work runs is up to a runner: threads of this process (`local.py`), or tasks of a Spark
+cluster (`icefloe.spark.jobs.ingesting`). Headers come first, because all files together decide
+where each of them goes; nothing is written if they do not fit together.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from icefloe.errors import BrokenFilesError
+from icefloe.ingest.apply import clear_references, clear_region, write_documents, write_values
+from icefloe.ingest.headers import FileHeader, existing_header
+from icefloe.ingest.log import IngestedFile, latest, read_ingested, record_ingested
+from icefloe.ingest.parsed import ParsedFile
+from icefloe.ingest.plan import Difference, IngestPlan, array_path
+from icefloe.ingest.planner import plan_files
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from icefloe.ingest.options import IngestOptions
+    from icefloe.ingest.read import HeaderResult
+    from icefloe.objects.foreign.source import SourceStatus
+    from icefloe.session import Session
+
+_SHOWN_FILES = 10
+
+
+class BrokenFile(Record, frozen=True):
+    """A file that could not be read, and why."""
+
+    url: str
+    reason: str
+    action: str
+    """`skipped` or `quarantined`."""
+
+
+class FileSurvey(Record, frozen=True, eq=False):
+    """What reading the headers of all files gave."""
+
+    logged: dict[str, IngestedFile]
+    """Files of earlier ingests into the group, by URL."""
+    headers: list[FileHeader] = []  # noqa: RUF012 (msgspec copies it)
+    """Of the files to ingest, by URL."""
+    unchanged: list[str] = []  # noqa: RUF012
+    broken: list[BrokenFile] = []  # noqa: RUF012
+    quarantined: list[IngestedFile] = []  # noqa: RUF012
+    """Entries for the log about broken files."""
+    parsed: dict[str, ParsedFile | bytes] = {}  # noqa: RUF012
+    """Files that need not be parsed again to place their references."""
+
+    @property
+    def statuses(self) -> dict[str, SourceStatus | None]:
+        """Size, etag and age of the files to ingest when their headers were read."""
+        return {header.url: header.status for header in self.headers}
+
+
+class PlacedFile(NamedTuple):
+    """A file, and where each of its virtual variables starts in the planned arrays."""
+
+    url: str
+    status: SourceStatus | None
+    """Its status when its header was read; it must not have changed since."""
+    starts: dict[str, tuple[int, ...]]
+    parsed: ParsedFile | bytes | None = None
+
+
+class Runner(Protocol):
+    """Runs the steps of an ingest that read or write the data of files."""
+
+    @property
+    def session(self) -> Session:
+        """The writable session that everything is written to."""
+
+    def read_headers(
+        self, files: Sequence[tuple[str, IngestedFile | None]]
+    ) -> Iterable[HeaderResult]:
+        """Read the header of each file, given with its entry in the log, if it has one."""
+
+    def accept(self, plan: IngestPlan, survey: FileSurvey) -> bool:
+        """Whether to carry the plan out; a dry run ends here."""
+
+    def write_references(
+        self, plan: IngestPlan, files: Sequence[PlacedFile], *, is_edited: bool
+    ) -> None:
+        """Write the references of files; `is_edited` if existing ones were moved or deleted."""
+
+    def copy_values(self, plan: IngestPlan, survey: FileSurvey) -> None:
+        """Copy the values of files."""
+
+    def commit(self) -> None:
+        """Commit what was written, if that is asked for."""
+
+
+class IngestOutcome(Record, frozen=True, eq=False):
+    """What became of the files of one pass."""
+
+    survey: FileSurvey
+    plan: IngestPlan | None = None
+    """None if there was nothing to do."""
+    stored_bytes: int = 0
+    """Bytes of coordinates and small variables that were stored."""
+
+
+def ingest_files(runner: Runner, urls: Sequence[str], options: IngestOptions) -> IngestOutcome:
+    """Read the headers of files, plan how they go together, write, and commit.
+
+    Raises:
+        BrokenFilesError: Files cannot be read, and the policy is to fail.
+        InconsistentFilesError: The files do not fit together; nothing was written.
+    """
+    session = runner.session
+    survey = _read_headers(runner, urls, options)
+    if not survey.headers and not survey.quarantined:
+        return IngestOutcome(survey)
+    plan = plan_files(
+        survey.headers,
+        concat_dims=options.parse.all_concat_dims,
+        existing=existing_header(session, options.group),
+        compare_values=options.compat == "equals",
+        copies=options.mode == "copy",
+    )
+    plan.check()
+    if not runner.accept(plan, survey):
+        return IngestOutcome(survey, plan)
+    stored_bytes = _write(runner, plan, survey, options) if survey.headers else 0
+    if options.keeps_log:
+        entries = [ingested_file(header, plan, options) for header in survey.headers]
+        record_ingested(session, options.group, entries + survey.quarantined)
+    runner.commit()
+    return IngestOutcome(survey, plan, stored_bytes)
+
+
+def _read_headers(runner: Runner, urls: Sequence[str], options: IngestOptions) -> FileSurvey:
+    entries = read_ingested(runner.session, options.group) if options.keeps_log else []
+    survey = FileSurvey(latest(entries))
+    files = [(url, _comparable(survey.logged.get(url), options)) for url in urls]
+    for result in runner.read_headers(files):
+        _add(result, survey, options)
+    survey.broken.sort(key=lambda each: each.url)
+    if options.on_broken == "fail" and survey.broken:
+        raise _broken_files(survey.broken)
+    return survey
+
+
+def _comparable(logged: IngestedFile | None, options: IngestOptions) -> IngestedFile | None:
+    """The entry that tells whether a file must be ingested again, if any does."""
+    if logged is None or options.again or logged.mode != options.mode:
+        return None
+    return logged
+
+
+def _add(result: HeaderResult, survey: FileSurvey, options: IngestOptions) -> None:
+    logged = survey.logged.get(result.url)
+    if result.header is not None:
+        survey.headers.append(result.header)
+        if result.parsed is not None:
+            survey.parsed[result.url] = result.parsed
+    elif result.state == "unchanged" and logged is not None and logged.state == "ingested":
+        survey.unchanged.append(result.url)
+    elif result.state == "unchanged":
+        survey.broken.append(BrokenFile(result.url, result.error, "quarantined"))
+    else:
+        quarantines = options.on_broken == "quarantine"
+        action = "quarantined" if quarantines else "skipped"
+        survey.broken.append(BrokenFile(result.url, result.error, action))
+        if quarantines:
+            entry = _log_entry(result.url, "quarantined", result.status, options)
+            survey.quarantined.append(msgspec.structs.replace(entry, error=result.error))
+
+
+def _broken_files(broken: Sequence[BrokenFile]) -> BrokenFilesError:
+    shown = "\n".join(f"  {each.url}: {each.reason}" for each in broken[:_SHOWN_FILES])
+    more = len(broken) - _SHOWN_FILES
+    shown += f"\n  and {more} more" if more > 0 else ""
+    return BrokenFilesError(
+        f"{len(broken)} files cannot be read, and nothing was committed:\n{shown}\n"
+        "Say on_broken='skip' or 'quarantine' to go on without them",
+        list(broken),
+    )
+
+
+def _write(runner: Runner, plan: IngestPlan, survey: FileSurvey, options: IngestOptions) -> int:
+    """Write documents, small values and the data of files; returns the bytes of small values."""
+    session, group = runner.session, options.group
+    write_documents(session, group, plan)
+    stored_bytes = write_values(session, group, plan)
+    if options.mode == "copy":
+        runner.copy_values(plan, survey)
+    else:
+        is_edited = _clear_replaced(session, group, plan, survey)
+        runner.write_references(plan, _placed_files(plan, survey), is_edited=is_edited)
+    return stored_bytes
+
+
+def _clear_replaced(session: Session, group: str, plan: IngestPlan, survey: FileSurvey) -> bool:
+    """Delete the references that files replace; returns whether any was deleted or has moved."""
+    changed = {header.url for header in survey.headers if header.url in survey.logged}
+    edited = 0
+    for name, variable in plan.variables.items():
+        if not variable.is_virtual or not variable.exists:
+            continue
+        path = array_path(group, name)
+        edited += len(variable.moved)
+        if changed:
+            edited += clear_references(session, path, changed)
+        for url in variable.files:
+            box = plan.replaced_box(variable, url)
+            if box is not None:
+                edited += clear_region(session, path, *box)
+    return edited > 0
+
+
+def _placed_files(plan: IngestPlan, survey: FileSurvey) -> list[PlacedFile]:
+    starts: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, variable in plan.variables.items():
+        if variable.is_virtual:
+            for url in variable.files:
+                starts.setdefault(url, {})[name] = plan.start(url, variable.dims)
+    statuses = survey.statuses
+    return [
+        PlacedFile(url, statuses[url], places, survey.parsed.get(url))
+        for url, places in starts.items()
+    ]
+
+
+# --- the log, and what reports say
+
+
+def ingested_file(header: FileHeader, plan: IngestPlan, options: IngestOptions) -> IngestedFile:
+    """The entry of a file for the log."""
+    region = {}
+    for dim, axis in plan.axes.items():
+        place = axis.places.get(header.url)
+        if place is not None:
+            region[dim] = (str(axis.values[place[0]]), str(axis.values[place[1] - 1]))
+    entry = _log_entry(header.url, "ingested", header.status, options)
+    names = tuple(sorted(header.variables))
+    return msgspec.structs.replace(entry, format=header.format, variables=names, region=region)
+
+
+def _log_entry(
+    url: str,
+    state: Literal["ingested", "quarantined"],
+    status: SourceStatus | None,
+    options: IngestOptions,
+) -> IngestedFile:
+    return IngestedFile(
+        url=url,
+        format="",
+        mode=options.mode,
+        state=state,
+        ingested_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        size=None if status is None else status.size,
+        etag=None if status is None else status.etag,
+        last_modified=None if status is None else status.last_modified,
+    )
+
+
+def remarks(outcome: IngestOutcome, options: IngestOptions) -> list[Difference]:
+    """What users should know about the files, and need not do anything about."""
+    survey, plan = outcome.survey, outcome.plan
+    if plan is None:
+        return []
+    differences = [each for each in plan.differences if not each.is_error]
+    moved = []
+    for header in survey.headers:
+        logged = survey.logged.get(header.url)
+        region = ingested_file(header, plan, options).region
+        if logged is not None and logged.region and logged.region != region:
+            moved.append((f"was {logged.region}, is {region}", (header.url,)))
+    if moved:
+        what = "files that were ingested before lie elsewhere now"
+        hint = (
+            "what they were taken for before has missing values now"
+            if options.mode == "virtual"
+            else "what was copied from them before is still there"
+        )
+        differences.append(Difference("", what, tuple(moved), is_error=False, hint=hint))
+    return differences

@@ -1,0 +1,176 @@
+"""Gives the arrays of a file a dimension that only its name, or a scalar in it, tells.
+
+Examples are the time of a GeoTIFF and the number of an ensemble member.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.headers import load_values, named_by_others
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_of_values
+from icefloe.model.virtual_columns import VirtualColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from icefloe.objects.foreign import VirtualChunkResolver
+
+FileCoordinate = Callable[[str], Any] | Mapping[str, Any] | str
+"""From the URL of a file to its coordinate: a function, a mapping, or a regular expression whose
+first group is it."""
+
+_TIME_UNITS = "microseconds since 1970-01-01"
+
+
+def expand_dims(
+    parsed: ParsedFile,
+    sources: VirtualChunkResolver,
+    concat_dims: Iterable[str] = (),
+    file_coordinates: Mapping[str, FileCoordinate] | None = None,
+) -> ParsedFile:
+    """The file with further leading dimensions of length 1, the first one outermost.
+
+    Args:
+        parsed: What a parser found.
+        sources: Where the values of scalars are read from.
+        concat_dims: Dimensions to put files together along. One that the file does not have, but
+            has a scalar of its name, becomes a dimension.
+        file_coordinates: How to find a coordinate from the URL of a file, by dimension.
+    """
+    given = file_coordinates or {}
+    found: dict[str, ParsedArray] = {}
+    for dim, rule in given.items():
+        found[dim] = _coordinate(dim, coordinate_of(parsed.url, dim, rule))
+    present = {dim for array in parsed.arrays.values() for dim in array.dims}
+    for dim in concat_dims:
+        scalar = parsed.arrays.get(dim)
+        if dim not in given and dim not in present and scalar is not None and not scalar.shape:
+            found[dim] = _promoted(dim, scalar, sources)
+    for dim in reversed(list(found)):
+        if dim in present:
+            msg = f"{parsed.url} has the dimension {dim!r} already: give no file_coordinates for it"
+            raise InvalidInputError(msg)
+        parsed = _expanded(parsed, dim, found[dim])
+    return parsed
+
+
+def coordinate_of(url: str, dim: str, rule: FileCoordinate) -> Any:
+    """The coordinate of a file along a dimension, as the user's rule tells it."""
+    if isinstance(rule, str):
+        match = re.search(rule, url)
+        if match is None or not match.groups():
+            msg = f"the pattern {rule!r} for {dim!r} finds no group in {url}"
+            raise InvalidInputError(msg)
+        return _number_or_text(match[1])
+    if isinstance(rule, Mapping):
+        for name in (url, url.rpartition("/")[2]):
+            if name in rule:
+                return rule[name]
+        raise InvalidInputError(f"there is no coordinate for {url} along {dim!r}")
+    return rule(url)
+
+
+def _number_or_text(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _coordinate(dim: str, value: Any) -> ParsedArray:
+    attributes: dict[str, Any] = {}
+    if isinstance(value, str):
+        values: npt.NDArray[Any] = np.array([value], dtype=np.dtypes.StringDType())
+        return array_of_values(values, [dim], attributes)
+    if isinstance(value, datetime | date | np.datetime64):
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            from datetime import UTC
+
+            value = value.astimezone(UTC).replace(tzinfo=None)
+        values = np.array([value], dtype="datetime64[us]").astype(np.int64)
+        attributes = {"units": _TIME_UNITS, "calendar": "proleptic_gregorian"}
+        return array_of_values(values, [dim], attributes)
+    values = np.array([value])
+    if values.dtype.kind not in "iufb":
+        raise InvalidInputError(
+            f"a coordinate is a number, text or a time; found {value!r} along {dim!r}"
+        )
+    return array_of_values(values, [dim], attributes)
+
+
+def _promoted(dim: str, scalar: ParsedArray, sources: VirtualChunkResolver) -> ParsedArray:
+    values = load_values(scalar, sources).reshape(1)
+    document = expanded_document(scalar.document, dim, dim)
+    return ParsedArray(document, VirtualColumns.none(1), values=values)
+
+
+def _expanded(parsed: ParsedFile, dim: str, coordinate: ParsedArray) -> ParsedFile:
+    stay = named_by_others(parsed) | {dim}
+    arrays = {}
+    for name, array in parsed.arrays.items():
+        is_static = name in stay or array.dims == (name,) or _is_grid_mapping(array)
+        arrays[name] = array if is_static else _expanded_array(array, dim, name)
+    arrays[dim] = coordinate
+    return msgspec.structs.replace(parsed, arrays=arrays)
+
+
+def _is_grid_mapping(array: ParsedArray) -> bool:
+    return "grid_mapping_name" in (array.document.get("attributes") or {})
+
+
+def _expanded_array(array: ParsedArray, dim: str, name: str) -> ParsedArray:
+    refs = array.references
+    front = np.zeros((len(refs), 1), dtype=np.int64)
+    return ParsedArray(
+        expanded_document(array.document, dim, name),
+        msgspec.structs.replace(refs, positions=np.hstack([front, refs.coords])),
+        {(0, *place): data for place, data in array.inline.items()},
+        None if array.values is None else array.values[np.newaxis],
+        None if array.reader is None else _one_longer(array.reader),
+    )
+
+
+def _one_longer(
+    read: Callable[[tuple[slice, ...]], npt.NDArray[Any]],
+) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
+    return lambda region: read(region[1:])[np.newaxis]
+
+
+def expanded_document(document: dict[str, Any], dim: str, name: str) -> dict[str, Any]:
+    """A document with one more dimension, of length 1, in front."""
+    chunk_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    names = document.get("dimension_names") or [None] * len(document["shape"])
+    return {
+        **document,
+        "shape": [1, *document["shape"]],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, *chunk_shape]}},
+        "dimension_names": [dim, *names],
+        "codecs": [_expanded_codec(codec, name) for codec in document["codecs"]],
+    }
+
+
+def _expanded_codec(codec: dict[str, Any], name: str) -> dict[str, Any]:
+    configuration = codec.get("configuration") or {}
+    if codec["name"] == "transpose":
+        order = [0, *(axis + 1 for axis in configuration["order"])]
+        return {**codec, "configuration": {**configuration, "order": order}}
+    if codec["name"] == "sharding_indexed":
+        inner = [_expanded_codec(each, name) for each in configuration["codecs"]]
+        shape = [1, *configuration["chunk_shape"]]
+        return {**codec, "configuration": {**configuration, "chunk_shape": shape, "codecs": inner}}
+    if "shape" in configuration or codec["name"] == "virtual_tiff.ChunkyCodec":
+        raise InvalidInputError(
+            f"{name!r} cannot get a further dimension, because its codec {codec['name']!r} depends "
+            "on the shape of chunks; copy it instead"
+        )
+    return codec
