@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         item.user_properties.append((f"{EXAMPLES} in tests/{suite}", tried))
 
     # State machines that tests run themselves; of tests with @given, hypothesis keeps count.
-    with collector.with_value(note):
+    with collector.with_value(note):  # type: ignore[arg-type]
         yield
     for name, number in counting.take().items():
         item.user_properties.append((name, number))
@@ -98,12 +98,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _seconds(terminalreporter: pytest.TerminalReporter) -> dict[str, int]:
     """Seconds of work in each folder, of all test processes together."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 spent["/".join(report.nodeid.split("/")[:2])] += report.duration
-    return {folder: round(seconds) for folder, seconds in spent.most_common()}
+    return {
+        folder: round(seconds)
+        for folder, seconds in sorted(spent.items(), key=lambda item: -item[1])
+    }
 
 
 EXAMPLES = "examples of property tests and state machines"
@@ -147,6 +150,9 @@ settings.register_profile(
 PROFILE = os.environ.get("ICEFLOE_TEST_PROFILE", "default")
 settings.load_profile(PROFILE)
 
+UNIT_EXAMPLES = 15
+"""Unit tests with examples run often, so each tries few; the laws are in `tests/property`."""
+
 DEEP_EXAMPLES = {
     "conformance": 100,
     "faults": 500,
@@ -160,13 +166,15 @@ DEEP_EXAMPLES = {
 
 
 def _use_budget_of(path: Path) -> None:
-    """Let a deep run try as many examples as the folder of a test has time for."""
+    """Let a test try as many examples as its folder has time for."""
     folder = path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
-    if PROFILE == "deep" and folder in DEEP_EXAMPLES:
-        name = f"deep {folder}"
-        deep = settings.get_profile("deep")
-        settings.register_profile(name, deep, max_examples=DEEP_EXAMPLES[folder])
-        settings.load_profile(name)
+    budgets = {"deep": DEEP_EXAMPLES, "default": {"unit": UNIT_EXAMPLES}}.get(PROFILE, {})
+    if folder not in budgets:
+        settings.load_profile(PROFILE)
+        return
+    name = f"{PROFILE} {folder}"
+    settings.register_profile(name, settings.get_profile(PROFILE), max_examples=budgets[folder])
+    settings.load_profile(name)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icefloe.repository import Repository
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
 
 def group(**attributes: Any) -> bytes:
@@ -34,7 +34,9 @@ def array(shape: Sequence[int] = (10,), chunk: int = 1, **attributes: Any) -> by
     return json.dumps(document).encode()
 
 
-def set_chunks(session: Session, path: str, places: Sequence[int], data: bytes = b"\x01") -> None:
+def set_chunks(
+    session: TreeSession, path: str, places: Sequence[int], data: bytes = b"\x01"
+) -> None:
     """Write chunks of an array of one dimension."""
     for place in places:
         session.tree.set_chunk(path, (place,), data)
@@ -59,14 +61,14 @@ def commit_attribute(repository: Repository, value: Any, branch: str = "main") -
     return session.commit(f"value {value}")
 
 
-def node_paths(session: Session) -> list[str]:
+def node_paths(session: TreeSession) -> list[str]:
     """All nodes that a session shows."""
     return [
         path for path in ("/", *session.tree.node_paths("/")) if session.get_node(path) is not None
     ]
 
 
-def chunks_of(session: Session, path: str) -> dict[int, bytes]:
+def chunks_of(session: TreeSession, path: str) -> dict[int, bytes]:
     """The initialised chunks of an array of one dimension."""
     places = session.tree.chunk_coords(path).tolist()
     return {row[0]: session.get_chunk(path, tuple(row)) or b"" for row in places}

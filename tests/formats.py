@@ -66,7 +66,7 @@ def keeps_logs() -> bool:
 
     Without logs, what a commit changed is what differs from its parent.
     """
-    return format_for(_chosen[-1]).generation.keeps_logs
+    return format_for(_chosen[-1]).keeps_logs
 
 
 @contextlib.contextmanager

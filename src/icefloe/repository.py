@@ -43,6 +43,7 @@ from icefloe.errors import (
     InvalidInputError,
     RepositoryNotFoundError,
 )
+from icefloe.formats.port import MAIN
 from icefloe.formats.registry import (
     DEFAULT_GENERATION,
     detect,
@@ -50,7 +51,6 @@ from icefloe.formats.registry import (
     discover,
     format_for,
 )
-from icefloe.formats.sequence_refs import MAIN
 from icefloe.session import Session
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.probe import ensure_conditional_writes

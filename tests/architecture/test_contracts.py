@@ -18,7 +18,9 @@ PACKAGE = ROOT / "src" / "icefloe"
 NAMES_THAT_HIDE_A_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-@pytest.mark.parametrize("contract", ["layers", "engine-rooms", "light-core", "acyclic"])
+@pytest.mark.parametrize(
+    "contract", ["layers", "engine-rooms", "light-core", "acyclic", "generations"]
+)
 def test_import_contract_is_kept(contract: str) -> None:
     done = subprocess.run(
         [

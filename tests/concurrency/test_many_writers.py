@@ -28,7 +28,6 @@ from tests.concurrency.writers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from icefloe.storage.port import Storage
@@ -120,7 +119,7 @@ def check_cells(
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Storage]:
+def local(tmp_path: Path) -> Storage:
     return icefloe.local_filesystem_storage(str(tmp_path / "repository"))
 
 
@@ -231,7 +230,7 @@ def test_concurrent_appends_follow_each_other(tmp_path: Path) -> None:
     outcomes = run_together(append_to_series, [(storage, writer, times) for writer in range(8)])
     check_history(storage, outcomes)
     root = zarr.open_group(Repository.open(storage).readonly_session("main").store, mode="r")
-    values, time = root["values"][:], root["time"][:]
+    values, time = (np.asarray(root[name]) for name in ("values", "time"))
     expected = [1000 * writer + turn for writer in range(8) for turn in range(times)]
     assert sorted(time[::2].tolist()) == expected
     np.testing.assert_array_equal(time[::2], time[1::2])

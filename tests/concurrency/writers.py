@@ -128,7 +128,8 @@ def write_pair(session: Any, value: int) -> None:
 
 def read_pair(session: Any) -> tuple[int, int]:
     root = zarr.open_group(session.store, mode="r")
-    return tuple(int(root[name][()]) for name in ("a", "b"))  # type: ignore[return-value]
+    first, second = (int(np.asarray(root[name])) for name in ("a", "b"))
+    return first, second
 
 
 def write_cells(storage: Storage, row: int, columns: int, barrier: Barrier) -> Outcome:

@@ -256,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         elif trouble is Trouble.CLOSE_AFTER:
-            self.server.socket.close()
+            self.server.socket.close()  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Disk:
         for name in ("write", "mkdir", "link", "rename", "unlink", "fsync"):
             watched = self._watch(getattr(os, name), getattr(self, f"_{name}"))
             monkeypatch.setattr(os, name, watched)
-        sync_all = self._watch(local.sync_whole_filesystem, lambda *_: Call("sync all"))
+        sync_all = self._watch(local.sync_whole_filesystem, lambda *_: Call("sync all"))  # type: ignore[attr-defined]
         monkeypatch.setattr(local, "sync_whole_filesystem", sync_all)
 
     def _watch(self, act: Callable[..., Any], describe: Callable[..., Call | None]) -> Any:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe import session
-from icefloe.engine.commit import publication as committing
+from icefloe.engine.commit import forks, publication
 from icefloe.engine.retention import collection, leases, marking, pins, uncommitted
 from icefloe.engine.retention.stored_objects import StoredObjects
 
@@ -127,7 +126,7 @@ def no_lapses(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions look for what they need when their lease lapsed")
 def no_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing.CommittedTree, "_confirm_lease", nothing)
+    patch.setattr(publication.Publication, "_check_lapsed_lease", nothing)
 
 
 @guard("branches move before anything is deleted")
@@ -137,8 +136,8 @@ def no_move(patch: pytest.MonkeyPatch) -> None:
 
 @guard("sessions look for what they need when a collection moved their branch")
 def no_look_after_a_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing, "check_own_files", nothing)
-    patch.setattr(session, "check_own_files", nothing)
+    patch.setattr(publication, "check_own_files", nothing)
+    patch.setattr(forks, "check_own_files", nothing)
 
 
 @guard("sessions mind what collections that run may delete")
@@ -169,5 +168,5 @@ def no_fixed_beginning(patch: pytest.MonkeyPatch) -> None:
 
 @guard("tags are references")
 def no_tags(patch: pytest.MonkeyPatch) -> None:
-    read = collection.read_references
+    read = collection.read_references  # type: ignore[attr-defined]
     patch.setattr(collection, "read_references", lambda found: read(found)._replace(tags={}))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zarr
@@ -72,7 +72,7 @@ class Meanwhile(ForwardingStorage):
         self._act = act
         self._left = nth
 
-    def _run(self, verb, key, act):
+    def _run(self, verb: str, key: str, act: Callable[[], Any]) -> Any:
         if verb == self._when[0] and key.startswith(self._when[1]):
             self._left -= 1
             if self._left == 0:
@@ -173,7 +173,7 @@ def named_while_the_collector_sleeps(repo: Repository, clock: Clock) -> None:
     assert values(repo, tag="saved") == [1] * 4
 
 
-def written(session: Session, value: int, chunks: slice = slice(None)) -> Session:
+def written(session: Any, value: int, chunks: slice = slice(None)) -> Any:
     zarr.open_array(session.store, path="a")[chunks] = value
     session.tree.settle_pending()
     return session

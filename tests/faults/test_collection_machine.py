@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -110,7 +110,7 @@ class Pausable(ForwardingStorage):
             self.is_sure = not key.endswith("/00000000.json")
         return act()
 
-    def head(self, key: str):  # the clock of the storage below
+    def head(self, key: str) -> Any:  # the clock of the storage below
         self._run("head", key, lambda: None)
         return self._inner.head(key)
 

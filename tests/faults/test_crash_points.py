@@ -179,7 +179,9 @@ def test_every_crash_point_leaves_the_old_or_the_new_state(
         published = states(found) - states(untouched)
         seen.add(published)
         # Most deaths leave what an earlier one left, but for random names.
-        kinds = tuple(sorted((key.partition("/")[0], len(found[key])) for key in found))
+        kinds: tuple[Any, ...] = tuple(
+            sorted((key.partition("/")[0], len(found[key])) for key in found)
+        )
         if STATE_FILE in found:
             kinds = (*kinds, published)
         if found == untouched or kinds in checked:

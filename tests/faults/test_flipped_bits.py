@@ -23,8 +23,7 @@ from tests.formats import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from icefloe.formats.port import ObjectName
-    from icefloe.formats.registry import Format
+    from icefloe.formats.port import Generation, ObjectName
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
 
@@ -64,7 +63,7 @@ def prepare(name: str) -> Storage:
 
 
 @pytest.fixture(scope="module", params=FORMATS)
-def made(request: pytest.FixtureRequest) -> tuple[Format, Storage]:
+def made(request: pytest.FixtureRequest) -> tuple[Generation, Storage]:
     how = {"generation": "repository", **FORMATS[request.param]}
     return format_for(**how), prepare(request.param)
 
@@ -72,15 +71,15 @@ def made(request: pytest.FixtureRequest) -> tuple[Format, Storage]:
 # --- file by file
 
 
-def read_snapshot(fmt: Format, data: bytes, snapshot_id: SnapshotId, key: str) -> Any:
+def read_snapshot(fmt: Generation, data: bytes, snapshot_id: SnapshotId, key: str) -> Any:
     snapshot = fmt.codec.decode_snapshot(data, snapshot_id, key)
-    fields = ("id", "parent_id", "written_at", "started_at", "message", "metadata")
-    fields += ("total_parents", "history", "manifests", "attribute_files")
+    fields = [*("id", "parent_id", "written_at", "started_at", "message", "metadata")]
+    fields += ["total_parents", "history", "manifests", "attribute_files"]
     nodes = [(node.id, node) for node in snapshot.nodes]
     return [getattr(snapshot, field) for field in fields], nodes
 
 
-def read_manifest(fmt: Format, data: bytes, key: str) -> Any:
+def read_manifest(fmt: Generation, data: bytes, key: str) -> Any:
     index = fmt.codec.decode_manifest_index(data, len(data), key)
     if isinstance(index, NeedsMore):
         raise FormatError(f"{key}: a whole file cannot need more", key)
@@ -93,7 +92,7 @@ def read_manifest(fmt: Format, data: bytes, key: str) -> Any:
     return [(node, index.arrays[node]) for node in index.arrays], blocks, resident
 
 
-def reader(fmt: Format, name: ObjectName, key: str) -> Callable[[bytes], Any]:
+def reader(fmt: Generation, name: ObjectName, key: str) -> Callable[[bytes], Any]:
     snapshot_id: Any = name.id
     return {
         ObjectKind.SNAPSHOT: lambda data: read_snapshot(fmt, data, snapshot_id, key),
@@ -113,7 +112,7 @@ def try_to_read(read: Callable[[bytes], Any], data: bytes, key: str) -> Any:
     return None
 
 
-def test_each_file_alone_tells_its_damage(made: tuple[Format, Storage]) -> None:  # invariant 10
+def test_each_file_alone_tells_its_damage(made: tuple[Generation, Storage]) -> None:  # invariant 10
     """Also without the checksums that stand where a file is referred to."""
     fmt, storage = made
     kinds = set()
@@ -128,14 +127,14 @@ def test_each_file_alone_tells_its_damage(made: tuple[Format, Storage]) -> None:
             found = try_to_read(read, data, info.key)
             assert found is None or found == expected, (info.key, place)
         kinds.add(name.kind)
-    logs = {ObjectKind.TRANSACTION_LOG} if fmt.generation.keeps_logs else set()
+    logs = {ObjectKind.TRANSACTION_LOG} if fmt.keeps_logs else set()
     assert kinds == {ObjectKind.SNAPSHOT, ObjectKind.MANIFEST, ObjectKind.ATTRIBUTES} | logs
 
 
 # --- references, which have no codec
 
 
-def read_references(fmt: Format, storage: Storage) -> Any:
+def read_references(fmt: Generation, storage: Storage) -> Any:
     refs = fmt.make_refs(storage)
     tips = {
         branch: tip and tip.snapshot_id for branch in refs.branches() if (tip := refs.tip(branch))
@@ -143,7 +142,7 @@ def read_references(fmt: Format, storage: Storage) -> Any:
     return tips, {tag: refs.tag(tag) for tag in refs.tags()}
 
 
-def test_each_reference_tells_its_damage(made: tuple[Format, Storage]) -> None:
+def test_each_reference_tells_its_damage(made: tuple[Generation, Storage]) -> None:
     """They lead where they led, to a snapshot that nobody wrote, or nowhere at all."""
     fmt, prepared = made
     storage = icefloe.in_memory_storage()
@@ -170,7 +169,7 @@ def test_each_reference_tells_its_damage(made: tuple[Format, Storage]) -> None:
 # --- all of it, as a reader sees it
 
 
-def test_a_reader_of_a_damaged_repository(made: tuple[Format, Storage]) -> None:
+def test_a_reader_of_a_damaged_repository(made: tuple[Generation, Storage]) -> None:
     """A few bits of each file; the configuration is for people to edit and has no checksum."""
     _, prepared = made
     storage = icefloe.in_memory_storage()

@@ -29,6 +29,8 @@ from tests.formats import GENERATIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from icefloe.storage.local import LocalStorage
+
 KILLS = 30
 _WITHIN_SECONDS = 60
 
@@ -107,7 +109,7 @@ def wait_for(journal: Path, line: str) -> None:
         time.sleep(0.002)
 
 
-def check(storage: icefloe.Storage, journal: Path) -> None:
+def check(storage: LocalStorage, journal: Path) -> None:
     """Assert that the history is a line of whole commits, with all that were acknowledged."""
     repo = Repository.open(storage)
     history = list(repo.ancestry(branch="main"))[:-2]

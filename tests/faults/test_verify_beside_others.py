@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -102,7 +103,7 @@ def each_moment(
     number = 0
     while True:
         repo = copy_of(storage)
-        between = Interrupted(repo.storage, number, lambda repo=repo: act(repo))
+        between = Interrupted(repo.storage, number, partial(act, repo))
         seen = Repository.open(between)
         between.start()
         look(seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +31,7 @@ def open_manifest(data: bytes) -> Manifest:
         index = CODEC.decode_manifest_index(data[: index.length], len(data), "golden")
     spans = index.block_spans.tolist()
 
-    def load(number: int):
+    def load(number: int) -> Any:
         start, length = spans[number]
         return CODEC.decode_block(index, number, data[start : start + length], "golden")
 

@@ -22,6 +22,7 @@ from icefloe.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from icefloe.model.chunk_refs import ChunkRef
+    from icefloe.model.ids import SnapshotId
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
 
@@ -45,7 +46,7 @@ class Opened:
         self.format = found
         self.refs = found.make_refs(self.storage)
 
-    def snapshot(self, snapshot_id) -> Snapshot:
+    def snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         key = self.format.layout.snapshot(snapshot_id)
         return self.format.codec.decode_snapshot(self.storage.get(key), snapshot_id, key)
 
@@ -235,7 +236,7 @@ def test_transaction_logs() -> None:
 
 def test_legacy_configuration_is_found() -> None:
     repository = Opened("header39")
-    config = repository.format.make_config_files(repository.storage)
+    config = repository.format.make_config(repository.storage)
     assert config.read() is None
     yaml = config.read_legacy()
     assert yaml is not None

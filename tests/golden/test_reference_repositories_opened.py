@@ -11,7 +11,7 @@ import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,9 +21,11 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import AlreadyExistsError, RefNotFoundError, VirtualChunkError
+from tests.builders import read_array
 
 if TYPE_CHECKING:
     from icefloe.session import Session
+    from icefloe.storage.local import LocalStorage
     from tests.endpoints.fixtures import S3Endpoint
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
@@ -57,7 +59,7 @@ def at(repo: Repository, message: str) -> Session:
 
 
 def values(session: Session, path: str) -> np.ndarray:
-    return np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
+    return read_array(session, path)
 
 
 def test_references(repo: Repository) -> None:
@@ -112,7 +114,7 @@ def test_arrays(repo: Repository, name: str) -> None:
     small = root[SMALL]
     assert (small.shape, small.chunks, small.dtype, small.fill_value) == ((5,), (1,), np.int8, 8)
     for path in (BIG, SMALL, INNER):
-        document = root[path].metadata.to_dict()
+        document: Any = root[path].metadata.to_dict()
         codecs = [codec["name"] for codec in document["codecs"]]
         assert codecs == (["bytes"] if name == "bare" else ["bytes", "zstd"])
         assert root[path].metadata.dimension_names is None
@@ -188,7 +190,7 @@ def test_opening_and_reading_writes_nothing(name: str, tmp_path: Path) -> None:
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def copied(name: str, tmp_path: Path) -> icefloe.Storage:
+def copied(name: str, tmp_path: Path) -> LocalStorage:
     shutil.copytree(GOLDEN / FOLDERS[name], tmp_path / "copy")
     for path in (tmp_path / "copy").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zarr
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.testing.clock import ClockedStorage
+from tests.builders import read_array
 from tests.formats import folder_in, how
 
 if TYPE_CHECKING:
@@ -42,12 +43,11 @@ def fill(repo: Repository, value: int, branch: str = "main", chunks: slice = sli
     return session.commit(str(value))
 
 
-def values(repo: Repository, **version: str) -> list[int]:
-    session = repo.readonly_session(**version)
-    return zarr.open_array(session.store, path="a", mode="r")[:].tolist()
+def values(repo: Repository, **version: Any) -> list[int]:
+    return read_array(repo, **version).tolist()
 
 
-def messages(repo: Repository, **version: str) -> list[str]:
+def messages(repo: Repository, **version: Any) -> list[str]:
     return [info.message for info in repo.ancestry(**version)][:-2]
 
 
@@ -56,7 +56,13 @@ def names(repo: Repository, folder: str) -> set[str]:
     return {info.key for info in repo.storage.list(folder_in(repo.storage, folder))}
 
 
-def wait(repo: Repository, duration: timedelta) -> None:
+def clock(repo: Repository) -> ClockedStorage:
+    """The storage of a repository, whose time tests can set."""
     storage = repo.storage
     assert isinstance(storage, ClockedStorage)
-    storage.wait(duration)
+    return storage
+
+
+def wait(repo: Repository, duration: timedelta) -> None:
+    """Let time pass for the storage of a repository."""
+    clock(repo).wait(duration)

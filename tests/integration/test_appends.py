@@ -72,7 +72,7 @@ def race(repository: Repository, ours: int = 2, theirs: int = 2) -> Session:
 
 def values(repository: Repository) -> tuple[list[int], np.ndarray]:
     root = zarr.open_group(repository.readonly_session("main").store, mode="r")
-    return root["time"][:].tolist(), root["values"][:]
+    return root["time"][:].tolist(), np.asarray(root["values"])
 
 
 @pytest.mark.parametrize("ours", [1, 2, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -16,6 +17,8 @@ import icefloe
 from icefloe import Repository, in_memory_storage
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
 from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
+from icefloe.session import Session
+from tests.builders import commit_edit
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
 from tests.formats import how
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.changes.conflicts import Conflict, Sides
-    from icefloe.session import Session
 
 
 pytestmark = pytest.mark.usefixtures("each_generation")
@@ -40,9 +42,7 @@ def repository() -> Repository:
 def commit(
     repository: Repository, branch: str, edit: Callable[[Session], Any], message: str = "edit"
 ) -> str:
-    session = repository.writable_session(branch)
-    edit(session)
-    return session.commit(message)
+    return commit_edit(repository, edit, branch, message)
 
 
 def put(path: str, *places: int, value: bytes) -> Callable[[Session], None]:
@@ -126,12 +126,12 @@ def test_a_side_can_be_chosen(
 
 
 def test_attributes_are_merged_by_key(repository: Repository) -> None:
-    base = {"units": "K", "title": "old", "gone": 1}
+    base: dict[str, Any] = {"units": "K", "title": "old", "gone": 1}
     for branch in ("main", "work"):
         repository.reset_branch(branch, repository.lookup_branch("main"))
     commit(repository, "main", lambda s: s.tree.set_document("/b", array(**base)))
     repository.reset_branch("work", repository.lookup_branch("main"))
-    ours = {"units": "K", "title": "new", "gone": 1, "mine": [1, 2]}
+    ours: dict[str, Any] = {"units": "K", "title": "new", "gone": 1, "mine": [1, 2]}
     commit(repository, "work", lambda s: s.tree.set_document("/b", array(**ours)))
     commit(repository, "main", lambda s: s.tree.set_document("/b", array(units="C", title="old")))
     repository.merge("work", "main")
@@ -174,7 +174,7 @@ def test_new_moved_and_deleted_nodes_are_merged(repository: Repository) -> None:
 
 def test_a_node_that_they_moved_there_and_back_can_be_moved(repository: Repository) -> None:
     for source, target in (("/g", "/h"), ("/h/a", "/h/c"), ("/h", "/g"), ("/g/c", "/g/a")):
-        commit(repository, "main", lambda session, s=source, t=target: session.move(s, t))
+        commit(repository, "main", partial(Session.move, from_path=source, to_path=target))
     commit(repository, "work", lambda session: session.move("/g/a", "/g/d"))
     repository.merge("work", "main")
     assert node_paths(repository.readonly_session("main")) == ["/", "/b", "/g", "/g/d"]
@@ -511,7 +511,7 @@ def test_blame_says_what_a_chunk_is(repository: Repository, coords: tuple[Any, .
     found = repository.blame("/g/a", branch="main")
     with pytest.raises(InvalidInputError, match=r"/g/a has 1 coordinates, integers from 0 on"):
         found.snapshot_id(*coords)
-    assert found.snapshot_id(np.int64(0)) == repository.lookup_branch("main")
+    assert found.snapshot_id(np.int64(0)) == repository.lookup_branch("main")  # type: ignore[arg-type]
     assert found.snapshot_id(2**62) is None
 
 
@@ -553,7 +553,7 @@ def test_a_class_is_no_solver_and_a_text_no_choice(repository: Repository) -> No
         repository.merge("work", "main", solver=icefloe.MergeSolver)  # type: ignore[arg-type]
     for solver in (icefloe.BasicConflictSolver, icefloe.MergeSolver):
         with pytest.raises(InvalidInputError, match=r"VersionSelection\.UseOurs.*found 'x'"):
-            solver(on_chunk_conflict="x")
+            solver(on_chunk_conflict="x")  # type: ignore[arg-type]
 
 
 def test_the_graph_is_a_picture(repository: Repository) -> None:
@@ -636,11 +636,11 @@ def shaped(length: int, **changed: Any) -> Callable[[Session], None]:
     return edit
 
 
-def deleted(*places: int) -> Callable[[Session], None]:
+def deleted(*places: int) -> Callable[[Session], object]:
     return lambda session: [session.tree.delete_chunk("/n", (place,)) for place in places]
 
 
-def both(*edits: Callable[[Session], Any]) -> Callable[[Session], None]:
+def both(*edits: Callable[[Session], object]) -> Callable[[Session], object]:
     return lambda session: [edit(session) for edit in edits]
 
 

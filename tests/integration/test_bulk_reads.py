@@ -162,11 +162,11 @@ def test_requests_are_limited_in_size_and_gaps_are_not_read() -> None:
     storage = Noting(icefloe.in_memory_storage())
     config = settings(max_gap_bytes=100, max_request_bytes=1000)
     config.chunk_packing = ChunkPackingConfig()
-    session = session_on(storage, config)
+    session = session_on(storage, config)  # type: ignore[arg-type]
     for place in map(tuple, GRID.tolist()):
         session.tree.set_chunk("/a", place, b"c" * 100)
     session.commit("one pack")
-    reader = icefloe.Repository.open(storage).readonly_session("main")
+    reader = icefloe.Repository.open(storage).readonly_session("main")  # type: ignore[arg-type]
     wanted = np.array([(0, n) for n in (0, 1, 3, 6, 7)])
     assert contents(reader, wanted) == dict.fromkeys(range(5), b"c" * 100)
     assert sorted(sizes) == [200, 400]

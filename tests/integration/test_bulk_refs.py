@@ -56,7 +56,7 @@ def new_session(shape: tuple[int, ...] = GRID, repo: icefloe.Repository | None =
 
 def split_in(size: int) -> ManifestConfig:
     """Tiles of so many chunks along each dimension."""
-    sizes = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): size}}
+    sizes: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): size}}
     return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(sizes))
 
 
@@ -230,7 +230,7 @@ def test_a_box_of_chunks(
     start: tuple[int, int], rows: list[VirtualChunkSpec], missing: set[int]
 ) -> None:
     places = [[start[0] + i, start[1] + j] for i in range(2) for j in range(2)]
-    checksum = {"etag_checksum": "e", "last_updated_at_checksum": None}
+    checksum: dict[str, Any] = {"etag_checksum": "e", "last_updated_at_checksum": None}
     expected, session = new_session(), new_session()
     refused = one_by_one(
         expected,
@@ -292,7 +292,7 @@ def test_arrays_of_no_and_of_one_dimension() -> None:
     session.set_virtual_refs("a", coords=[2, 0], locations=f"{PREFIX}x", offsets=0, lengths=1)
     assert list(refs_of(session)) == [(0,), (2,)]
     session.tree.set_document("/scalar", array(()))
-    one = {"locations": [f"{PREFIX}x"], "offsets": [3], "lengths": [1]}
+    one: dict[str, Any] = {"locations": [f"{PREFIX}x"], "offsets": [3], "lengths": [1]}
     session.set_virtual_refs("scalar", shape=(), **one)
     assert session.tree.locate("/scalar", ()).offset == 3
     session.set_virtual_refs("scalar", coords=np.zeros((1, 0), dtype=int), **one | {"offsets": 4})
@@ -551,7 +551,7 @@ async def test_batches_of_all_kinds() -> None:
         coords, kinds, paths, offsets, lengths, inlined = batch
         assert coords.dtype == np.uint32
         assert coords.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [3, 4]]
-        assert (kinds.dtype, offsets.dtype, lengths.dtype) == (np.uint8, np.uint64, np.uint64)
+        assert (kinds.dtype, offsets.dtype, lengths.dtype) == (np.uint8, np.uint64, np.uint64)  # type: ignore[comparison-overlap]
         kind = [ChunkType.INLINE, ChunkType.NATIVE, *[ChunkType.VIRTUAL] * 2, ChunkType.INLINE]
         assert kinds.tolist() == kind
         assert paths == ["", str(native.file), f"{PREFIX}x", f"{PREFIX}y", ""]
@@ -628,7 +628,7 @@ def apply_edit(session: Session, edit: tuple[str, Any]) -> None:
     verb, where = edit
     match verb:
         case "set":
-            one = {"locations": f"{PREFIX}x", "offsets": 0, "lengths": 3}
+            one: dict[str, Any] = {"locations": f"{PREFIX}x", "offsets": 0, "lengths": 3}
             session.set_virtual_refs("a", coords=where, **one)
         case "write":
             session.tree.set_chunk("/a", where, b"12345")

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SIDE = 20
 GRID = np.array(list(np.ndindex(SIDE, SIDE)))
 
 
-def repository(pack_bytes: int = 50_000, **others: int) -> tuple[icefloe.Repository, FaultyStorage]:
+def repository(pack_bytes: int = 50_000, **others: Any) -> tuple[icefloe.Repository, FaultyStorage]:
     storage = FaultyStorage(icefloe.in_memory_storage())
     packing = ChunkPackingConfig(max_chunk_bytes=2000, pack_bytes=pack_bytes)
     config = icefloe.RepositoryConfig(chunk_packing=packing, **others)
@@ -123,7 +123,7 @@ def test_a_pack_is_a_slice_of_what_was_given() -> None:
     put: list[object] = []
 
     class Noting(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+        def put(self, key: str, data: object, attributes: object = None) -> None:
             put.append(data)
             super().put(key, data, attributes)  # type: ignore[arg-type]
 
@@ -299,7 +299,7 @@ def test_a_chunk_that_is_overwritten_while_its_pack_is_on_its_way_keeps_the_new_
     changed = threading.Event()
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+        def put(self, key: str, data: object, attributes: object = None) -> None:
             if key.startswith("chunks/") and not changed.is_set():
                 changed.set()
                 session.tree.set_chunk("/a", (0, 0), b"n" * 1500)
@@ -324,7 +324,7 @@ def test_a_commit_takes_along_what_another_thread_is_writing() -> None:
     original = storage.inner.put
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+        def put(self, key: str, data: object, attributes: object = None) -> None:
             if key.startswith("chunks/") and not entered.is_set():
                 entered.set()
                 assert go_on.wait(20)
@@ -380,7 +380,7 @@ def test_writers_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
     waiting: list[int] = []
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+        def put(self, key: str, data: object, attributes: object = None) -> None:
             if key.startswith("chunks/"):
                 time.sleep(0.02)
                 with session.tree.lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_sparse_files_are_written_anew_and_dead_bytes_go() -> None:
     repo = make(PACKED)
     fill(repo, 1)
     fill(repo, 2, chunks=slice(0, 3))
-    options = {"branch": "main", "small_file_bytes": 0}
+    options: dict[str, Any] = {"branch": "main", "small_file_bytes": 0}
     assert repo.compact(**options, min_live_share=0.1, dry_run=True).old_files == 0
     summary = repo.compact(**options)
     assert (summary.old_files, summary.chunks, summary.bytes_copied) == (1, 1, 1)
@@ -129,7 +129,7 @@ def test_arrays_that_share_a_file_with_chosen_ones_move_along() -> None:
                 store, name=name, shape=(4,), chunks=(1,), dtype="u1", compressors=None
             )
             array[:] = 1
-    options = {"branch": "main", "arrays": "b", "small_file_bytes": 0}
+    options: dict[str, Any] = {"branch": "main", "arrays": "b", "small_file_bytes": 0}
     # Each of the two uses half of the file: nothing is dead.
     assert repo.compact(**options, min_live_share=0.9).old_files == 0
     with repo.transaction("main", message="over a part of both") as store:
@@ -172,7 +172,7 @@ def test_it_can_be_looked_at_on_a_branch_first() -> None:
         repo.compact(branch="nowhere")
     for wrong in ({"pack_bytes": 0}, {"min_live_share": 2}):
         with pytest.raises(InvalidInputError):
-            repo.compact(branch="main", **wrong)
+            repo.compact(branch="main", **wrong)  # type: ignore[arg-type]
 
 
 def interrupted(repo: Repository, act: object, times: int = 1) -> Repository:
@@ -181,7 +181,7 @@ def interrupted(repo: Repository, act: object, times: int = 1) -> Repository:
     publishes, references = PUBLISHING[repo.generation], folder("refs")
 
     class Interrupted(FaultyStorage):
-        def _run(self, verb, key, run):
+        def _run(self, verb: Any, key: Any, run: Any) -> Any:
             if verb == publishes and key.startswith(references) and left[0]:
                 left[0] -= 1
                 act()

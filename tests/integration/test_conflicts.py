@@ -7,7 +7,7 @@ committed, `ours` is rebased on it. Where that package damages data, the comment
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -479,7 +479,7 @@ def check_sound(repository: Repository) -> None:
     paths = node_paths(reader)
     assert len(paths) == len(set(paths))
     assert len({reader.get_node_id(path) for path in paths}) == len(paths)
-    used = set()
+    used: set[Any] = set()
     for path in paths:
         node = reader.get_node(path)
         assert node is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
@@ -15,20 +16,24 @@ import icefloe
 from icefloe.dask import session_merge_reduction, store_dask
 from icefloe.distributed import extract_session, merge_sessions
 from icefloe.xarray import to_icefloe
+from tests.builders import new_repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEDULERS = ["synchronous", "threads", "processes"]
 
 
 @pytest.fixture
-def repository(tmp_path):
-    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repository")))
+def repository(tmp_path: Path) -> icefloe.Repository:
+    return new_repository(tmp_path / "repository")
 
 
-def read(repository, name):
+def read(repository: icefloe.Repository, name: str) -> Any:
     return zarr.open_array(repository.readonly_session("main").store, path=name, mode="r")[...]
 
 
-def fork_with_arrays(session, **shapes):
+def fork_with_arrays(session: icefloe.Session, **shapes: Any) -> tuple[Any, ...]:
     fork = session.fork()
     root = zarr.open_group(fork.store, mode="a")
     return fork, [
@@ -41,7 +46,9 @@ def fork_with_arrays(session, **shapes):
     ("scheduler", "split_every"),
     [("synchronous", 2), ("threads", None), ("threads", 100), ("processes", 2)],
 )
-def test_store_dask(repository, scheduler, split_every):
+def test_store_dask(
+    repository: icefloe.Repository, scheduler: str, split_every: int | None
+) -> None:
     session = repository.writable_session("main")
     shapes = {"a": (9,), "b": (6, 7), "c": (4, 3, 5), "s": ()}
     _, targets = fork_with_arrays(session, **shapes)
@@ -60,7 +67,7 @@ def test_store_dask(repository, scheduler, split_every):
         np.testing.assert_array_equal(read(repository, name), values)
 
 
-def test_store_dask_regions(repository):
+def test_store_dask_regions(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     _, (target, other) = fork_with_arrays(session, a=(8, 8), b=(4,))
     merged = store_dask(
@@ -77,14 +84,14 @@ def test_store_dask_regions(repository):
 
 
 @pytest.mark.parametrize("name", ["compute", "return_stored", "load_stored"])
-def test_store_dask_decides_when_to_compute(repository, name):
+def test_store_dask_decides_when_to_compute(repository: icefloe.Repository, name: str) -> None:
     session = repository.writable_session("main")
     _, (target,) = fork_with_arrays(session, a=(4,))
     with pytest.raises(TypeError, match=name):
-        store_dask(sources=[da.ones(4, chunks=2)], targets=[target], **{name: True})
+        store_dask(sources=[da.ones(4, chunks=2)], targets=[target], **{name: True})  # type: ignore[arg-type]
 
 
-def test_session_merge_reduction_of_stored_arrays(repository):
+def test_session_merge_reduction_of_stored_arrays(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     _, targets = fork_with_arrays(session, a=(8,), b=(8,))
     stored = [
@@ -102,7 +109,7 @@ def test_session_merge_reduction_of_stored_arrays(repository):
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_to_icefloe_makes_one_commit(repository, scheduler):
+def test_to_icefloe_makes_one_commit(repository: icefloe.Repository, scheduler: str) -> None:
     rng = np.random.default_rng(3)
     dataset = xr.Dataset(
         {"x": (("t", "y"), rng.random((12, 8))), "z": ("t", rng.integers(0, 9, 12))},
@@ -122,7 +129,7 @@ def test_to_icefloe_makes_one_commit(repository, scheduler):
     assert len(list(repository.ancestry(branch="main"))) == 2
 
 
-def test_the_global_scheduler_is_used(repository):
+def test_the_global_scheduler_is_used(repository: icefloe.Repository) -> None:
     dataset = xr.Dataset({"x": ("t", np.arange(12))}).chunk({"t": 3})
     session = repository.writable_session("main")
     with dask.config.set(scheduler="processes"):
@@ -131,7 +138,7 @@ def test_the_global_scheduler_is_used(repository):
     assert read(repository, "x").tolist() == list(range(12))
 
 
-def test_appending_and_regions_by_processes(repository):
+def test_appending_and_regions_by_processes(repository: icefloe.Repository) -> None:
     first = xr.Dataset({"x": ("t", np.arange(12))})
     session = repository.writable_session("main")
     to_icefloe(first, session, encoding={"x": {"chunks": (3,)}})
@@ -148,7 +155,7 @@ def test_appending_and_regions_by_processes(repository):
     assert read(repository, "x").tolist() == [*range(6), *[0] * 6, *range(100, 112)]
 
 
-def test_reading_with_processes(repository):
+def test_reading_with_processes(repository: icefloe.Repository) -> None:
     dataset = xr.Dataset({"x": (("t", "y"), np.random.default_rng(5).random((12, 8)))})
     session = repository.writable_session("main")
     to_icefloe(dataset, session, encoding={"x": {"chunks": (3, 4)}})
@@ -159,13 +166,13 @@ def test_reading_with_processes(repository):
         assert float(lazy.x.sum()) == pytest.approx(float(dataset.x.sum()))
 
 
-def test_lazy_arrays_are_named_after_what_a_store_shows(repository):
-    def write(value):
+def test_lazy_arrays_are_named_after_what_a_store_shows(repository: icefloe.Repository) -> None:
+    def write(value: Any) -> Any:
         session = repository.writable_session("main")
         to_icefloe(xr.Dataset({"x": ("t", np.full(12, value))}), session, mode="w")
         return session.commit("to read")
 
-    def name(session):
+    def name(session: Any) -> Any:
         return xr.open_zarr(session.store, consolidated=False).x.data.name
 
     first, second = write(1), write(2)
@@ -176,8 +183,8 @@ def test_lazy_arrays_are_named_after_what_a_store_shows(repository):
     assert name(writable) != name(writable)
 
 
-def test_an_error_in_a_task_leaves_the_session_clean(repository):
-    def fail(block):
+def test_an_error_in_a_task_leaves_the_session_clean(repository: icefloe.Repository) -> None:
+    def fail(block: Any) -> None:
         raise ZeroDivisionError
 
     session = repository.writable_session("main")
@@ -189,7 +196,7 @@ def test_an_error_in_a_task_leaves_the_session_clean(repository):
         session.commit("nothing was merged")
 
 
-def test_forks_written_to_elsewhere(repository):
+def test_forks_written_to_elsewhere(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     fork, (target,) = fork_with_arrays(session, a=(8,))
     copies = [pickle.loads(pickle.dumps(fork)) for _ in range(4)]
@@ -204,7 +211,7 @@ def test_forks_written_to_elsewhere(repository):
     assert extract_session(target) is fork
 
 
-def test_merging_a_session_into_itself_is_harmless(repository):
+def test_merging_a_session_into_itself_is_harmless(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     fork, (target,) = fork_with_arrays(session, a=(4,))
     target[:] = 1
@@ -214,7 +221,7 @@ def test_merging_a_session_into_itself_is_harmless(repository):
     assert read(repository, "a").tolist() == [1.0] * 4
 
 
-def test_the_later_fork_wins(repository):
+def test_the_later_fork_wins(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     fork, _ = fork_with_arrays(session, a=(4,))
     first, second = (pickle.loads(pickle.dumps(fork)) for _ in range(2))
@@ -227,10 +234,10 @@ def test_the_later_fork_wins(repository):
     assert read(repository, "a").tolist() == [2.0] * 4
 
 
-def test_only_forks_are_merged(repository):
+def test_only_forks_are_merged(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     with pytest.raises(TypeError, match="Received 'Session'"):
-        merge_sessions(session)
+        merge_sessions(session)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Received 'str'"):
         merge_sessions([session.fork(), "fork"])
     with pytest.raises(ValueError, match="at least one"):
@@ -239,7 +246,7 @@ def test_only_forks_are_merged(repository):
         extract_session(zarr.create_array({}, shape=(1,), dtype="i4"))
 
 
-def test_arrays_of_a_writable_session_do_not_travel(repository):
+def test_arrays_of_a_writable_session_do_not_travel(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(4,), dtype="i4")
     with pytest.raises(ValueError, match="fork"):

@@ -216,7 +216,7 @@ def test_a_misspelt_name_protects_nothing_and_is_refused(repo: Repository) -> No
         repo.expire_snapshots(timedelta(0), tags={"main": None}, dry_run=True)
     assert history(repo, branch="main")[:3] == ids[::-1]
     kept = {"branches": {"main": None, "release-*": None, "x?": None}, "tags": {"v[2-9]": None}}
-    assert repo.expire_snapshots(keep_last=1, **kept) == set()
+    assert repo.expire_snapshots(keep_last=1, **kept) == set()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -238,7 +238,7 @@ def test_histories_without_a_listing_end_where_they_were_cut(repo: Repository) -
 
     class Unlisted(ForwardingStorage):
         @property
-        def capabilities(self):
+        def capabilities(self) -> Any:
             return msgspec.structs.replace(
                 super().capabilities, can_list=False, lists_in_pages=False
             )

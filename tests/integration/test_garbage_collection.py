@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import zarr
@@ -21,6 +22,7 @@ from tests.integration.maintained import (
     HOUR,
     NATIVE,
     PACKED,
+    clock,
     fill,
     make,
     messages,
@@ -89,7 +91,7 @@ def test_young_objects_stay(repo: Repository) -> None:
     repo.reset_branch("main", "main~1")
     wait(repo, HOUR)
     assert repo.garbage_collect(2 * HOUR).snapshots_deleted == 0
-    assert repo.garbage_collect(repo.storage.now - 2 * HOUR).snapshots_deleted == 0
+    assert repo.garbage_collect(clock(repo).now - 2 * HOUR).snapshots_deleted == 0
     assert repo.garbage_collect(HOUR / 2).snapshots_deleted == 1
 
 
@@ -98,7 +100,7 @@ def test_a_cutoff_in_the_future_is_now(repo: Repository) -> None:
     fill(repo, 2)
     repo.reset_branch("main", "main~1")
     summary = repo.garbage_collect(datetime.now(UTC) + 365 * DAY)
-    assert summary.cutoff <= repo.storage.now + timedelta(seconds=1)
+    assert summary.cutoff <= clock(repo).now + timedelta(seconds=1)
 
 
 def test_a_pack_lives_while_one_of_its_chunks_does() -> None:
@@ -176,7 +178,7 @@ def test_what_cannot_be_read_ends_the_collection_before_it_deletes(repo: Reposit
     live = repo.lookup_snapshot("main").manifests[0].id
     key = format_for(repo.generation).layout.manifest(ManifestId.parse(live))
     whole = repo.storage.get(key)
-    ClockedStorage.put(repo.storage, key, whole[:-3])
+    ClockedStorage.put(clock(repo), key, whole[:-3])
     before = {info.key for info in repo.storage.list()}
     with pytest.raises(FormatError):
         Repository.open(repo.storage).garbage_collect(HOUR)
@@ -236,7 +238,7 @@ def test_references_are_read_after_the_listing_and_again_before_deletion(repo: R
     events: list[str] = []
 
     class Watched(FaultyStorage):
-        def _run(self, verb, key, act):
+        def _run(self, verb: Any, key: Any, act: Any) -> Any:
             if verb == "put" and key.startswith("maintenance/collections/"):
                 # Between the two looks somebody gives the doomed snapshot a name, unnoticed.
                 repo._context.refs.create_branch(
@@ -265,7 +267,7 @@ def test_a_snapshot_that_is_being_collected_cannot_be_named(repo: Repository) ->
     refused = []
 
     class Watched(FaultyStorage):
-        def _run(self, verb, key, act):
+        def _run(self, verb: Any, key: Any, act: Any) -> Any:
             if verb == "delete_many" and key.startswith(folder("snapshots")):
                 for name in (repo.create_branch, repo.create_tag):
                     with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
@@ -303,7 +305,7 @@ def test_memory_follows_ids_and_not_objects() -> None:
     fill(repo, 1)
     layout = format_for(repo.generation).layout
     for _ in range(10_000):
-        repo.storage.inner.put(layout.chunk_file(ChunkFileId.random()), b"")
+        clock(repo).inner.put(layout.chunk_file(ChunkFileId.random()), b"")
     wait(repo, DAY)
     tracemalloc.start()
     summary = repo.garbage_collect(HOUR, dry_run=True)
@@ -326,7 +328,7 @@ def test_no_more_snapshots_are_held_than_asked_for(
     kept: list[int] = []
     find_snapshots = MetadataFiles.find_snapshots
 
-    def watched(self, ids):
+    def watched(self: Any, ids: Any) -> Any:
         kept.append(len(ids) + len(self._caches.snapshots))
         return find_snapshots(self, ids)
 

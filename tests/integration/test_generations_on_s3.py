@@ -12,7 +12,7 @@ from icefloe import ConflictDetector, Repository
 from icefloe.errors import UnsafeStorageError
 from icefloe.storage import probe
 from icefloe.storage.forwarding import ForwardingStorage
-from icefloe.storage.port import Capabilities, Version
+from icefloe.storage.port import Capabilities, ObjectVersion
 from icefloe.testing.generations import make, picture
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Careless(ForwardingStorage):
     def capabilities(self) -> Capabilities:
         return Capabilities(needs_probe=True)
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         del expected
         self.inner.put(key, data)
         return self.inner.get_with_version(key)[1]

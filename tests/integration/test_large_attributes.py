@@ -20,6 +20,7 @@ from icefloe import (
     in_memory_storage,
 )
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import commit_edit
 from tests.documents import array, chunks_of, group, set_chunks
 from tests.formats import FORMATS, folder_in
 
@@ -59,9 +60,7 @@ def named_array(length: int, **attributes: Any) -> bytes:
 
 
 def commit(repository: Repository, branch: str, edit: Edit) -> str:
-    session = repository.writable_session(branch)
-    edit(session)
-    return session.commit(f"edit of {branch}")
+    return commit_edit(repository, edit, branch, f"edit of {branch}")
 
 
 def is_in_a_file(repository: Repository, path: str, branch: str = "main") -> bool:
@@ -239,7 +238,9 @@ def test_other_values_are_a_change(inline: Repository, old: str, new: str) -> No
         text = named_array(10, **LONG, value="?").replace(b'"?"', value.encode())
         writer = opened(inline, IN_FILES)
         snapshot = commit(
-            writer, "main", lambda session, d=text: session.tree.set_document("/g/a", d)
+            writer,
+            "main",
+            lambda session, d=text: session.tree.set_document("/g/a", d),  # type: ignore[misc]
         )
     (before,) = [info.id for info in inline.ancestry(branch="main")][1:2]
     for one, other in ((before, snapshot), (snapshot, before)):
@@ -378,9 +379,9 @@ def test_a_migrated_repository_merges_as_before(repository: Repository, generati
 def test_forks_are_merged_key_by_key(repository: Repository) -> None:
     session = repository.writable_session("main")
     forks = [session.fork() for _ in range(3)]
-    document(units="m")(forks[0])
-    document(history="y" * 300)(forks[1])
-    put(4)(forks[2])
+    document(units="m")(forks[0])  # type: ignore[arg-type]
+    document(history="y" * 300)(forks[1])  # type: ignore[arg-type]
+    put(4)(forks[2])  # type: ignore[arg-type]
     session.merge(*forks)
     session.commit("merged")
     assert content(repository)["attributes"] == {"history": "y" * 300, "units": "m"}

@@ -13,12 +13,12 @@ from icefloe import ConflictDetector, Repository
 from icefloe.engine.retention import background, leases
 from icefloe.engine.retention.leases import LeaseFiles
 from icefloe.errors import InvalidInputError, SessionStateError
-from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
+from tests.integration.maintained import DAY, HOUR, clock, fill, make, names, values, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icefloe.session import Session
+    from icefloe.session import TreeSession
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 
@@ -41,7 +41,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, repo: Repository) -> Callable[[ti
     return wait_both
 
 
-def write(session: Session, value: int, chunks: slice = slice(None)) -> None:
+def write(session: TreeSession, value: int, chunks: slice = slice(None)) -> None:
     zarr.open_array(session.store, path="a")[chunks] = value
     session.tree.settle_pending()
 
@@ -198,15 +198,15 @@ def test_a_holder_that_renews_while_it_is_broken_is_found(repo: Repository) -> N
     lease = repo.lease()
     lease.take()
     wait(repo, 2 * HOUR)
-    storage = repo.storage
+    storage = clock(repo)
     delete_many = storage.delete_many
 
     def renew_first(keys: list[str]) -> None:
-        storage.delete_many = delete_many
+        storage.delete_many = delete_many  # type: ignore[method-assign]
         lease._write()
         delete_many(keys)
 
-    storage.delete_many = renew_first
+    storage.delete_many = renew_first  # type: ignore[assignment, method-assign]
     (found,) = LeaseFiles(storage).break_lapsed(storage.now)
     assert found.id == lease.id
 

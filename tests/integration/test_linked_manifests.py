@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,10 @@ from icefloe.errors import (
 from icefloe.session import ForkSession
 from tests.documents import array, group
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
 ANY = ManifestSplitCondition.AnyArray()
 CONFIG = icefloe.RepositoryConfig(
     manifest=ManifestConfig(
@@ -37,14 +42,14 @@ SIZE = 10
 FORMATS = [("repository", 1), ("repository", 2), ("store", None), ("dataset", None)]
 
 
-def create(tmp_path, generation, spec_version):
+def create(tmp_path: Path, generation: str, spec_version: int | None) -> icefloe.Repository:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
-    how = {} if spec_version is None else {"spec_version": spec_version}
+    how: dict[str, Any] = {} if spec_version is None else {"spec_version": spec_version}
     return icefloe.Repository.create(storage, CONFIG, generation=generation, **how)
 
 
 @pytest.fixture(params=FORMATS, ids=lambda each: f"{each[0]}-{each[1] or 0}")
-def repo(request, tmp_path):
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> icefloe.Repository:
     repo = create(tmp_path, *request.param)
     session = repo.writable_session("main")
     session.tree.set_document("/", group())
@@ -53,7 +58,11 @@ def repo(request, tmp_path):
     return repo
 
 
-def wrote(session, chunks, deleted=()):
+def wrote(
+    session: icefloe.ForkSession | icefloe.Session,
+    chunks: dict[Any, Any],
+    deleted: Sequence[Any] = (),
+) -> list[Any] | None:
     """What another process makes of a part of a session: tiles, by path."""
     part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
     for place, data in chunks.items():
@@ -63,18 +72,18 @@ def wrote(session, chunks, deleted=()):
     return write_tiles(part.tree, "/a")
 
 
-def contents(repo):
+def contents(repo: icefloe.Repository) -> dict[Any, bytes | None]:
     session = repo.readonly_session("main")
     return {
         c: session.get_chunk("/a", c) for c in map(tuple, session.tree.chunk_coords("/a").tolist())
     }
 
 
-def filled(rows, text=b"x"):
+def filled(rows: Any, text: bytes = b"x") -> dict[Any, Any]:
     return {(row, column): text + bytes([row, column]) for row in rows for column in range(2)}
 
 
-def test_linked_manifests_are_not_written_again(repo):
+def test_linked_manifests_are_not_written_again(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     tiles = [*wrote(session, filled(range(4))), *wrote(session, filled(range(4, SIZE)))]
     assert [tile.extents.lower for tile in tiles] == [(0, 0), (4, 0), (8, 0)]
@@ -90,11 +99,11 @@ def test_linked_manifests_are_not_written_again(repo):
     assert len(diff.chunk_indexes()["/a"]) == 2 * SIZE
 
 
-def parent(repo):
+def parent(repo: icefloe.Repository) -> str:
     return list(repo.ancestry(branch="main"))[1].id
 
 
-def test_what_the_base_has_in_a_tile_stays(repo):
+def test_what_the_base_has_in_a_tile_stays(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     for place, data in filled(range(SIZE), b"old").items():
         session.tree.set_chunk("/a", place, data)
@@ -108,7 +117,7 @@ def test_what_the_base_has_in_a_tile_stays(repo):
     assert contents(repo) == expected
 
 
-def test_edits_over_a_linked_tile_win(repo):
+def test_edits_over_a_linked_tile_win(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     link_tiles(session.tree, "/a", wrote(session, filled(range(SIZE))))
     session.tree.set_chunk("/a", (5, 0), b"edited")
@@ -116,7 +125,9 @@ def test_edits_over_a_linked_tile_win(repo):
     assert contents(repo) == {**filled(range(SIZE)), (5, 0): b"edited"}
 
 
-def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(repo):
+def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(
+    repo: icefloe.Repository,
+) -> None:
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
             store.session.tree.set_chunk("/a", place, data)
@@ -130,7 +141,7 @@ def test_the_log_of_a_tile_with_edits_over_it_has_what_changed_and_no_more(repo)
 
 
 @pytest.mark.parametrize("row", [0, 5])
-def test_a_branch_that_moved_keeps_their_chunks(repo, row):
+def test_a_branch_that_moved_keeps_their_chunks(repo: icefloe.Repository, row: int) -> None:
     session = repo.writable_session("main")
     link_tiles(session.tree, "/a", wrote(session, {(4, 0): b"ours", (6, 1): b"ours"}))
     theirs = repo.writable_session("main")
@@ -140,7 +151,9 @@ def test_a_branch_that_moved_keeps_their_chunks(repo, row):
     assert contents(repo) == {(4, 0): b"ours", (6, 1): b"ours", (row, 1): b"theirs"}
 
 
-def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(repo):
+def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(
+    repo: icefloe.Repository,
+) -> None:
     with repo.transaction("main", message="first") as store:
         store.session.tree.set_chunk("/a", (5, 0), b"old")
     session = repo.writable_session("main")
@@ -152,7 +165,7 @@ def test_a_tile_without_a_chunk_that_it_deleted_does_not_bring_it_back(repo):
     assert contents(repo) == {(4, 0): b"theirs", (6, 0): b"ours"}
 
 
-def test_a_conflict_within_a_linked_tile_is_found(repo):
+def test_a_conflict_within_a_linked_tile_is_found(repo: icefloe.Repository) -> None:
     # Without logs, writing what is there already is no change: each of them writes another value.
     for solver, fails, value in (
         (icefloe.ConflictDetector(), True, b"first"),
@@ -175,7 +188,7 @@ def test_a_conflict_within_a_linked_tile_is_found(repo):
     assert contents(repo) == {(4, 0): b"theirs", (4, 1): b"ours"}
 
 
-def test_two_manifests_for_one_tile_are_refused(repo):
+def test_two_manifests_for_one_tile_are_refused(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     tiles = wrote(session, filled(range(4)))
     link_tiles(session.tree, "/a", tiles)
@@ -183,7 +196,7 @@ def test_two_manifests_for_one_tile_are_refused(repo):
         link_tiles(session.tree, "/a", wrote(session, filled([2])))
 
 
-def test_manifests_of_one_tile_are_found_among_others(repo):
+def test_manifests_of_one_tile_are_found_among_others(repo: icefloe.Repository) -> None:
     with repo.transaction("main", message="wider") as store:
         store.session.tree.set_document("/a", array((SIZE, 4)))
     session = repo.writable_session("main")
@@ -195,7 +208,7 @@ def test_manifests_of_one_tile_are_found_among_others(repo):
     assert contents(repo) == {**left, **right}
 
 
-def test_forks_link_one_tile(repo):
+def test_forks_link_one_tile(repo: icefloe.Repository) -> None:
     """Manifests of one tile, each with what the base has there."""
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
@@ -216,7 +229,7 @@ def test_forks_link_one_tile(repo):
     assert alone.info.id in found, "what one fork alone wrote is not written again"
 
 
-def test_forks_that_delete_all_but_a_part_of_a_tile(repo):
+def test_forks_that_delete_all_but_a_part_of_a_tile(repo: icefloe.Repository) -> None:
     with repo.transaction("main", message="old") as store:
         for place in ((0, 0), (3, 1)):
             store.session.tree.set_chunk("/a", place, b"old")
@@ -231,7 +244,9 @@ def test_forks_that_delete_all_but_a_part_of_a_tile(repo):
 
 @pytest.mark.parametrize("is_linked", [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_later_fork_wins_linked_or_not(repo, is_linked, at_once):
+def test_the_later_fork_wins_linked_or_not(
+    repo: icefloe.Repository, is_linked: tuple[bool, ...], at_once: bool
+) -> None:
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
     for number, (fork, links) in enumerate(zip(forks, is_linked, strict=True)):
@@ -251,7 +266,7 @@ def test_the_later_fork_wins_linked_or_not(repo, is_linked, at_once):
     assert repo.verify(deep=True).is_clean
 
 
-def test_a_tile_over_what_an_earlier_fork_cleared(repo):
+def test_a_tile_over_what_an_earlier_fork_cleared(repo: icefloe.Repository) -> None:
     with repo.transaction("main", message="old") as store:
         for place, data in filled(range(SIZE), b"old").items():
             store.session.tree.set_chunk("/a", place, data)
@@ -270,7 +285,7 @@ WORK = st.dictionaries(PLACES, st.booleans(), min_size=1, max_size=6)
 
 
 @given(old=st.sets(PLACES), forks=st.lists(st.tuples(WORK, WORK), min_size=2, max_size=3))
-def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
+def test_forks_with_tiles_do_as_forks_with_edits(old: Any, forks: Any) -> None:
     """Each writes or deletes some chunks, by manifests of its own, and others over those."""
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), CONFIG)
     with repo.transaction("main", message="old") as store:
@@ -308,7 +323,7 @@ def test_forks_with_tiles_do_as_forks_with_edits(old, forks):
     assert repo.verify().is_clean
 
 
-def test_what_cannot_be_written_apart_is_not(repo):
+def test_what_cannot_be_written_apart_is_not(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     part = ForkSession.part_of(session)
     part.tree.set_chunk("/a", (0, 0), b"x")
@@ -319,14 +334,14 @@ def test_what_cannot_be_written_apart_is_not(repo):
     assert len(write_tiles(part.tree, "/a")) == 1
 
 
-def test_an_array_that_is_not_cut_has_no_tiles(tmp_path):
+def test_an_array_that_is_not_cut_has_no_tiles(tmp_path: Path) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     session = icefloe.Repository.create(storage).writable_session("main")
     session.tree.set_document("/a", array((SIZE, 2)))
     assert wrote(session, {(0, 0): b"x"}) is None
 
 
-def test_deleting_an_array_forgets_its_tiles(repo):
+def test_deleting_an_array_forgets_its_tiles(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     link_tiles(session.tree, "/a", wrote(session, filled(range(4))))
     session.tree.delete_node("/a")
@@ -335,7 +350,9 @@ def test_deleting_an_array_forgets_its_tiles(repo):
 
 
 @pytest.mark.parametrize(("generation", "spec_version"), FORMATS)
-def test_new_arrays_are_linked_where_their_ids_are_known(tmp_path, generation, spec_version):
+def test_new_arrays_are_linked_where_their_ids_are_known(
+    tmp_path: Path, generation: str, spec_version: int | None
+) -> None:
     repo = create(tmp_path, generation, spec_version)
     known = generation == "repository"
     session = repo.writable_session("main")
@@ -359,7 +376,7 @@ def test_new_arrays_are_linked_where_their_ids_are_known(tmp_path, generation, s
     assert can_link(session.tree, "/a")
 
 
-def written(session, chunks):
+def written(session: icefloe.Session, chunks: dict[Any, Any]) -> tuple[Any, ...]:
     part = pickle.loads(pickle.dumps(ForkSession.part_of(session)))
     for place, data in chunks.items():
         part.tree.set_chunk("/a", place, data)
@@ -367,14 +384,16 @@ def written(session, chunks):
 
 
 @pytest.mark.parametrize("generation", ["store", "dataset"])
-def test_a_manifest_that_would_name_another_node_is_refused(tmp_path, generation):
+def test_a_manifest_that_would_name_another_node_is_refused(
+    tmp_path: Path, generation: str
+) -> None:
     session = create(tmp_path, generation, None).writable_session("main")
     session.tree.set_document("/a", array((SIZE, 2)))
     with pytest.raises(InvalidInputError, match="given by the commit"):
         link_tiles(session.tree, "/a", [])
 
 
-def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
+def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path: Path) -> None:
     repo = create(tmp_path, "repository", 2)
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
@@ -385,7 +404,9 @@ def test_forks_that_created_one_array_do_not_mix_its_manifests(tmp_path):
         session.merge(*forks)
 
 
-def test_a_session_says_that_manifests_were_collected_and_not_chunk_files(repo):
+def test_a_session_says_that_manifests_were_collected_and_not_chunk_files(
+    repo: icefloe.Repository,
+) -> None:
     session = repo.writable_session("main")
     (tile,) = wrote(session, filled(range(4)))
     link_tiles(session.tree, "/a", [tile])

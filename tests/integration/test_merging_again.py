@@ -18,6 +18,7 @@ from icefloe.errors import FormatError, IcefloeError, RebaseFailedError
 from icefloe.formats.port import NODE_NUMBERS, other_numbers
 from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import commit_edit
 from tests.documents import array, chunks_of, group, node_paths
 from tests.formats import GENERATIONS, folder, how
 from tests.integration.maintained import DAY, HOUR, fill, make, names, values, wait
@@ -48,9 +49,7 @@ def parted(generation: str, branches: tuple[str, ...] = BRANCHES) -> Repository:
 
 
 def commit(repository: Repository, branch: str, edit: Callable[[Session], Any]) -> str:
-    session = repository.writable_session(branch)
-    edit(session)
-    return session.commit(f"edit of {branch}")
+    return commit_edit(repository, edit, branch, f"edit of {branch}")
 
 
 def create(repository: Repository, branch: str, path: str) -> str:

@@ -14,6 +14,7 @@ import icefloe
 from icefloe import ExpirationPolicy, MergeSolver, Repository
 from icefloe.errors import RebaseFailedError, SnapshotNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import commit_edit
 from tests.documents import array, group, set_chunks
 from tests.formats import GENERATIONS, how
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, values, wait
@@ -28,9 +29,7 @@ pytestmark = pytest.mark.usefixtures("each_generation")
 
 
 def commit(repo: Repository, branch: str, edit: Callable[[Session], object]) -> str:
-    session = repo.writable_session(branch)
-    edit(session)
-    return session.commit("edit")
+    return commit_edit(repo, edit, branch)
 
 
 # --- compaction

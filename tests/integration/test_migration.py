@@ -136,7 +136,7 @@ def test_every_direction(old: str, new: str) -> None:
 def test_a_round_trip_gives_everything_back(tmp_path: Path) -> None:
     places = [icefloe.local_filesystem_storage(tmp_path / str(n)) for n in range(5)]
     prepare(places[0], FORMATS["columns"])
-    route = [
+    route: list[dict[str, Any]] = [
         {"generation": "store"},
         {"generation": "dataset"},
         {"generation": "repository", "spec_version": 1},

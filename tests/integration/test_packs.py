@@ -216,7 +216,7 @@ def test_many_tasks_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
     waiting: list[int] = []
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:  # type: ignore[override]
+        def put(self, key: str, data: object, attributes: object = None) -> None:
             time.sleep(0.02)
             with session.tree.lock:
                 edits = session.tree.changes.chunks.values()

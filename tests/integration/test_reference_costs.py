@@ -59,7 +59,7 @@ def test_requests_follow_the_number_of_references(what: str, each_generation: st
 def test_a_tag_or_branch_takes_as_many_requests_among_many_as_among_few() -> None:
     for create in ("create_tag", "create_branch"):
         counts = {
-            len(requests(lambda repo, create=create: getattr(repo, create)("new", "main"), count))
+            len(requests(lambda repo, create=create: getattr(repo, create)("new", "main"), count))  # type: ignore[misc]
             for count in (2, 12)
         }
         assert len(counts) == 1
@@ -87,7 +87,7 @@ def test_branches_are_repeated_unless_they_have_moved() -> None:
     refs = repo._context.refs
     tips = [tip for name in ("main", "moves", "stays") if (tip := refs.tip(name)) is not None]
     fill(repo, 1, "moves")
-    assert refs.repeat(tips) == {"moves"}
+    assert refs.repeat(tips) == {"moves"}  # type: ignore[arg-type]
     for tip in tips:
         newest = refs.tip(tip.branch)
         assert newest is not None

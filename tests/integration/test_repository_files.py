@@ -18,6 +18,7 @@ from tests.documents import array, group, make_tree, set_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from icefloe.storage.port import Storage
 
@@ -143,7 +144,7 @@ def test_ids_and_names_of_a_new_repository() -> None:  # R1-15, R1-21, R1-13
     assert tip == "1CECHNKREP0F1RSTCMT0"
 
 
-def test_locations_are_written_in_canonical_form(tmp_path) -> None:  # R2-31
+def test_locations_are_written_in_canonical_form(tmp_path: Path) -> None:  # R2-31
     config = RepositoryConfig()
     config.set_virtual_chunk_container(
         VirtualChunkContainer("s3://bucket/", icefloe.s3_store(region="us-east-1", anonymous=True))

@@ -289,7 +289,7 @@ def test_names_are_texts(three: tuple[Repository, list[str]]) -> None:
     repository, ids = three
     attempts: list[Callable[[], object]] = [
         lambda: repository.create_branch(5, ids[0]),  # type: ignore[arg-type]
-        lambda: repository.create_tag(None, ids[0]),  # type: ignore[arg-type]
+        lambda: repository.create_tag(None, ids[0]),
         lambda: repository.create_branch("dev", 5),  # type: ignore[arg-type]
         lambda: repository.readonly_session(5),  # type: ignore[arg-type]
         lambda: repository.writable_session(5),  # type: ignore[arg-type]
@@ -339,7 +339,7 @@ def test_as_of_needs_a_zone_and_a_branch(three: tuple[Repository, list[str]]) ->
     now = datetime.now(UTC)
     for version in ({"tag": "v1"}, {"snapshot_id": ids[0]}):
         with pytest.raises(ValueError, match="together with a branch"):
-            repository.readonly_session(**version, as_of=now)  # type: ignore[arg-type]
+            repository.readonly_session(**version, as_of=now)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe import repository as repository_module
 from icefloe.config import (
     CachingConfig,
     ManifestConfig,
@@ -23,6 +22,7 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
+from icefloe.engine.branches import commits
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
@@ -59,7 +59,7 @@ def split_in(*sizes: int | None) -> ManifestConfig:
         if size is not None
     }
     splitting = {ManifestSplitCondition.AnyArray(): rules} if rules else {}
-    return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(splitting))
+    return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(splitting))  # type: ignore[arg-type]
 
 
 def layout(repo: Repository) -> list[list[tuple[str, Any, int]]]:
@@ -240,7 +240,7 @@ def test_what_is_not_possible() -> None:
 def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     make_tree(repo)
-    rewrite = repository_module.rewrite_manifests
+    rewrite = commits.rewrite_manifests  # type: ignore[attr-defined]
 
     def slowly(files: Any, base: Snapshot, settings: Any) -> Snapshot:
         session = repo.writable_session("main")
@@ -248,7 +248,7 @@ def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyP
         session.commit("meanwhile")
         return rewrite(files, base, settings)
 
-    monkeypatch.setattr(repository_module, "rewrite_manifests", slowly)
+    monkeypatch.setattr(commits, "rewrite_manifests", slowly)
     with pytest.raises(ConflictError):
         repo.rewrite_manifests("x", branch="main")
     assert next(repo.ancestry(branch="main")).message == "meanwhile"

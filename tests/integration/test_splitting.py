@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def places_of(repo: icefloe.Repository, path: str) -> list[list[int]]:
     return found
 
 
-def splitting(split_size: int, **others: object) -> RepositoryConfig:
+def splitting(split_size: int, **others: Any) -> RepositoryConfig:
     each = ManifestSet(name="default", split_size=split_size)
     return icefloe.RepositoryConfig(manifest=ManifestConfig(sets=[each], rules=[], **others))
 
@@ -368,7 +368,7 @@ def test_pieces_of_an_older_configuration_come_together_where_something_changes(
 def test_pieces_of_another_configuration_do_not_count_as_manifests_of_a_set() -> None:  # R4-26
     storage = icefloe.in_memory_storage()
 
-    def config(**properties: object) -> RepositoryConfig:
+    def config(**properties: Any) -> RepositoryConfig:
         one = ManifestSet(name="one", max_manifest_size=100, **properties)
         rules = [ManifestRule(target="one")]
         return icefloe.RepositoryConfig(manifest=ManifestConfig(sets=[one], rules=rules))

@@ -18,7 +18,7 @@ from icefloe.model.chunk_refs import ChunkRefs, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
 from icefloe.upkeep import sizes as statistics
 from icefloe.upkeep.ranges import RangeSet
-from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, wait
+from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, clock, fill, make, wait
 
 FILES = [ChunkFileId(bytes([number]) * 11 + bytes([number % 2])) for number in range(3)]
 FILES.append(ChunkFileId(bytes(range(16))))
@@ -202,7 +202,7 @@ def test_the_log_tells_what_was_done_when_and_by_whom() -> None:
         "tag": "v1",
         "snapshot_id": repo.lookup_branch("main"),
     }
-    assert by_kind["garbage_collect"].at == repo.storage.now
+    assert by_kind["garbage_collect"].at == clock(repo).now
     assert by_kind["garbage_collect"].details["snapshots_deleted"] == 1
     assert all(isinstance(entry.at, datetime) and entry.at.tzinfo for entry in log)
 

@@ -185,7 +185,7 @@ def test_an_array_that_took_the_place_of_a_moved_one_is_new() -> None:
     session.move("/a", "/b")
     root = zarr.open_group(session.store)
     root.create_array("a", data=np.zeros(4), chunks=(2,))
-    root["b"][3] = 2  # type: ignore[index]
+    root["b"][3] = 2
     session.commit("moved")
     found = repo.diff_values(from_branch="main~1", to_branch="main")
     assert [(each.path, each.changed_cells) for each in found] == [("/b", 1)]

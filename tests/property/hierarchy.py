@@ -184,7 +184,7 @@ def set_raw(session: Session, path: str, coords: Coords, data: bytes) -> None:
     session.store.set_sync(chunk_key(path, coords), buffer)
 
 
-def open_array(session: Session, path: str) -> zarr.Array:
+def open_array(session: Session, path: str) -> zarr.Array[Any]:
     return zarr.open_array(session.store, path=path.strip("/"), mode="r+")
 
 

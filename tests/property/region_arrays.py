@@ -44,7 +44,7 @@ class ArrayKind(NamedTuple):
     order: str
     write_empty_chunks: bool
 
-    def make(self, store: Any, path: str = "a") -> zarr.Array:
+    def make(self, store: Any, path: str = "a") -> zarr.Array[Any]:
         more: dict[str, Any] = {} if self.fill_value is None else {"fill_value": self.fill_value}
         if self.endian is not None:
             more["serializer"] = BytesCodec(endian=self.endian)
@@ -57,7 +57,7 @@ class ArrayKind(NamedTuple):
             dtype=self.dtype,
             filters=self.filters,
             compressors=self.compressors,
-            config={"order": self.order, "write_empty_chunks": self.write_empty_chunks},
+            config={"order": self.order, "write_empty_chunks": self.write_empty_chunks},  # type: ignore[arg-type]
             **more,
         )
 
@@ -70,7 +70,7 @@ def kinds(draw: st.DrawFn) -> ArrayKind:
     )
     chunks = tuple(draw(st.integers(1, 4)) for _ in range(rank))
     dtype = draw(st.sampled_from(DTYPES))
-    numpy_dtype = np.dtype(dtype)
+    numpy_dtype = np.dtype(dtype)  # type: ignore[call-overload]
     plain = numpy_dtype.names is None
     shards = None
     if plain and rank and draw(st.integers(0, 4)) == 0:

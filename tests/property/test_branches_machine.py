@@ -100,7 +100,7 @@ def merged_array(
     their_touched = {p for p in places if other(p) != was(p)}
     if touched & their_touched or (touched and theirs.length != base.length):
         raise Clash
-    has_document = ours.tree.document() not in (base.tree.document(), theirs.tree.document())
+    has_document = ours.document() not in (base.document(), theirs.document())
     is_cut = has_document and ours.length < base.length and ours.length < theirs.length
     if is_cut and any(p >= ours.length and p in theirs.chunks for p in their_touched):
         raise Clash  # what they wrote would be hidden
@@ -409,7 +409,7 @@ def test_appends_follow_each_other(
         attributes = dict.fromkeys("xy", "")
         if side["text"] is not None:
             attributes[key] = key * (LONG if side["text"] else 1)
-        document = json.loads(array((4 + side["count"],), **attributes))
+        document = json.loads(array((4 + side["count"],), **attributes))  # type: ignore[arg-type]
         session.tree.set_document("/a", json.dumps({**document, "dimension_names": ["t"]}).encode())
         for new in range(4, 4 + side["count"]):
             session.tree.set_chunk("/a", (new,), key.encode() + bytes([new]))

@@ -52,7 +52,7 @@ def stored_numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
 def variables(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
     """Stored values, and attributes that say what they mean."""
     order = draw(st.sampled_from("<>"))
-    dtype = np.dtype(draw(st.sampled_from(INTEGERS + FLOATS))).newbyteorder(order)
+    dtype = np.dtype(draw(st.sampled_from(INTEGERS + FLOATS))).newbyteorder(order)  # type: ignore[arg-type]
     numbers = stored_numbers(dtype)
     shape = draw(st.sampled_from([(4,), (2, 3), (1,)]))
     size = int(np.prod(shape))

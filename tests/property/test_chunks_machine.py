@@ -107,7 +107,7 @@ class Chunks(RuleBasedStateMachine):
                 self.model = before
         self.storage.revive()
         if shape == "bytearray":
-            segments.data[:] = bytes(len(segments.data))  # type: ignore[index]
+            segments.data[:] = bytes(len(segments.data))
 
     @rule(path=PATHS, number=st.integers(0, 11))
     def delete_one(self, path: str, number: int) -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.formats.port import NeedsMore
-from icefloe.formats.registry import format_for
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     pack_integers,
     pack_strings,
     unpack_integers,
     unpack_strings,
 )
+from icefloe.formats.port import NeedsMore
+from icefloe.formats.registry import format_for
 from icefloe.model import manifest as manifest_module
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import (
@@ -64,7 +64,7 @@ attributes = st.dictionaries(text, json_values, max_size=3)
 
 
 def ids(kind: type) -> st.SearchStrategy[Any]:
-    return st.binary(min_size=kind.SIZE, max_size=kind.SIZE).map(kind)
+    return st.binary(min_size=kind.SIZE, max_size=kind.SIZE).map(kind)  # type: ignore[attr-defined]
 
 
 @st.composite
@@ -203,7 +203,7 @@ def nodes(
             upper = tuple(low + extent for low, extent in zip(lower, shape, strict=True))
             refs.append(ManifestRef(info.id, Box(tuple(lower), upper), draw(st.integers(1, 2**40))))
         node = node.evolve(manifests=tuple(refs))
-    if files and draw(st.booleans()):
+    if files and draw(st.booleans()):  # type: ignore[arg-type]
         cut = node.document
         whole = b'"attributes": {}'
         if whole in cut:
@@ -265,8 +265,8 @@ def logs(draw: st.DrawFn) -> TransactionLog:
         groups[number] |= {node_id}
     updated = draw(st.dictionaries(ids(NodeId), tables(), max_size=3))
     moves = draw(st.lists(st.builds(Move, ids(NodeId), paths, paths), max_size=3))
-    return TransactionLog(
-        *groups,
+    return TransactionLog(  # type: ignore[misc]
+        *groups,  # type: ignore[arg-type]
         updated_chunks={
             node_id: ChunkIndex.from_tuples(list(table), len(next(iter(table))))
             for node_id, table in updated.items()

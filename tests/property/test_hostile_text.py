@@ -140,7 +140,7 @@ def session() -> Any:
             chunks=values.shape,
             dtype=values.dtype,
             dimension_names=dims,
-            attributes=attributes,
+            attributes=attributes,  # type: ignore[arg-type]
         )
         array[...] = values
 

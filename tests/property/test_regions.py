@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -11,28 +13,31 @@ from zarr.storage import MemoryStore
 
 import icefloe
 from icefloe.zarr_store.pipeline import StorePipeline
-from tests.property.region_arrays import assert_same, kinds, selections, values
+from tests.property.region_arrays import ArrayKind, assert_same, kinds, selections, values
+
+if TYPE_CHECKING:
+    from icefloe.session import Session
 
 # Zarr warns of data types that its specification does not have yet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 
 
-def new_session():
+def new_session() -> tuple[icefloe.Repository, Session]:
     repository = icefloe.Repository.create(icefloe.in_memory_storage())
     return repository, repository.writable_session("main")
 
 
-def stored_chunks(store):
+def stored_chunks(store: Any) -> Any:
     keys = (key.split("/") for key in store._store_dict)
     return {tuple(map(int, key[2:])) for key in keys if key[:2] == ["a", "c"]}
 
 
-def our_chunks(session):
+def our_chunks(session: Session) -> Any:
     return {tuple(row) for row in session.tree.chunk_coords("/a").tolist()}
 
 
 @given(st.data())
-def test_regions_are_what_zarr_and_numpy_say(data):
+def test_regions_are_what_zarr_and_numpy_say(data: st.DataObject) -> None:
     kind = data.draw(kinds())
     memory = MemoryStore()
     theirs = kind.make(memory)
@@ -64,7 +69,7 @@ def test_regions_are_what_zarr_and_numpy_say(data):
 
 
 @given(st.data())
-def test_backward_and_broadcast_writes_are_what_numpy_says(data):
+def test_backward_and_broadcast_writes_are_what_numpy_says(data: st.DataObject) -> None:
     kind = data.draw(kinds())
     _, session = new_session()
     array = kind.make(session.store)
@@ -80,7 +85,7 @@ def test_backward_and_broadcast_writes_are_what_numpy_says(data):
 
 
 @given(st.data())
-def test_arrays_of_zarr_are_what_they_are_on_a_memory_store(data):
+def test_arrays_of_zarr_are_what_they_are_on_a_memory_store(data: st.DataObject) -> None:
     kind = data.draw(kinds())
     memory = MemoryStore()
     repository, session = new_session()
@@ -111,11 +116,11 @@ def test_arrays_of_zarr_are_what_they_are_on_a_memory_store(data):
         read_fancily(data, kind, arrays)
 
 
-def indices(data, size):
+def indices(data: st.DataObject, size: int) -> Any:
     return data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=4, unique=True))
 
 
-def write_fancily(data, kind, arrays):
+def write_fancily(data: st.DataObject, kind: ArrayKind, arrays: Any) -> None:
     if np.dtype(kind.dtype).names is not None or kind.shards is not None:
         return  # Zarr 3.1 itself fails to write some of these
     first = sorted(indices(data, kind.shape[0]))
@@ -129,7 +134,7 @@ def write_fancily(data, kind, arrays):
         array.vindex[points] = given_values.reshape(-1)[0]
 
 
-def read_fancily(data, kind, arrays):
+def read_fancily(data: st.DataObject, kind: ArrayKind, arrays: Any) -> None:
     rest = (slice(None),) * (len(kind.shape) - 1)
     first = indices(data, kind.shape[0])
     chosen = sorted(first)

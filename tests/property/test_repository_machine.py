@@ -648,7 +648,9 @@ class RepositoryMachine(RuleBasedStateMachine):
     def create_branch(self, name: str, number: int) -> None:
         target = pick(list(self.snapshots), number)
         current = self.branches.get(name)
-        twins = [b for b in self.branches if b != name and b.casefold() == name.casefold()]
+        # A state file forgets names of deleted branches; folders with their sequences stay.
+        others = self.living() if self.repo.generation == "dataset" else self.branches
+        twins = [b for b in others if b != name and b.casefold() == name.casefold()]
         if (current and current.tip) or (not current and twins):
             with pytest.raises(AlreadyExistsError):
                 self.repo.create_branch(name, target)

@@ -17,9 +17,9 @@ from hypothesis import given
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 import icefloe
-from icefloe.arrays import shards
 from icefloe.arrays.layout import layout_of
 from icefloe.config import ChunkPackingConfig
+from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import DamagedChunkError, FormatError
 from icefloe.storage.forwarding import ForwardingStorage
 from tests.property.region_arrays import assert_same, selections
@@ -54,7 +54,7 @@ def new_repository(kind: str) -> icefloe.Repository:
 
 
 def read_whole_up_to(nbytes: int) -> Any:
-    return patch.object(shards, "gap_bytes", lambda *_, **__: nbytes)
+    return patch.object(WorkingTree, "gap_bytes", nbytes)
 
 
 @st.composite
@@ -62,7 +62,7 @@ def sharded(draw: st.DrawFn) -> dict[str, Any]:
     rank = draw(st.integers(1, 3))
     inner = tuple(draw(st.integers(1, 3)) for _ in range(rank))
     outer = tuple(size * draw(st.integers(1, 3)) for size in inner)
-    codecs = list(draw(st.sampled_from(INNER)))
+    codecs: list[Any] = list(draw(st.sampled_from(INNER)))
     if rank > 1 and draw(st.booleans()):
         codecs.insert(0, TransposeCodec(order=tuple(draw(st.permutations(range(rank))))))
     return {
@@ -79,7 +79,7 @@ def sharded(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def filled(data: st.DataObject, array: zarr.Array) -> np.ndarray:
+def filled(data: st.DataObject, array: zarr.Array[Any]) -> np.ndarray:
     """Write some parts; others stay as they are, so that shards and chunks are missing."""
     model = np.full(array.shape, array.fill_value, dtype=array.dtype)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -121,7 +121,7 @@ def check(data: st.DataObject, session: Session, model: np.ndarray) -> None:
     assert_same(session.read_region("a", place), model[place])
     some = sorted({data.draw(st.integers(0, size - 1)) for size in model.shape[:1] * 2})
     rest = (slice(None),) * (model.ndim - 1)
-    assert_same(array.oindex[(some, *rest)], model[(some, *rest)])
+    assert_same(array.oindex[(some, *rest)], model[(some, *rest)])  # type: ignore[arg-type]
 
 
 # --- what is read
@@ -155,7 +155,7 @@ def one_shard(index_location: str = "end", kind: str = "alone") -> icefloe.Repos
             name="a",
             shape=(64 * 1024,),
             chunks=(1024,),
-            shards={"shape": (64 * 1024,), "index_location": index_location},
+            shards={"shape": (64 * 1024,), "index_location": index_location},  # type: ignore[arg-type]
             dtype="<i4",
             fill_value=7,
             compressors=None,

@@ -265,7 +265,7 @@ class VersionControlMachine(RuleBasedStateMachine):
         if self.repo.generation == "dataset":
             taken = model.branches.keys() | model.tags.keys()
         elif kind == "tag":
-            taken = model.tags.keys()
+            taken = set(model.tags)
         elif name in model.deleted_branches:
             return False
         else:

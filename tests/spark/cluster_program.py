@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from tests.spark.stopped_jobs import die_before_the_commits, is_cancelled_by_con
 from tests.spark.table_flow import use_tables
 
 
-def cluster_session():
+def cluster_session() -> Any:
     from pyspark.sql import SparkSession
 
     prepare_environment()
@@ -54,10 +55,10 @@ def cluster_session():
     return spark
 
 
-def use_core(spark, repo, folder):
+def use_core(spark: Any, repo: Any, folder: Any) -> Any:
     """Jobs of several kinds, with tasks that fail and an executor that dies."""
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
-    told = {"task_bytes": 1, "statistics": True}
+    told: dict[str, Any] = {"task_bytes": 1, "statistics": True}
     flaky = write(spark, repo, {"flaky": Fails(folder, 2)}, create={"flaky": new}, **told)
     map_blocks(spark, repo, np.negative, "flaky", "mapped")
     reduce(spark, repo, "flaky", "sum", "total/flaky", dims="y")
@@ -79,7 +80,7 @@ def use_core(spark, repo, folder):
     }
 
 
-def all_known(repo, path):
+def all_known(repo: Any, path: Any) -> Any:
     """Whether there are statistics of all chunks as they are, equal to those of reading them."""
     session = repo.readonly_session("main")
     found = read_entries(session, variable_of(session, path))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,13 @@ from tests.spark.programs import tell
 from tests.spark.table_flow import use_tables, write_by_format
 
 
-def broken(region):
+def broken(region: Any) -> Any:
     if region[1].start >= 4:
         raise ValueError("no data there")
     return 0
 
 
-def use_core(spark, repo, folder):
+def use_core(spark: Any, repo: Any, folder: Any) -> Any:
     """Jobs of several kinds, with tasks that fail at first, and one that fails for good."""
     new = NewArray(SHAPE, "i4", (2, 3), dims=("y", "x"))
     screen = sys.stderr = io.StringIO()

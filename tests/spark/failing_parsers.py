@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import StorageError
 from tests.spark.program_values import executor_of
+
+if TYPE_CHECKING:
+    from collections.abc import Set
 
 
 class FailingParser:
     """Reads HDF5 by VirtualiZarr; some calls for the file that is named fail, by their number."""
 
-    def __init__(self, folder: str, name: str, *, fail: set[int], kill: set[int] = frozenset()):
+    def __init__(
+        self, folder: str, name: str, *, fail: Set[int], kill: Set[int] = frozenset()
+    ) -> None:
         self.folder = folder
         self.name = name
         self.fail = fail

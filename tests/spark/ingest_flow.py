@@ -163,7 +163,7 @@ class _MeetBeforeTheCommit:
                 barrier.wait()
             return real(session, *arguments, **named)
 
-        Session.commit = commit  # type: ignore[method-assign]
+        Session.commit = commit  # type: ignore[assignment, method-assign]
 
     def __exit__(self, *_: object) -> None:
         Session.commit = self._real  # type: ignore[method-assign]

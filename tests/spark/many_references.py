@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,12 +23,15 @@ from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.engine.tasks import Output
 from icefloe.tables import zarr_arrays as arrays
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 STEP = 200_000
 COLUMNS = 100
 FILES = 50
 
 
-def virtual_references(start, stop):
+def virtual_references(start: Any, stop: Any) -> Any:
     """References of rows of chunks, into some files."""
     count = (stop - start) * COLUMNS
     coords = np.indices((stop - start, COLUMNS)).reshape(2, -1).T + np.array([start, 0])
@@ -45,13 +49,13 @@ def virtual_references(start, stop):
     return ArrayChunks.from_columns(coords, refs)
 
 
-def index_rows(rows, shared):
+def index_rows(rows: Any, shared: Any) -> Iterator[Any]:
     """A work function: what is in some rows of the array."""
     written = WrittenChunks(virtual_references(*rows), None)
     yield Output("/a", to_table(written), written.num_chunks)
 
 
-def link_references(spark, repo, count, **options):
+def link_references(spark: Any, repo: Any, count: Any, **options: Any) -> Any:
     """Commit so many references; returns the report of the job."""
     rows = count // COLUMNS
     job = Job(spark, repo, "link", JobOptions(**options))

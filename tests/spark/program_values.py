@@ -6,13 +6,14 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 SHAPE = (8, 6)
 
 
-def numbers(region):
+def numbers(region: Any) -> Any:
     rows = np.arange(region[0].start, region[0].stop)[:, None]
     return rows * 10 + np.arange(region[1].start, region[1].stop)
 
@@ -25,7 +26,7 @@ class Fails:
         self.times = times
         self.kill = kill
 
-    def __call__(self, region):
+    def __call__(self, region: Any) -> Any:
         if region[0].start == 4 and region[1].start == 0:
             for number in range(self.times):
                 mark = Path(self.folder) / f"attempt-{self.kill}-{number}"
@@ -43,7 +44,7 @@ class HangsAtFirst:
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
 
-    def __call__(self, region):
+    def __call__(self, region: Any) -> Any:
         from pyspark import TaskContext
 
         if region[0].start == 6 and region[1].start == 3:
@@ -64,14 +65,14 @@ class Slow:
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def __call__(self, region):
+    def __call__(self, region: Any) -> Any:
         for _ in range(1200):
             (Path(self.folder) / "beat").write_text(str(time.monotonic()))
             time.sleep(0.05)
         return 0
 
 
-def executor_of(process):
+def executor_of(process: Any) -> Any:
     """The JVM that a Python worker belongs to."""
     import psutil
 

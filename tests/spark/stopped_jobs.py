@@ -60,7 +60,7 @@ def die_before_the_commits(
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()
 
-    Session.commit = die  # type: ignore[assignment,method-assign]
+    Session.commit = die  # type: ignore[method-assign]
     files = months(data, 1, 2)
     threading.Thread(target=ingest, args=(spark, other, files), daemon=True).start()
     new = NewArray(SHAPE, "i4", (2, 3))

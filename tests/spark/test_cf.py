@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -10,16 +12,21 @@ import zarr
 import icefloe
 from icefloe.spark import map_blocks, reduce, table
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 STORED = np.array([[-1, -2, 1, 2], [3, -128, 127, 0]], dtype="i1")
 
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     repo = icefloe.Repository.create(str(tmp_path / "packed"))
     session = repo.writable_session("main")
     root = zarr.open_group(session.store, mode="w", zarr_format=3)
 
-    def create(name, values, dims=("y", "x"), **attributes):
+    def create(name: Any, values: Any, dims: Any = ("y", "x"), **attributes: Any) -> None:
         chunks = (1, 2)[: values.ndim]
         array = root.create_array(name, data=values, chunks=chunks, dimension_names=dims)
         array.attrs.update(attributes)
@@ -35,14 +42,16 @@ def repo(tmp_path):
     return repo
 
 
-def seen(repo, group=None):
+def seen(repo: icefloe.Repository, group: str | None = None) -> xr.Dataset:
     session = repo.readonly_session("main")
     return xr.open_zarr(session.store, group=group, consolidated=False, chunks=None).load()
 
 
 @pytest.mark.parametrize("name", ["plain", "packed", "short"])
 @pytest.mark.parametrize("how", ["mean", "max"])
-def test_reductions_and_sql_are_those_of_xarray(spark, repo, name, how):
+def test_reductions_and_sql_are_those_of_xarray(
+    spark: SparkSession, repo: icefloe.Repository, name: str, how: str
+) -> None:
     data = seen(repo)
     reduce(spark, repo, name, how, f"out/{name}")
     found = seen(repo, "out")[name]
@@ -55,10 +64,10 @@ def test_reductions_and_sql_are_those_of_xarray(spark, repo, name, how):
     assert by_sql == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_blocks_are_those_of_xarray(spark, repo):
+def test_blocks_are_those_of_xarray(spark: SparkSession, repo: icefloe.Repository) -> None:
     data = seen(repo)
 
-    def same(block):
+    def same(block: Any) -> Any:
         return block.copy()
 
     for name in ("plain", "packed", "short", "when"):
@@ -68,7 +77,9 @@ def test_blocks_are_those_of_xarray(spark, repo):
         xr.testing.assert_identical(found, data[name])
 
 
-def test_types_of_columns_are_those_of_xarray(spark, repo):
+def test_types_of_columns_are_those_of_xarray(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     data = seen(repo)
     frame = table(spark, repo, variables=["plain", "packed", "short"])
     kinds = dict(frame.dtypes)
@@ -81,7 +92,9 @@ def test_types_of_columns_are_those_of_xarray(spark, repo):
         )
 
 
-def test_groups_are_labelled_as_xarray_decodes_them(spark, repo):
+def test_groups_are_labelled_as_xarray_decodes_them(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     data = seen(repo)
     reduce(spark, repo, "packed", "mean", "grouped/packed", by="groups")
     found = seen(repo, "grouped")
@@ -90,7 +103,9 @@ def test_groups_are_labelled_as_xarray_decodes_them(spark, repo):
     np.testing.assert_array_equal(found.packed.values, expected.values)
 
 
-def test_times_stay_times_where_they_are_reduced(spark, repo):
+def test_times_stay_times_where_they_are_reduced(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     data = seen(repo)
     reduce(spark, repo, "when", "max", "times/when", dims="x")
     np.testing.assert_array_equal(seen(repo, "times").when.values, data.when.max("x").values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,23 +16,32 @@ from icefloe.spark import ingest
 from tests.spark.ingest_flow import is_right
 from tests.spark.programs import run_program
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.programs import Done
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     """What a program on a cluster of two executors did, and the folder that it had."""
     folder = tmp_path_factory.mktemp("cluster")
     return run_program("cluster_program.py", str(folder)), folder
 
 
 @pytest.fixture(scope="module")
-def connect(tmp_path_factory):
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """What a client of Spark Connect did."""
     return run_program("connect_program.py", str(tmp_path_factory.mktemp("connect")))
 
 
-def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(cluster):
+def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(
+    cluster: tuple[Any, ...],
+) -> None:
     done, _ = cluster
     assert done["core"] == {
         "flaky": True,
@@ -45,17 +55,17 @@ def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(cluster):
     }
 
 
-def test_tables_on_a_cluster(cluster):
+def test_tables_on_a_cluster(cluster: tuple[Any, ...]) -> None:
     done, _ = cluster
     assert done["tables"] == {"sum": True, "doubled": True, "little": True}
 
 
-def test_control_c_cancels_the_job_on_the_cluster(cluster):
+def test_control_c_cancels_the_job_on_the_cluster(cluster: tuple[Any, ...]) -> None:
     done, _ = cluster
     assert done["cancelled"] is True
 
 
-def test_a_driver_that_dies_before_the_commit_leaves_the_branch(cluster):
+def test_a_driver_that_dies_before_the_commit_leaves_the_branch(cluster: tuple[Any, ...]) -> None:
     done, folder = cluster
     assert done["all_written"]
     assert done.code == -signal.SIGKILL
@@ -65,7 +75,9 @@ def test_a_driver_that_dies_before_the_commit_leaves_the_branch(cluster):
     assert repo.readonly_session("main").get_node("/t") is None
 
 
-def test_an_ingest_whose_driver_died_is_run_again(cluster, spark):
+def test_an_ingest_whose_driver_died_is_run_again(
+    cluster: tuple[Any, ...], spark: SparkSession
+) -> None:
     done, folder = cluster
     assert done["all_written"]
     data = folder / "files" / "data"
@@ -80,7 +92,7 @@ def test_an_ingest_whose_driver_died_is_run_again(cluster, spark):
     assert is_right(repo, "/", files)
 
 
-def test_ingest_on_a_cluster(cluster):
+def test_ingest_on_a_cluster(cluster: tuple[Any, ...]) -> None:
     done, _ = cluster
     # The parser is called three times for the header; for copies, twice for what is written.
     right = {"new": 2, "right": True, "commits": 2}
@@ -99,7 +111,7 @@ def test_ingest_on_a_cluster(cluster):
     }
 
 
-def test_spark_connect_with_retries(connect):
+def test_spark_connect_with_retries(connect: Done) -> None:
     found = connect["core"]
     told = found.pop("told")
     assert found == {
@@ -114,7 +126,7 @@ def test_spark_connect_with_retries(connect):
     assert "array /t, region [" in told
 
 
-def test_ingest_by_spark_connect(connect):
+def test_ingest_by_spark_connect(connect: Done) -> None:
     # A task fails twice and succeeds, for the header and then for copies that are written.
     right = {"new": 2, "right": True, "commits": 2}
     assert connect["ingest"] == {
@@ -125,7 +137,7 @@ def test_ingest_by_spark_connect(connect):
     }
 
 
-def test_tables_on_spark_connect(connect):
+def test_tables_on_spark_connect(connect: Done) -> None:
     assert connect["tables"] == {
         "sum": True,
         "doubled": True,
@@ -137,7 +149,7 @@ def test_tables_on_spark_connect(connect):
     assert connect.code == 0
 
 
-def test_a_speculative_attempt_on_another_host_wins(tmp_path):
+def test_a_speculative_attempt_on_another_host_wins(tmp_path: Path) -> None:
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.2", 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,10 +13,15 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import copy
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 HOURS = np.datetime64("2020-01-01", "ns") + np.arange(12) * np.timedelta64(6, "h")
 
 
-def dataset():
+def dataset() -> xr.Dataset:
     values = np.random.default_rng(3).normal(size=(12, 5, 6)).astype("f4")
     values[0, 0, 0] = np.nan
     return xr.Dataset(
@@ -27,29 +34,31 @@ def dataset():
     )
 
 
-def make(tmp_path, name):
+def make(tmp_path: Path, name: str) -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / name)))
 
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     return make(tmp_path, "repo")
 
 
-def shown(repo, group=None):
+def shown(repo: icefloe.Repository, group: str | None = None) -> xr.Dataset:
     session = repo.readonly_session("main")
     return xr.open_zarr(session.store, group=group, consolidated=False, chunks=None)
 
 
 @pytest.fixture
-def zarr_store(tmp_path):
+def zarr_store(tmp_path: Path) -> str:
     path = str(tmp_path / "source.zarr")
     encoding = {"t2m": {"chunks": (2, 5, 3)}}
     dataset().to_zarr(path, encoding=encoding, consolidated=False, zarr_format=3)
     return path
 
 
-def test_a_zarr_store_and_then_another_repository(spark, repo, zarr_store, tmp_path):
+def test_a_zarr_store_and_then_another_repository(
+    spark: SparkSession, repo: icefloe.Repository, zarr_store: str, tmp_path: Path
+) -> None:
     copy(spark, repo, zarr_store, group="era", task_bytes=300)
     xr.testing.assert_identical(shown(repo, "era").load(), dataset())
     second = make(tmp_path, "second")
@@ -62,7 +71,9 @@ def test_a_zarr_store_and_then_another_repository(spark, repo, zarr_store, tmp_p
     xr.testing.assert_equal(shown(second, "day").load(), dataset().sel(part))
 
 
-def test_appending_and_regions(spark, repo, zarr_store):
+def test_appending_and_regions(
+    spark: SparkSession, repo: icefloe.Repository, zarr_store: str
+) -> None:
     copy(spark, repo, zarr_store, isel={"time": slice(0, 5)}, chunks={"time": 4})
     copy(spark, repo, zarr_store, isel={"time": slice(5, 12)}, append_dim="time", task_bytes=100)
     xr.testing.assert_equal(shown(repo).load(), dataset())
@@ -76,7 +87,9 @@ def test_appending_and_regions(spark, repo, zarr_store):
         copy(spark, repo, zarr_store, variables=["t2m"], region={"time": slice(3, 5)})
 
 
-def test_an_xarray_dataset_from_files(spark, repo, tmp_path):
+def test_an_xarray_dataset_from_files(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     path = tmp_path / "data.nc"
     packed = {"t2m": {"dtype": "i2", "scale_factor": 0.001, "_FillValue": -32768}}
     dataset().to_netcdf(path, encoding=packed, engine="h5netcdf")
@@ -97,12 +110,14 @@ def test_an_xarray_dataset_from_files(spark, repo, tmp_path):
     assert shown(repo).time.values[-1] == HOURS[-1] + np.timedelta64(3, "D")
 
 
-def test_a_writable_session_is_no_source(spark, repo):
+def test_a_writable_session_is_no_source(spark: SparkSession, repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match="read-only"):
         copy(spark, repo, repo.writable_session("main"))
 
 
-def test_selections_that_mean_nothing_are_refused(spark, repo, zarr_store):
+def test_selections_that_mean_nothing_are_refused(
+    spark: SparkSession, repo: icefloe.Repository, zarr_store: str
+) -> None:
     before = repo.lookup_branch("main")
     for source in (zarr_store, dataset()):
         for wrong, reason in (

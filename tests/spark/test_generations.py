@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from icefloe.spark.engine.job import Job
 from icefloe.tables import zarr_arrays as arrays
 from tests.virtual.files import month_file
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
@@ -29,7 +36,7 @@ FIRST = icefloe.ManifestSplitDimCondition.Axis(0)
 NEW = NewArray((8, 6), "i4", (2, 3), dims=("y", "x"))
 
 
-def numbers(region):
+def numbers(region: Any) -> Any:
     rows = np.arange(region[0].start, region[0].stop)[:, None]
     return rows * 10 + np.arange(region[1].start, region[1].stop) + 1
 
@@ -38,7 +45,7 @@ VALUES = numbers((slice(0, 8), slice(0, 6)))
 
 
 @pytest.fixture(params=FORMATS, ids=lambda each: each[0] + (f"-{each[1]}" if each[1] else ""))
-def repo(request, tmp_path):
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> icefloe.Repository:
     """A repository whose arrays are cut after two rows of chunks, and that may read `data`."""
     data = tmp_path / "data"
     data.mkdir()
@@ -58,12 +65,12 @@ def repo(request, tmp_path):
     )
 
 
-def reopened(repo):
+def reopened(repo: icefloe.Repository) -> icefloe.Session:
     """A session that knows nothing but what is in the files."""
     return icefloe.Repository.open(repo.storage).readonly_session("main")
 
 
-def test_every_kind_of_job(spark, repo):
+def test_every_kind_of_job(spark: SparkSession, repo: icefloe.Repository) -> None:
     write(spark, repo, {"t": numbers}, create={"t": NEW}, task_bytes=50)
     map_blocks(spark, repo, np.negative, "t", "mapped")
     reduce(spark, repo, "t", "sum", "total/t", dims="y")
@@ -77,7 +84,7 @@ def test_every_kind_of_job(spark, repo):
     assert len(list(repo.ancestry(branch="main"))) == 6
 
 
-def test_files_by_reference(spark, repo, tmp_path):
+def test_files_by_reference(spark: SparkSession, repo: icefloe.Repository, tmp_path: Path) -> None:
     files = [month_file(tmp_path / "data" / f"{n}.nc", n, days=2) for n in (1, 2)]
     done = ingest(spark, repo, str(tmp_path / "data" / "*.nc"))
     assert len(done.new) == 2
@@ -99,7 +106,7 @@ def test_files_by_reference(spark, repo, tmp_path):
     assert repo.lookup_branch("main") == tip
 
 
-def test_tables(spark, repo):
+def test_tables(spark: SparkSession, repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     xr.Dataset({"v": (("y", "x"), VALUES)}, {"y": np.arange(8) * 0.5}).to_zarr(
         session.store, consolidated=False, zarr_format=3, encoding={"v": {"chunks": (2, 3)}}
@@ -118,19 +125,19 @@ def test_tables(spark, repo):
 class Watched:
     """What the driver does in jobs that all count as big ones, and what others do meanwhile."""
 
-    def __init__(self, monkeypatch):
-        self.linked = []
+    def __init__(self, monkeypatch: Any) -> None:
+        self.linked: list[Any] = []
         """Arrays with manifests that executors wrote."""
         self.meanwhile = None
         """Is called after the tasks and before the commit."""
         monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
-        link, commit = linking.link_tiles, Job.commit
+        link, commit = linking.link_tiles, Job.commit  # type: ignore[attr-defined]
 
-        def noted(tree, path, tiles):
+        def noted(tree: Any, path: Any, tiles: Any) -> None:
             self.linked.append(path)
             link(tree, path, tiles)
 
-        def late(job, plan):
+        def late(job: Any, plan: Any) -> Any:
             if self.meanwhile is not None:
                 self.meanwhile()
             return commit(job, plan)
@@ -139,10 +146,12 @@ class Watched:
         monkeypatch.setattr(Job, "commit", late)
 
 
-def somebody(repo, place, *, new=False):
+def somebody(
+    repo: icefloe.Repository, place: tuple[Any, ...] | None, *, new: bool = False
+) -> Callable[..., Any]:
     """Another writer, which writes one chunk, and adds an array if asked to."""
 
-    def commit():
+    def commit() -> None:
         session = repo.writable_session("main")
         if new:
             arrays.create(session, "/other", NEW)
@@ -154,13 +163,15 @@ def somebody(repo, place, *, new=False):
     return commit
 
 
-def test_big_jobs_with_new_and_with_existing_arrays(spark, repo, monkeypatch):
+def test_big_jobs_with_new_and_with_existing_arrays(
+    spark: SparkSession, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = repo.writable_session("main")
     zarr.create_group(root.store)
     root.commit("root")
     watched = Watched(monkeypatch)
     # The other array gets the number that this one would have had.
-    watched.meanwhile = somebody(repo, None, new=True)
+    watched.meanwhile = somebody(repo, None, new=True)  # type: ignore[assignment]
     write(spark, repo, {"t": numbers}, create={"t": NEW}, task_bytes=50)
     assert watched.linked == (["/t"] if repo.generation == "repository" else [])
     np.testing.assert_array_equal(reopened(repo).read_region("/t"), VALUES)
@@ -168,7 +179,7 @@ def test_big_jobs_with_new_and_with_existing_arrays(spark, repo, monkeypatch):
 
     watched.linked.clear()
     half = (slice(4, 8), slice(0, 6))
-    watched.meanwhile = somebody(repo, (slice(0, 2), slice(0, 3)))
+    watched.meanwhile = somebody(repo, (slice(0, 2), slice(0, 3)))  # type: ignore[assignment]
     write(spark, repo, {"t": lambda region: -numbers(region)}, region=half)
     assert watched.linked == ["/t"]
     expected = np.where(np.arange(8)[:, None] < 4, VALUES, -VALUES)
@@ -179,7 +190,7 @@ def test_big_jobs_with_new_and_with_existing_arrays(spark, repo, monkeypatch):
     changed = repo.diff(from_branch="main~1", to_branch="main").chunk_indexes()["/t"]
     assert sorted(map(tuple, changed.coords().tolist())) == [(2, 0), (2, 1), (3, 0), (3, 1)]
 
-    watched.meanwhile = somebody(repo, (slice(4, 6), slice(0, 3)))
+    watched.meanwhile = somebody(repo, (slice(4, 6), slice(0, 3)))  # type: ignore[assignment]
     with pytest.raises(RebaseFailedError, match="/t"):
         write(spark, repo, {"t": numbers}, region=half)
     expected[4:6, :3] = 7

@@ -258,7 +258,12 @@ def test_members_and_times_with_a_hole(
     late = month_file(data / "m1_1.nc", 1, seed=11)
     for mode in ("virtual", "copy"):
         done = ingest(
-            spark, repo, [str(late)], mode=mode, group=mode, file_coordinates={"member": r"/m(\d)_"}
+            spark,
+            repo,
+            [str(late)],
+            mode=mode,  # type: ignore[arg-type]
+            group=mode,
+            file_coordinates={"member": r"/m(\d)_"},
         )
         assert len(done.new) == 1
         with xr.open_dataset(late, engine="netcdf4") as data_set:
@@ -421,7 +426,7 @@ def test_arguments_are_checked(spark: SparkSession, repo: icefloe.Repository, da
     months(data, 1)
     for bad in ({"mode": "move"}, {"on_broken": "cry"}, {"compat": "maybe"}):
         with pytest.raises(InvalidInputError):
-            ingest(spark, repo, f"{data}/", **bad)
+            ingest(spark, repo, f"{data}/", **bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="no files were found"):
         ingest(spark, repo, str(data / "*.h5"))
     with pytest.raises(InvalidInputError, match="no virtual chunk container"):

@@ -141,7 +141,7 @@ def test_tasks_that_write_manifests_make_the_same_group(
     sizes = {
         icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 4}
     }
-    splitting = icefloe.ManifestSplittingConfig.from_dict(sizes)
+    splitting = icefloe.ManifestSplittingConfig.from_dict(sizes)  # type: ignore[arg-type]
     config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(splitting=splitting))
     repo = repository_in(tmp_path, config)
     expected: dict[tuple[int, int], int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 
@@ -17,19 +19,27 @@ from icefloe.spark.engine.tasks import Output
 from icefloe.tables import zarr_arrays as arrays
 from tests.spark.many_references import link_references, virtual_references
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 ANY = icefloe.ManifestSplitCondition.AnyArray()
 FIRST = icefloe.ManifestSplitDimCondition.Axis(0)
 
 
-def make(tmp_path, rows):
+def make(tmp_path: Path, rows: int) -> icefloe.Repository:
     splitting = ManifestSplittingConfig.from_dict({ANY: {FIRST: rows}})
     config = icefloe.RepositoryConfig(manifest=ManifestConfig(splitting=splitting))
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     return icefloe.Repository.create(storage, config)
 
 
-def test_virtual_references_never_reach_the_driver(spark, tmp_path, monkeypatch):
-    def refuse(*_):
+def test_virtual_references_never_reach_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
         raise AssertionError("references came to the driver")
 
     monkeypatch.setattr("icefloe.engine.tree.working_tree.WorkingTree.set_chunk_refs", refuse)
@@ -46,11 +56,13 @@ def test_virtual_references_never_reach_the_driver(spark, tmp_path, monkeypatch)
     assert session.tree.locate("/a", (599, 99)) == expected.refs.get(59_999)
 
 
-def numbers(region):
+def numbers(region: tuple[Any, ...]) -> np.ndarray:
     return np.arange(region[0].start, region[0].stop)[:, None] * 10 + np.arange(3)
 
 
-def test_chunks_that_tasks_write_are_linked_too(spark, tmp_path, monkeypatch):
+def test_chunks_that_tasks_write_are_linked_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
     repo = make(tmp_path, 4)
     new = NewArray((22, 3), "f8", (1, 1), fill_value=0.0)
@@ -65,8 +77,8 @@ def test_chunks_that_tasks_write_are_linked_too(spark, tmp_path, monkeypatch):
     assert all(info.checksum for info in found.tree.snapshot.manifests)
 
 
-def test_two_tasks_with_one_chunk_commit_nothing(spark, tmp_path):
-    def same(item, shared):
+def test_two_tasks_with_one_chunk_commit_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    def same(item: Any, shared: Any) -> Iterator[Any]:
         written = WrittenChunks(virtual_references(0, 2), None)
         yield Output("/a", to_table(written), written.num_chunks)
 
@@ -78,7 +90,7 @@ def test_two_tasks_with_one_chunk_commit_nothing(spark, tmp_path):
             job.run(same, [0, 1], None, linked=linked)
 
 
-def sparse_references(count, rows, seed):
+def sparse_references(count: int, rows: int, seed: int) -> ArrayChunks:
     """References anywhere in an array, in the order of the grid."""
     rng = np.random.default_rng(seed)
     places = np.sort(rng.choice(rows * 100, count, replace=False))
@@ -87,17 +99,23 @@ def sparse_references(count, rows, seed):
     return ArrayChunks.from_columns(coords, table.refs.slice(0, count))
 
 
-def splitting(tmp_path, split_size):
+def splitting(tmp_path: Path, split_size: int | None) -> icefloe.Repository:
     sets = [icefloe.ManifestSet(name="default", split_size=split_size)]
     config = icefloe.RepositoryConfig(manifest=ManifestConfig(sets=sets, rules=[]))
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     return icefloe.Repository.create(storage, config)
 
 
-def run_linked(spark, repo, rows, *tables, deleted=None):
+def run_linked(
+    spark: SparkSession,
+    repo: icefloe.Repository,
+    rows: int,
+    *tables: Any,
+    deleted: ChunkIndex = None,
+) -> int:
     """A job in which each task writes one table of references."""
 
-    def work(number, shared):
+    def work(number: Any, shared: Any) -> Iterator[Any]:
         gone = deleted if number == 0 else None
         written = WrittenChunks(tables[number], gone)
         yield Output("/a", to_table(written), written.num_chunks)
@@ -111,7 +129,7 @@ def run_linked(spark, repo, rows, *tables, deleted=None):
     return linked
 
 
-def layout(repo):
+def layout(repo: icefloe.Repository) -> list[int]:
     session = repo.readonly_session("main")
     names = {info.id: info.set_name for info in session.tree.snapshot.manifests}
     refs = session.get_node("/a").manifests
@@ -120,7 +138,9 @@ def layout(repo):
     return [ref.num_refs for ref in refs]
 
 
-def test_a_manifest_set_decides_how_executors_split(spark, tmp_path):  # R4-14
+def test_a_manifest_set_decides_how_executors_split(
+    spark: SparkSession, tmp_path: Path
+) -> None:  # R4-14
     rows, limit = 10_000, 1_000
     repo = splitting(tmp_path, limit)
     whole = sparse_references(5_000, rows, 1)
@@ -149,7 +169,9 @@ def test_a_manifest_set_decides_how_executors_split(spark, tmp_path):  # R4-14
     assert len(layout(repo)) == len(sizes)
 
 
-def test_few_references_of_a_big_job_are_packed_as_a_whole(spark, tmp_path):  # R4-14
+def test_few_references_of_a_big_job_are_packed_as_a_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:  # R4-14
     repo = splitting(tmp_path, 1_000)
     assert run_linked(spark, repo, 10_000, sparse_references(300, 10_000, 2)) == 0
     assert layout(repo) == [300]
@@ -157,7 +179,9 @@ def test_few_references_of_a_big_job_are_packed_as_a_whole(spark, tmp_path):  # 
     assert len(layout(repo)) == 1
 
 
-def test_executors_leave_to_the_driver_what_was_split_in_another_way(spark, tmp_path):
+def test_executors_leave_to_the_driver_what_was_split_in_another_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     repo = splitting(tmp_path, 1_000)
     table = virtual_references(0, 90)
     assert run_linked(spark, repo, 90, table) == 9
@@ -171,7 +195,9 @@ def test_executors_leave_to_the_driver_what_was_split_in_another_way(spark, tmp_
     assert sum(layout(repo)) == 9_000
 
 
-def test_a_big_job_splits_nothing_where_the_set_does_not(spark, tmp_path):  # R4-14
+def test_a_big_job_splits_nothing_where_the_set_does_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:  # R4-14
     repo = splitting(tmp_path, None)
     assert run_linked(spark, repo, 600, virtual_references(0, 600)) == 0
     assert layout(repo) == [60_000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,12 @@ from jupyter_client.manager import KernelManager
 import icefloe
 from icefloe.spark import NewArray, write
 from tests.spark.programs import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 START = """
 import os, time
@@ -36,20 +43,20 @@ def fill(path, **more):
 class Cell:
     """What came of running a cell."""
 
-    def __init__(self, client, code):
-        self.messages = []
+    def __init__(self, client: Any, code: Any) -> None:
+        self.messages: list[Any] = []
         reply = client.execute_interactive(
             code, output_hook=self.messages.append, timeout=400, stop_on_error=False
         )
         self.status = reply["content"]["status"]
         self.error = reply["content"].get("ename")
 
-    def widgets(self):
+    def widgets(self) -> Any:
         """How many widgets were displayed."""
         shown = [m["content"]["data"] for m in self.messages if m["msg_type"] == "display_data"]
         return sum("application/vnd.jupyter.widget-view+json" in data for data in shown)
 
-    def states(self, name):
+    def states(self, name: Any) -> Any:
         """The values that a property of widgets took, in order."""
         found = []
         for message in self.messages:
@@ -58,7 +65,7 @@ class Cell:
                 found += [state[name]] if name in state else []
         return found
 
-    def printed(self):
+    def printed(self) -> Any:
         streams = [m["content"]["text"] for m in self.messages if m["msg_type"] == "stream"]
         return "".join(streams)
 
@@ -67,13 +74,13 @@ class _Manager(KernelManager):
     """A kernel of this very Python, without any kernel that is installed for the user."""
 
     @property
-    def kernel_spec(self):
+    def kernel_spec(self) -> Any:
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return KernelSpec(argv=command, display_name="test", language="python")
 
 
 @contextmanager
-def kernel(folder):
+def kernel(folder: Any) -> Iterator[Any]:
     manager = _Manager(transport="ipc", connection_file=str(folder / "k.json"))
     own = {name: str(folder) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
     manager.start_kernel(cwd=str(folder), env={**environment(), **own})
@@ -88,7 +95,7 @@ def kernel(folder):
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory):
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cell]]:
     """One session, jobs with widgets and without: good ones, failing ones, and a silent one."""
     # Names of sockets must be short.
     with kernel(tmp_path_factory.mktemp("k")) as client:
@@ -106,7 +113,7 @@ def cells(tmp_path_factory):
         yield ran
 
 
-def test_a_widget_begins_moves_and_ends(cells):
+def test_a_widget_begins_moves_and_ends(cells: dict[str, Cell]) -> None:
     good = cells["good"]
     assert (good.status, good.widgets()) == ("ok", 1)
     moved = [value for value in good.states("value") if isinstance(value, float)]
@@ -119,7 +126,7 @@ def test_a_widget_begins_moves_and_ends(cells):
     assert good.printed() == ""
 
 
-def test_a_widget_shows_a_failure(cells):
+def test_a_widget_shows_a_failure(cells: dict[str, Cell]) -> None:
     failing = cells["failing"]
     assert (failing.status, failing.error) == ("error", "TaskFailedError")
     assert failing.states("bar_style")[-1] == "danger"
@@ -128,7 +135,7 @@ def test_a_widget_shows_a_failure(cells):
     assert "failed" in texts[-1]
 
 
-def test_a_bar_of_text_where_widgets_are_not_installed(cells):
+def test_a_bar_of_text_where_widgets_are_not_installed(cells: dict[str, Cell]) -> None:
     good = cells["good text"]
     assert (good.status, good.widgets()) == ("ok", 0)
     lines = good.printed().strip().split("\r")
@@ -138,7 +145,7 @@ def test_a_bar_of_text_where_widgets_are_not_installed(cells):
     assert "Warning" not in good.printed()
 
 
-def test_a_bar_of_text_shows_a_failure(cells):
+def test_a_bar_of_text_shows_a_failure(cells: dict[str, Cell]) -> None:
     failing = cells["failing text"]
     assert (failing.status, failing.error) == ("error", "TaskFailedError")
     last = failing.printed().strip().split("\r")[-1]
@@ -146,13 +153,15 @@ def test_a_bar_of_text_shows_a_failure(cells):
     assert "failed" in last
 
 
-def test_no_bar_if_none_is_wanted(cells):
+def test_no_bar_if_none_is_wanted(cells: dict[str, Cell]) -> None:
     silent = cells["silent"]
     assert (silent.status, silent.widgets()) == ("ok", 0)
     assert silent.printed().strip() == "6"
 
 
-def test_nothing_where_no_one_looks(spark, tmp_path, capfd):
+def test_nothing_where_no_one_looks(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     capfd.readouterr()
     new = NewArray((6,), "i4", (1,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,12 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 # Each example is a handful of Spark jobs.
 FEW = settings(
     max_examples=max(2, settings.default.max_examples // 16),
@@ -21,7 +28,7 @@ FEW = settings(
 
 
 @st.composite
-def problems(draw):
+def problems(draw: Any) -> Any:
     rank = draw(st.integers(1, 3))
     shape = draw(st.tuples(*[st.integers(1, 9)] * rank))
     chunks = [draw(st.tuples(*[st.integers(1, extent) for extent in shape])) for _ in range(2)]
@@ -29,10 +36,10 @@ def problems(draw):
     return shape, *chunks, vanishing, draw(st.integers(1, 400))
 
 
-def filled_with(shape):
+def filled_with(shape: tuple[int, ...]) -> Callable[..., Any]:
     strides = np.cumprod((1, *shape[::-1]))[:-1][::-1]
 
-    def values(region):
+    def values(region: Any) -> Any:
         grids = np.ogrid[region]
         return sum(grid * stride for grid, stride in zip(grids, strides, strict=True)) + 0.0
 
@@ -41,7 +48,7 @@ def filled_with(shape):
 
 @FEW
 @given(problems())
-def test_any_job_equals_numpy(spark, problem):
+def test_any_job_equals_numpy(spark: SparkSession, problem: Any) -> None:
     shape, chunks, others, axis, task_bytes = problem
     dims = tuple(f"d{number}" for number in range(len(shape)))
     given = {"task_bytes": task_bytes}
@@ -61,13 +68,15 @@ def test_any_job_equals_numpy(spark, problem):
 
 
 @pytest.mark.parametrize("shared_array", [True, False])
-def test_two_jobs_on_one_branch_both_land(spark, tmp_path, shared_array):
+def test_two_jobs_on_one_branch_both_land(
+    spark: SparkSession, tmp_path: Path, shared_array: bool
+) -> None:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     new = NewArray((8, 4), "i4", (2, 4))
     write(spark, repo, {"a": lambda _: 0, "b": lambda _: 0}, create={"a": new, "b": new})
     errors = []
 
-    def job(path, rows, value):
+    def job(path: Any, rows: Any, value: Any) -> None:
         try:
             write(spark, repo, {path: lambda _: value}, region=(rows,), task_bytes=1)
         except Exception as error:  # noqa: BLE001 (raised in the test)

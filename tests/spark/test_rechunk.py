@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,16 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import rechunk
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 VALUES = np.random.default_rng(1).normal(size=(24, 20, 30)).astype("f4")
 
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     root = zarr.open_group(session.store, mode="a")
@@ -37,11 +43,11 @@ def repo(tmp_path):
     return repo
 
 
-def opened(repo, path, **version):
+def opened(repo: icefloe.Repository, path: str, **version: Any) -> zarr.Array[Any]:
     return zarr.open_array(repo.readonly_session(**version).store, path=path, mode="r")
 
 
-def test_maps_become_time_series(spark, repo):
+def test_maps_become_time_series(spark: SparkSession, repo: icefloe.Repository) -> None:
     before = repo.lookup_branch("main")
     report = rechunk(spark, repo, ["t", "u"], {"time": -1, "y": 5, "x": 7}, task_bytes=10_000)
     for name in ("t", "u"):
@@ -57,7 +63,9 @@ def test_maps_become_time_series(spark, repo):
     assert report.plan.tasks > 2
 
 
-def test_two_passes_where_memory_is_short(spark, repo, capsys):
+def test_two_passes_where_memory_is_short(
+    spark: SparkSession, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     memory = 24 * 5 * 6 * 4 * 3
     rechunk(spark, repo, "t", (24, 5, 1), memory_bytes=7200, dry_run=True)
     assert "two passes" in capsys.readouterr().out
@@ -68,7 +76,7 @@ def test_two_passes_where_memory_is_short(spark, repo, capsys):
     assert len(list(repo.ancestry(branch="main"))) == 3
 
 
-def test_shards_and_back_at_another_path(spark, repo):
+def test_shards_and_back_at_another_path(spark: SparkSession, repo: icefloe.Repository) -> None:
     rechunk(spark, repo, "t", (4, 5, 5), shards=(12, 10, -1), to="series/t")
     sharded = opened(repo, "series/t", branch="main")
     assert sharded.shards == (12, 10, 30)
@@ -81,12 +89,14 @@ def test_shards_and_back_at_another_path(spark, repo):
     assert np.array_equal(opened(repo, "series/t", branch="main")[:], VALUES)
 
 
-def test_a_chunk_that_does_not_fit_is_refused_before_anything_runs(spark, repo):
+def test_a_chunk_that_does_not_fit_is_refused_before_anything_runs(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     with pytest.raises(InvalidInputError, match="memory_bytes=1000"):
         rechunk(spark, repo, "t", (24, 20, 30), memory_bytes=1000)
 
 
-def test_a_task_keeps_to_its_memory(tmp_path):
+def test_a_task_keeps_to_its_memory(tmp_path: Path) -> None:
     """The function that executors run, here, so that its memory can be measured."""
     from icefloe.arrays.grid import Piece, blocks, whole
     from icefloe.spark.engine.job import grid_of

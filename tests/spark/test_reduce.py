@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,11 +13,14 @@ from icefloe.errors import InvalidInputError
 from icefloe.spark import reduce
 from icefloe.xarray import to_icefloe
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 TIMES = np.datetime64("2020-11-20", "ns") + np.arange(90) * np.timedelta64(30, "h")
 
 
 @pytest.fixture(scope="module")
-def data():
+def data() -> xr.Dataset:
     rng = np.random.default_rng(7)
     values = rng.normal(280, 9, (90, 6, 8)).astype("f4")
     values[rng.random(values.shape) < 0.2] = np.nan
@@ -31,7 +36,7 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def repo(tmp_path_factory, data):
+def repo(tmp_path_factory: pytest.TempPathFactory, data: xr.Dataset) -> icefloe.Repository:
     place = str(tmp_path_factory.mktemp("reduce"))
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(f"{place}/repo"))
     session = repo.writable_session("main")
@@ -43,13 +48,15 @@ def repo(tmp_path_factory, data):
 
 
 @pytest.fixture(scope="module")
-def seen(repo):
+def seen(repo: icefloe.Repository) -> xr.Dataset:
     """The data as xarray reads it back."""
     session = repo.readonly_session("main")
     return xr.open_zarr(session.store, consolidated=False, chunks=None).load()
 
 
-def result(spark, repo, how, name, **given):
+def result(
+    spark: SparkSession, repo: icefloe.Repository, how: str, name: str, **given: Any
+) -> tuple[Any, ...]:
     report = reduce(spark, repo, "t", how, f"{name}/t", **given)
     session = repo.readonly_session("main")
     found = xr.open_zarr(session.store, group=name, consolidated=False, chunks=None).load()
@@ -57,7 +64,9 @@ def result(spark, repo, how, name, **given):
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "min", "max", "count", "std", "first", "last"])
-def test_over_time(spark, repo, seen, how):
+def test_over_time(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset, how: str
+) -> None:
     found, _ = result(spark, repo, how, f"over/{how}", dims="time", task_bytes=2000)
     if how in ("first", "last"):
         one = xr.DataArray(np.zeros(90), dims="time", name="one")
@@ -71,20 +80,24 @@ def test_over_time(spark, repo, seen, how):
 
 
 @pytest.mark.parametrize("by", ["time.month", "time.season", "time.hour"])
-def test_by_calendar(spark, repo, seen, by):
+def test_by_calendar(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset, by: str
+) -> None:
     found, report = result(spark, repo, "mean", by.replace(".", "_"), by=by, task_bytes=3000)
     xr.testing.assert_allclose(found, seen.t.groupby(by).mean(), rtol=1e-5)
     assert report.plan.tasks > 1
 
 
-def test_by_regions_of_another_array(spark, repo, seen):
+def test_by_regions_of_another_array(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset
+) -> None:
     found, _ = result(spark, repo, "max", "regional", by="regions")
     expected = seen.t.groupby(seen.regions).max()
     xr.testing.assert_allclose(found.transpose(*expected.dims), expected)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
-def test_quantiles(spark, repo, seen):
+def test_quantiles(spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset) -> None:
     found, _ = result(spark, repo, "quantile", "quantiles", dims="time", q=[0.1, 0.5])
     expected = seen.t.quantile([0.1, 0.5], "time")
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-5)
@@ -92,7 +105,9 @@ def test_quantiles(spark, repo, seen):
     np.testing.assert_array_equal(found["quantile"], [0.1, 0.5])
 
 
-def test_everything_to_one_number_and_missing_values_that_count(spark, repo, seen):
+def test_everything_to_one_number_and_missing_values_that_count(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset
+) -> None:
     found, _ = result(spark, repo, "mean", "one", task_bytes=1000)
     assert found.dims == ()
     np.testing.assert_allclose(found, seen.t.mean(), rtol=1e-5)
@@ -100,7 +115,9 @@ def test_everything_to_one_number_and_missing_values_that_count(spark, repo, see
     xr.testing.assert_allclose(found, seen.t.sum(["lat", "lon"], skipna=False))
 
 
-def test_a_large_result_is_written_by_tasks(spark, repo, seen, monkeypatch):
+def test_a_large_result_is_written_by_tasks(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("icefloe.spark.jobs.reduce.MAX_DRIVER_BYTES", 0)
     for number, size in enumerate((1, 10**9)):
         found, report = result(
@@ -111,12 +128,14 @@ def test_a_large_result_is_written_by_tasks(spark, repo, seen, monkeypatch):
         assert report.plan.tasks == 4
 
 
-def test_small_blocks_give_the_same(spark, repo, seen):
+def test_small_blocks_give_the_same(
+    spark: SparkSession, repo: icefloe.Repository, seen: xr.Dataset
+) -> None:
     found, _ = result(spark, repo, "last", "blocks", by="time.month", block_bytes=1)
     xr.testing.assert_allclose(found, seen.t.groupby("time.month").last())
 
 
-def test_nonsense_is_refused(spark, repo):
+def test_nonsense_is_refused(spark: SparkSession, repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match="one of sum"):
         reduce(spark, repo, "t", "median", "out")
     with pytest.raises(InvalidInputError, match="grouped by"):

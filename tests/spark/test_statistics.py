@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,6 +28,11 @@ from icefloe.tables.statistics import GROUP, read_entries
 from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 DIMS = ("y", "x")
 NEW = NewArray((10, 7), "f4", (3, 4), dims=DIMS, fill_value=np.nan)
 PACKED = NewArray(
@@ -36,35 +43,35 @@ SHARDED = NewArray((10, 7), "i4", (1, 2), (3, 4), dims=DIMS)
 
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
 
 
-def numbers_at(region):
+def numbers_at(region: tuple[Any, ...]) -> np.ndarray:
     rows = np.arange(region[0].start, region[0].stop)[:, None]
     columns = np.arange(region[1].start, region[1].stop)[None, :]
     return rows * 10 + columns
 
 
-def holes_at(region):
+def holes_at(region: tuple[Any, ...]) -> np.ndarray:
     values = numbers_at(region).astype("f4")
     values[values % 7 == 0] = np.nan
     return values
 
 
-def packed_at(region):
+def packed_at(region: tuple[Any, ...]) -> np.ndarray:
     values = numbers_at(region).astype("i2")
     return np.where(values % 5 == 0, -1, values)
 
 
-def known(repo, path, branch="main"):
+def known(repo: icefloe.Repository, path: str, branch: str = "main") -> tuple[Any, ...]:
     session = repo.readonly_session(branch)
     found = read_entries(session, variable_of(session, path))
     assert found is not None
     return found
 
 
-def check(spark, repo, *paths, group="/"):
+def check(spark: SparkSession, repo: icefloe.Repository, *paths: Any, group: str = "/") -> None:
     """All chunks have statistics, which equal those that are computed afterwards from scratch."""
     before = repo.lookup_branch("main")
     mine = {path: known(repo, path) for path in paths}
@@ -83,12 +90,12 @@ def check(spark, repo, *paths, group="/"):
     repo.delete_branch("again")
 
 
-def chunks_read(repo, where, **request):
+def chunks_read(repo: icefloe.Repository, where: str, **request: Any) -> int:
     scan = Scan(repo.readonly_session("main"), ScanRequest(where=where, task_bytes=1, **request))
     return sum(len(boxes) for boxes in scan.splits())
 
 
-def test_filled_arrays(spark, repo):
+def test_filled_arrays(spark: SparkSession, repo: icefloe.Repository) -> None:
     functions = {"a": holes_at, "b": packed_at, "s": numbers_at}
     create = {"a": NEW, "b": PACKED, "s": SHARDED}
     report = write(spark, repo, functions, create=create, task_bytes=150, statistics=True)
@@ -107,11 +114,13 @@ def test_filled_arrays(spark, repo):
     assert table(spark, repo, variables=["a"], where="a is null").count() == missing
 
 
-def test_regions_appends_and_plain_writes_after(spark, repo):
+def test_regions_appends_and_plain_writes_after(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     write(spark, repo, {"a": holes_at}, create={"a": NEW}, statistics=["a"])
     write(spark, repo, {"a": lambda _: -5}, region={"y": slice(2, 5)}, statistics="/a")
     check(spark, repo, "/a")
-    growth = {"append_dim": "y", "append_size": 4, "task_bytes": 1}
+    growth: dict[str, Any] = {"append_dim": "y", "append_size": 4, "task_bytes": 1}
     write(spark, repo, {"a": holes_at}, statistics=True, **growth)
     check(spark, repo, "/a")
     assert known(repo, "/a")[1].shape == (5, 2)
@@ -130,7 +139,7 @@ def test_regions_appends_and_plain_writes_after(spark, repo):
     assert table(spark, repo, where="a < -150").count() == 7
 
 
-def test_results_of_maps_and_of_rechunking(spark, repo):
+def test_results_of_maps_and_of_rechunking(spark: SparkSession, repo: icefloe.Repository) -> None:
     write(spark, repo, {"a": holes_at, "b": packed_at}, create={"a": NEW, "b": PACKED})
     map_blocks(spark, repo, lambda a, b: a + b, ["a", "b"], "c", chunks=(4, 3), statistics=True)
     check(spark, repo, "/c")
@@ -148,7 +157,7 @@ def test_results_of_maps_and_of_rechunking(spark, repo):
     assert len(groups) == 2
 
 
-def dataset(days=6):
+def dataset(days: int = 6) -> xr.Dataset:
     rng = np.random.default_rng(3)
     t = rng.normal(280, 10, (days, 5, 4)).round(1)
     t[1, 2, 3] = np.nan
@@ -158,14 +167,14 @@ def dataset(days=6):
     )
 
 
-def test_copies(spark, repo, tmp_path):
+def test_copies(spark: SparkSession, repo: icefloe.Repository, tmp_path: Path) -> None:
     source = icefloe.Repository.create(str(tmp_path / "source"))
     write(spark, source, {"g/a": holes_at, "g/b": packed_at}, create={"g/a": NEW, "g/b": PACKED})
     session = source.readonly_session("main")
     opened = zarr.open_group(session.store, mode="r")["g"]
     copy(spark, repo, session, variables=["g/a"], isel={"y": slice(1, 9)}, statistics=True)
     check(spark, repo, "/g/a", group="g")
-    opened = tmp_path / "plain.zarr"
+    opened = tmp_path / "plain.zarr"  # type: ignore[assignment]
     encoding = {"t": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -9, "chunks": (2, 5, 2)}}
     dataset().to_zarr(opened, encoding=encoding, consolidated=False, zarr_format=3)
     copy(spark, repo, opened, group="z", chunks={"x": 3}, statistics=["t"])
@@ -183,7 +192,7 @@ def test_copies(spark, repo, tmp_path):
     check(spark, repo, "/eager/t", "/eager/n", group="eager")
 
 
-def in_files(repo_path, folder, days=6):
+def in_files(repo_path: Path, folder: Path, days: int = 6) -> icefloe.Repository:
     config = icefloe.RepositoryConfig()
     store = icefloe.local_filesystem_store(str(folder))
     url = f"{folder.as_uri()}/"
@@ -198,11 +207,11 @@ def in_files(repo_path, folder, days=6):
 
 
 @pytest.mark.parametrize("mode", ["virtual", "copy"])
-def test_ingested_files(spark, tmp_path, mode):
+def test_ingested_files(spark: SparkSession, tmp_path: Path, mode: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     repo = in_files(tmp_path / "repo", folder)
-    chunks = {"chunks": {"time": 2, "y": 3}} if mode == "copy" else {}
+    chunks: dict[str, Any] = {"chunks": {"time": 2, "y": 3}} if mode == "copy" else {}
     first = [str(folder / f"{day}.nc") for day in (0, 1, 3)]
     ingest(spark, repo, first, mode=mode, statistics=True, **chunks)
     check(spark, repo, "/t")
@@ -227,7 +236,9 @@ def test_ingested_files(spark, tmp_path, mode):
         ingest(spark, repo, first, mode="virtual", check="none", statistics=True)
 
 
-def test_a_plan_says_that_values_will_be_read(spark, tmp_path, capsys):
+def test_a_plan_says_that_values_will_be_read(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     repo = in_files(tmp_path / "repo", folder, 2)
@@ -235,11 +246,11 @@ def test_a_plan_says_that_values_will_be_read(spark, tmp_path, capsys):
     assert "for which all values are read" in capsys.readouterr().out
 
 
-def test_rows(spark, repo):
+def test_rows(spark: SparkSession, repo: icefloe.Repository) -> None:
     frame = spark.createDataFrame(
         [(y, x, float(y * 10 + x)) for y in range(6) for x in range(4)], "y long, x long, v double"
     )
-    given = {"dims": DIMS, "chunks": {"y": 2, "x": 3}, "statistics": True}
+    given: dict[str, Any] = {"dims": DIMS, "chunks": {"y": 2, "x": 3}, "statistics": True}
     write_table(frame, repo, **given)
     check(spark, repo, "/v")
     region = {"y": slice(1, 4)}
@@ -249,10 +260,12 @@ def test_rows(spark, repo):
     assert table(spark, repo, where="v is null").count() == 6
 
 
-def test_two_jobs_with_statistics_of_one_array_both_land(spark, repo, tmp_path):
+def test_two_jobs_with_statistics_of_one_array_both_land(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     write(spark, repo, {"a": numbers_at}, create={"a": NEW})
 
-    def act(region):
+    def act(region: Any) -> Any:
         other = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
         if len(list(other.ancestry(branch="main"))) == 2:
             compute_by_hand(other)
@@ -266,7 +279,9 @@ def test_two_jobs_with_statistics_of_one_array_both_land(spark, repo, tmp_path):
     check(spark, repo, "/a")
 
 
-def test_branches_with_statistics_of_one_array_merge(spark, repo):
+def test_branches_with_statistics_of_one_array_merge(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     write(spark, repo, {"a": numbers_at}, create={"a": NEW}, statistics=True)
     repo.create_branch("other", repo.lookup_branch("main"))
     for branch, rows in (("main", slice(0, 3)), ("other", slice(3, 6))):
@@ -284,7 +299,7 @@ def test_branches_with_statistics_of_one_array_merge(spark, repo):
     check(spark, repo, "/a")
 
 
-def compute_by_hand(repo):
+def compute_by_hand(repo: Any) -> None:
     from icefloe.tables.summarize import Summaries, WrittenStatistics
 
     session = repo.writable_session("main")
@@ -295,7 +310,9 @@ def compute_by_hand(repo):
     session.commit("by hand")
 
 
-def test_many_chunks_whose_manifests_executors_write(spark, tmp_path, monkeypatch):
+def test_many_chunks_whose_manifests_executors_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 1)
     split = icefloe.ManifestSplittingConfig.from_dict(
         {icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Axis(0): 2}}
@@ -309,7 +326,7 @@ def test_many_chunks_whose_manifests_executors_write(spark, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("generation", ["store", "dataset"])
-def test_other_generations(spark, tmp_path, generation):
+def test_other_generations(spark: SparkSession, tmp_path: Path, generation: str) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     repo = icefloe.Repository.create(storage, generation=generation)
     write(spark, repo, {"a": holes_at}, create={"a": NEW}, statistics=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -9,8 +11,13 @@ import xarray as xr
 
 import icefloe
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def days(count, start):
+    from pyspark.sql import SparkSession
+
+
+def days(count: int, start: str) -> xr.Dataset:
     values = np.arange(count * 4.0).reshape(count, 4)
     return xr.Dataset(
         {"v": (("time", "x"), values)},
@@ -18,18 +25,20 @@ def days(count, start):
     )
 
 
-def add(repo, count, start, **arguments):
+def add(repo: icefloe.Repository, count: int, start: str, **arguments: Any) -> str:
     session = repo.writable_session("main")
     days(count, start).to_zarr(session.store, consolidated=False, zarr_format=3, **arguments)
     return session.commit(f"from {start}")
 
 
-def test_each_commit_flows_from_one_repository_to_another(spark, tmp_path):
+def test_each_commit_flows_from_one_repository_to_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     source = icefloe.Repository.create(str(tmp_path / "source"))
     target = icefloe.Repository.create(str(tmp_path / "target"))
     add(source, 2, "2020-01-01", encoding={"v": {"chunks": (1, 4)}, "time": {"chunks": (1,)}})
 
-    def run():
+    def run() -> Any:
         stream = (
             spark.readStream.format("icefloe")
             .option("max-commits-per-trigger", 1)

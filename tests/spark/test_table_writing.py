@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,22 +15,27 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import table, write_table
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     return icefloe.Repository.create(str(tmp_path / "r"))
 
 
-def url_of(repo):
+def url_of(repo: icefloe.Repository) -> str:
     return str(repo.storage.location).removeprefix("file://")
 
 
-def opened(repo):
+def opened(repo: icefloe.Repository) -> xr.Dataset:
     store = repo.readonly_session("main").store
     return xr.open_zarr(store, consolidated=False, chunks=None)
 
 
-def sample(days=6, start="2020-01-01"):
+def sample(days: int = 6, start: str = "2020-01-01") -> xr.Dataset:
     rng = np.random.default_rng(days)
     return xr.Dataset(
         {
@@ -39,7 +46,7 @@ def sample(days=6, start="2020-01-01"):
     )
 
 
-def frame_of(spark, dataset):
+def frame_of(spark: SparkSession, dataset: xr.Dataset) -> DataFrame:
     found = pa.Table.from_pandas(dataset.to_dataframe().reset_index(), preserve_index=False)
     kinds = [
         pa.field(f.name, pa.timestamp("us")) if pa.types.is_timestamp(f.type) else f
@@ -48,11 +55,13 @@ def frame_of(spark, dataset):
     return spark.createDataFrame(found.cast(pa.schema(kinds)))
 
 
-def commits(repo):
+def commits(repo: icefloe.Repository) -> int:
     return len(list(repo.ancestry(branch="main")))
 
 
-def test_write_table_creates_appends_and_upserts(spark, repo):
+def test_write_table_creates_appends_and_upserts(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     rows = frame_of(spark, sample()).orderBy("n")
     report = write_table(
         rows, repo, dims=["time", "x"], chunks={"time": 4, "x": 20}, message="first"
@@ -70,7 +79,9 @@ def test_write_table_creates_appends_and_upserts(spark, repo):
     assert commits(repo) == 4
 
 
-def test_write_table_refuses_and_commits_nothing(spark, repo):
+def test_write_table_refuses_and_commits_nothing(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     rows = frame_of(spark, sample())
     with pytest.raises(InvalidInputError, match="7 rows are for cells that have a row already"):
         write_table(rows.union(rows.limit(7)), repo, dims=["time", "x"])
@@ -82,7 +93,7 @@ def test_write_table_refuses_and_commits_nothing(spark, repo):
     assert commits(repo) == 2
 
 
-def test_times_with_a_zone_are_utc(spark, repo):
+def test_times_with_a_zone_are_utc(spark: SparkSession, repo: icefloe.Repository) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         rows = spark.createDataFrame(
@@ -107,7 +118,7 @@ def test_times_with_a_zone_are_utc(spark, repo):
     np.testing.assert_array_equal(opened(repo).t, sample().t)
 
 
-def test_a_transaction_is_done_once(spark, repo):
+def test_a_transaction_is_done_once(spark: SparkSession, repo: icefloe.Repository) -> None:
     rows = frame_of(spark, sample())
     first = write_table(rows, repo, dims=["time", "x"], txn_app_id="a", txn_version=1)
     again = write_table(rows, repo, dims=["time", "x"], txn_app_id="a", txn_version=1)
@@ -118,11 +129,11 @@ def test_a_transaction_is_done_once(spark, repo):
     assert commits(repo) == 2
 
 
-def test_the_writer_of_the_data_source(spark, repo):
+def test_the_writer_of_the_data_source(spark: SparkSession, repo: icefloe.Repository) -> None:
     url = url_of(repo)
     rows = frame_of(spark, sample())
 
-    def save(frame, mode="append", **options):
+    def save(frame: Any, mode: str = "append", **options: Any) -> None:
         writer = frame.write.format("icefloe").mode(mode).options(**options)
         writer.option("txnAppId", "job").save(url)
 
@@ -147,7 +158,7 @@ def test_the_writer_of_the_data_source(spark, repo):
     with pytest.raises(AnalysisException, match="unknown option"):
         save(rows, txnVersion=6, dimension="x")
     with pytest.raises(Exception, match=r"Use icefloe\.spark\.write_table"):
-        save(rows, txnVersion=7, **{"max-staged-bytes": 100})
+        save(rows, txnVersion=7, **{"max-staged-bytes": 100})  # type: ignore[arg-type]
     assert commits(repo) == 5
     # What was done stays done, also when the commits that say so are gone.
     repo.expire_snapshots(keep_last=1)
@@ -155,7 +166,9 @@ def test_the_writer_of_the_data_source(spark, repo):
     assert commits(repo) == 2
 
 
-def test_a_failed_write_commits_and_deletes_nothing(spark, repo, tmp_path):
+def test_a_failed_write_commits_and_deletes_nothing(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     rows = frame_of(spark, sample()).repartition(2)
     broken = rows.selectExpr("time", "x", "if(x = 24, raise_error('boom'), t) t", "n")
     before = {path for path in (tmp_path / "r").rglob("*") if path.is_file()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,11 @@ from pyspark.errors import AnalysisException
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import blocks, compute_statistics, register, register_functions, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def weather(days: int = 20) -> xr.Dataset:
@@ -42,7 +48,7 @@ ENCODING = {
 
 
 @pytest.fixture(scope="module")
-def repo(tmp_path_factory):
+def repo(tmp_path_factory: pytest.TempPathFactory) -> icefloe.Repository:
     repo = icefloe.Repository.create(str(tmp_path_factory.mktemp("tables") / "weather"))
     session = repo.writable_session("main")
     dataset = weather()
@@ -59,16 +65,16 @@ def repo(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(repo):
+def url(repo: icefloe.Repository) -> str:
     return str(repo.storage.location).removeprefix("file://")
 
 
-def as_xarray(repo, **version):
+def as_xarray(repo: icefloe.Repository, **version: Any) -> xr.Dataset:
     session = repo.readonly_session(**(version or {"branch": "main"}))
     return xr.open_zarr(session.store, consolidated=False, chunks=None)
 
 
-def same(spark_frame, dataset):
+def same(spark_frame: DataFrame, dataset: xr.Dataset) -> None:
     dims = ["time", "lat", "lon"]
     ours = spark_frame.toArrow().to_pandas().sort_values(dims).reset_index(drop=True)
     theirs = dataset.to_dataframe(dim_order=dims).reset_index().sort_values(dims)
@@ -81,7 +87,7 @@ def same(spark_frame, dataset):
             np.testing.assert_array_equal(ours[name].to_numpy(), theirs[name].to_numpy())
 
 
-def test_a_group_is_a_table(spark, repo, url):
+def test_a_group_is_a_table(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     frame = spark.read.format("icefloe").load(url)
     assert frame.schema.simpleString() == (
         "struct<time:timestamp_ntz,lat:double,lon:float,height:int,rain:double,t2m:float>"
@@ -89,7 +95,9 @@ def test_a_group_is_a_table(spark, repo, url):
     same(frame, as_xarray(repo))
 
 
-def test_the_helper_gives_the_same_cells(spark, repo, url):
+def test_the_helper_gives_the_same_cells(
+    spark: SparkSession, repo: icefloe.Repository, url: str
+) -> None:
     same(table(spark, url), as_xarray(repo))
     same(table(spark, repo, partition_bytes=20_000), as_xarray(repo))
     same(table(spark, repo, local_bytes=0), as_xarray(repo))
@@ -98,7 +106,7 @@ def test_the_helper_gives_the_same_cells(spark, repo, url):
 # What is little is read by the driver. Spark must not notice.
 
 
-def is_read_here(frame):
+def is_read_here(frame: DataFrame) -> bool:
     plan = frame._jdf.queryExecution().optimizedPlan().toString()
     assert ("MapInArrow" in plan) != ("LocalRelation" in plan)
     return "LocalRelation" in plan
@@ -117,7 +125,9 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("selection", SELECTIONS, ids=str)
-def test_little_is_read_by_the_driver(spark, repo, selection):
+def test_little_is_read_by_the_driver(
+    spark: SparkSession, repo: icefloe.Repository, selection: dict[str, Any]
+) -> None:
     here, there = table(spark, repo, **selection), table(spark, repo, local_bytes=0, **selection)
     assert is_read_here(here)
     assert here.schema == there.schema
@@ -125,7 +135,7 @@ def test_little_is_read_by_the_driver(spark, repo, selection):
     assert rows == wanted
 
 
-def test_much_is_read_by_tasks(spark, repo):
+def test_much_is_read_by_tasks(spark: SparkSession, repo: icefloe.Repository) -> None:
     assert not is_read_here(table(spark, repo, local_bytes=24_000 * 12 - 1))
     assert is_read_here(table(spark, repo, local_bytes=24_000 * 12))
     assert not is_read_here(table(spark, repo, partition_bytes=1_000_000))
@@ -133,7 +143,7 @@ def test_much_is_read_by_tasks(spark, repo):
     assert is_read_here(table(spark, repo, sel={"time": slice("2021", None)}, local_bytes=0))
 
 
-def test_names_that_mean_something_to_sql(spark, tmp_path):
+def test_names_that_mean_something_to_sql(spark: SparkSession, tmp_path: Path) -> None:
     repo = icefloe.Repository.create(str(tmp_path / "r"))
     session = repo.writable_session("main")
     values = np.arange(6.0).reshape(2, 3)
@@ -159,7 +169,9 @@ def test_names_that_mean_something_to_sql(spark, tmp_path):
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_coordinates_of_every_kind_come_back_from_lines(spark, tmp_path):
+def test_coordinates_of_every_kind_come_back_from_lines(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     repo = icefloe.Repository.create(str(tmp_path / "r"))
     session = repo.writable_session("main")
     coords = {
@@ -181,7 +193,7 @@ def test_coordinates_of_every_kind_come_back_from_lines(spark, tmp_path):
         assert [row.row for row in rows] == np.repeat(np.arange(3), len(coords[dim][1])).tolist()
 
 
-def test_versions(spark, repo, url):
+def test_versions(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     reader = spark.read.format("icefloe")
     assert reader.option("tag", "first").load(url).count() == 15 * 30 * 40
     first = repo.lookup_tag("first")
@@ -197,7 +209,7 @@ def test_versions(spark, repo, url):
         both.load(url)
 
 
-def test_the_snapshot_is_pinned_at_load(spark, tmp_path):
+def test_the_snapshot_is_pinned_at_load(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "r")
     repo = icefloe.Repository.create(url)
     for days in (4, 5):
@@ -217,34 +229,34 @@ def test_the_snapshot_is_pinned_at_load(spark, tmp_path):
 # The table of facts on filter push-down: a source that implements it answers all four wrongly.
 
 
-def test_one_frame_with_two_filters_gives_two_answers(spark, url):
+def test_one_frame_with_two_filters_gives_two_answers(spark: SparkSession, url: str) -> None:
     frame = spark.read.format("icefloe").option("variables", "t2m").load(url)
     one = frame.filter("lat = 60")
     assert len(one.collect()) == 20 * 40
     assert frame.count() == 24_000
 
 
-def test_a_union_of_two_filters_has_both(spark, url):
+def test_a_union_of_two_filters_has_both(spark: SparkSession, url: str) -> None:
     frame = spark.read.format("icefloe").option("columns", "lat,t2m").load(url)
     both = frame.filter("lat = 60").union(frame.filter("lat = 31"))
     assert both.groupBy("lat").count().orderBy("lat").collect() == [(31.0, 800), (60.0, 800)]
 
 
-def test_a_join_of_two_filters_has_both(spark, url):
+def test_a_join_of_two_filters_has_both(spark: SparkSession, url: str) -> None:
     frame = spark.read.format("icefloe").option("columns", "time,lat,lon").load(url)
     north, south = frame.filter("lat = 60").alias("n"), frame.filter("lat = 31").alias("s")
     joined = north.join(south, ["time", "lon"]).select("n.lat", "s.lat").distinct()
     assert joined.collect() == [(60.0, 31.0)]
 
 
-def test_two_subqueries_of_a_view_differ(spark, url):
+def test_two_subqueries_of_a_view_differ(spark: SparkSession, url: str) -> None:
     spark.read.format("icefloe").option("columns", "lat").load(url).createOrReplaceTempView("v")
     query = "select (select count(*) from v where lat = 60), (select count(*) from v)"
     assert spark.sql(query).first() == (800, 24_000)
     spark.catalog.dropTempView("v")
 
 
-def test_the_source_does_not_push_filters():
+def test_the_source_does_not_push_filters() -> None:
     from pyspark.sql.datasource import DataSourceReader
 
     from icefloe.spark.sql.datasource import TableReader
@@ -252,7 +264,7 @@ def test_the_source_does_not_push_filters():
     assert TableReader.pushFilters is DataSourceReader.pushFilters
 
 
-def test_options_choose_cells(spark, repo, url):
+def test_options_choose_cells(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     frame = (
         spark.read.format("icefloe")
         .option("variables", "t2m")
@@ -268,7 +280,9 @@ def test_options_choose_cells(spark, repo, url):
     assert few.count() == int((data.sel(lat=slice(39.99, None)) > 300).sum())
 
 
-def test_helper_arguments_choose_cells(spark, repo, url):
+def test_helper_arguments_choose_cells(
+    spark: SparkSession, repo: icefloe.Repository, url: str
+) -> None:
     data = as_xarray(repo)
     found = table(
         spark, url, variables="t2m", sel={"time": slice("2020-01-25", None)}, where="t2m > 300"
@@ -282,10 +296,10 @@ def test_helper_arguments_choose_cells(spark, repo, url):
     with pytest.raises(InvalidInputError, match="no variable 'wind'"):
         table(spark, url, variables="wind")
     with pytest.raises(InvalidInputError, match="layout is 'cells' or 'chunks', found 'rows'"):
-        table(spark, url, layout="rows")
+        table(spark, url, layout="rows")  # type: ignore[arg-type]
 
 
-def test_filters_on_outer_coordinates_run_before_the_explode(spark, url):
+def test_filters_on_outer_coordinates_run_before_the_explode(spark: SparkSession, url: str) -> None:
     cells = table(spark, url, variables=["t2m", "rain"], local_bytes=0)
     frame = cells.filter("time > '2020-02-01'").select("t2m")
     plan = frame._jdf.queryExecution().executedPlan().toString()
@@ -294,7 +308,7 @@ def test_filters_on_outer_coordinates_run_before_the_explode(spark, url):
     assert "rain" not in plan[:scan]
 
 
-def test_a_schema_prunes_columns(spark, url):
+def test_a_schema_prunes_columns(spark: SparkSession, url: str) -> None:
     frame = spark.read.format("icefloe").schema("t2m float, time timestamp_ntz").load(url)
     assert frame.columns == ["t2m", "time"]
     assert frame.agg({"time": "max"}).first()[0].isoformat() == "2020-02-08T00:00:00"
@@ -303,7 +317,7 @@ def test_a_schema_prunes_columns(spark, url):
     assert wide.filter("t2m is null").count() == 1
 
 
-def test_chunks_as_rows(spark, repo, url):
+def test_chunks_as_rows(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     frame = spark.read.format("icefloe").option("layout", "chunks").load(url)
     assert frame.count() == 4 * 2 * 2
     data = as_xarray(repo).t2m
@@ -315,7 +329,7 @@ def test_chunks_as_rows(spark, repo, url):
         np.testing.assert_array_equal(t2m, part)
 
 
-def test_sql_views_and_functions(spark, repo, url):
+def test_sql_views_and_functions(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     register(spark, url, "weather", variables=["t2m"])
     (found,) = spark.sql("select max(t2m) from weather where lat between 40 and 50").first()
     assert found == float(as_xarray(repo).t2m.sel(lat=slice(50, 40)).max())
@@ -334,7 +348,7 @@ INSPECTED = {
 
 
 @pytest.mark.parametrize("what", INSPECTED)
-def test_tables_about_a_repository(spark, url, what):
+def test_tables_about_a_repository(spark: SparkSession, url: str, what: str) -> None:
     rows = spark.read.format("icefloe").option("inspect", what).load(url).collect()
     if INSPECTED[what] is not None:
         assert len(rows) == INSPECTED[what]
@@ -349,7 +363,7 @@ def test_tables_about_a_repository(spark, url, what):
         assert ("updated_chunk", "/t2m", 4) in {(r.change, r.path, r.chunks) for r in rows}
 
 
-def test_changes_since_a_snapshot(spark, repo, url):
+def test_changes_since_a_snapshot(spark: SparkSession, repo: icefloe.Repository, url: str) -> None:
     first = repo.lookup_tag("first")
     changed = (
         spark.read.format("icefloe")
@@ -365,7 +379,7 @@ def test_changes_since_a_snapshot(spark, repo, url):
     assert none.count() == 0
 
 
-def test_statistics_prune_conditions(spark, tmp_path):
+def test_statistics_prune_conditions(spark: SparkSession, tmp_path: Path) -> None:
     repo = icefloe.Repository.create(str(tmp_path / "r"))
     session = repo.writable_session("main")
     dataset = xr.Dataset({"v": (("y", "x"), np.arange(10_000).reshape(100, 100))})
@@ -393,7 +407,7 @@ def test_statistics_prune_conditions(spark, tmp_path):
     assert rows.filter("path = '/v' and is_current").agg({"high": "max"}).first()[0] == 9999
 
 
-def test_mistakes_are_told(spark, url):
+def test_mistakes_are_told(spark: SparkSession, url: str) -> None:
     reader = spark.read.format("icefloe")
     with pytest.raises(AnalysisException, match="did you mean 'variables'"):
         reader.option("variabels", "t2m").load(url)

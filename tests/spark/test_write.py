@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,16 @@ import icefloe
 from icefloe.errors import AlreadyExistsError, InvalidInputError, RebaseFailedError, TaskFailedError
 from icefloe.spark import NewArray, write
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
 SHAPE = (10, 7)
 
 
-def values_at(region):
+def values_at(region: tuple[Any, ...]) -> np.ndarray:
     rows = np.arange(region[0].start, region[0].stop)[:, None]
     columns = np.arange(region[1].start, region[1].stop)[None, :]
     return rows * 100 + columns
@@ -27,15 +34,15 @@ NEW = NewArray(SHAPE, "f4", (3, 4), dims=("y", "x"), attributes={"units": "K"})
 
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
 
 
-def read(repo, path, branch="main"):
+def read(repo: icefloe.Repository, path: str, branch: str = "main") -> zarr.Array[Any]:
     return zarr.open_array(repo.readonly_session(branch).store, path=path, mode="r")
 
 
-def test_a_new_array_in_one_commit(spark, repo):
+def test_a_new_array_in_one_commit(spark: SparkSession, repo: icefloe.Repository) -> None:
     before = len(list(repo.ancestry(branch="main")))
     report = write(
         spark,
@@ -62,7 +69,9 @@ def test_a_new_array_in_one_commit(spark, repo):
     assert "committed as" in str(report)
 
 
-def test_distributed_and_serial_writes_give_equal_repositories(spark, repo, tmp_path):
+def test_distributed_and_serial_writes_give_equal_repositories(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     write(spark, repo, {"t": values_at}, create={"t": NEW}, task_bytes=1)
     other = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "other")))
     session = other.writable_session("main")
@@ -82,7 +91,9 @@ def test_distributed_and_serial_writes_give_equal_repositories(spark, repo, tmp_
     assert len(ours.tree.snapshot.manifests) == len(theirs.tree.snapshot.manifests)
 
 
-def test_regions_and_appends_touch_nothing_else(spark, repo):
+def test_regions_and_appends_touch_nothing_else(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     write(spark, repo, {"t": values_at}, create={"t": NEW})
     write(spark, repo, {"t": lambda region: -1}, region={"y": slice(2, 5)})
     expected = EXPECTED.copy()
@@ -95,7 +106,9 @@ def test_regions_and_appends_touch_nothing_else(spark, repo):
     assert np.array_equal(grown[10:], values_at((slice(10, 14), slice(0, 7))))
 
 
-def test_a_dry_run_prints_the_plan_and_does_nothing(spark, repo, capsys):
+def test_a_dry_run_prints_the_plan_and_does_nothing(
+    spark: SparkSession, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = repo.lookup_branch("main")
     report = write(spark, repo, {"t": values_at}, create={"t": NEW}, dry_run=True)
     assert report.snapshot_id is None
@@ -107,8 +120,8 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(spark, repo, capsys):
     assert repo.lookup_branch("main") == before
 
 
-def test_a_transaction_is_done_once(spark, repo):
-    named = {"txn_app_id": "daily", "txn_version": 1}
+def test_a_transaction_is_done_once(spark: SparkSession, repo: icefloe.Repository) -> None:
+    named: dict[str, Any] = {"txn_app_id": "daily", "txn_version": 1}
     first = write(spark, repo, {"t": values_at}, create={"t": NEW}, **named)
     again = write(spark, repo, {"t": lambda _: 7}, create={"t": NEW}, overwrite=True, **named)
     assert again.repeated
@@ -121,10 +134,10 @@ def test_a_transaction_is_done_once(spark, repo):
         write(spark, repo, {"t": values_at}, txn_app_id="daily")
 
 
-def moving(path, region, value):
+def moving(path: str, region: tuple[Any, ...], value: int) -> Callable[..., Any]:
     """A function that commits to the branch behind the job's back, once."""
 
-    def act(_):
+    def act(_: Any) -> Any:
         repo = icefloe.Repository.open(icefloe.local_filesystem_storage(path))
         session = repo.writable_session("main")
         array = zarr.open_array(session.store, path="t", mode="r+")
@@ -136,17 +149,21 @@ def moving(path, region, value):
     return act
 
 
-def test_a_branch_that_moved_elsewhere_is_no_conflict(spark, repo, tmp_path):
+def test_a_branch_that_moved_elsewhere_is_no_conflict(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     write(spark, repo, {"t": values_at}, create={"t": NEW})
     theirs = moving(str(tmp_path / "repo"), (slice(9, 10), slice(4, 7)), 1)
     write(spark, repo, {"t": theirs}, region=(slice(0, 3),))
     found = read(repo, "t")[:]
     assert (found[:3] == 5).all()
-    assert (found[9, 4:] == 1).all()
+    assert (found[9, 4:] == 1).all()  # type: ignore[call-overload]
     assert [s.message for s in repo.ancestry(branch="main")][:2] == ["write", "meanwhile"]
 
 
-def test_a_real_conflict_commits_nothing(spark, repo, tmp_path):
+def test_a_real_conflict_commits_nothing(
+    spark: SparkSession, repo: icefloe.Repository, tmp_path: Path
+) -> None:
     write(spark, repo, {"t": values_at}, create={"t": NEW})
     theirs = moving(str(tmp_path / "repo"), (slice(0, 1), slice(0, 7)), 1)
     with pytest.raises(RebaseFailedError):
@@ -156,10 +173,12 @@ def test_a_real_conflict_commits_nothing(spark, repo, tmp_path):
         write(spark, repo, {"t": values_at}, create={"t": NEW})
 
 
-def test_a_failing_function_is_named_and_commits_nothing(spark, repo):
+def test_a_failing_function_is_named_and_commits_nothing(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
     before = repo.lookup_branch("main")
 
-    def broken(region):
+    def broken(region: Any) -> Any:
         if region[0].start == 3:
             raise ValueError("no data for that day")
         return 0
@@ -171,23 +190,23 @@ def test_a_failing_function_is_named_and_commits_nothing(spark, repo):
     assert repo.lookup_branch("main") == before
 
 
-def test_a_repository_in_memory_is_refused(spark):
+def test_a_repository_in_memory_is_refused(spark: SparkSession) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     with pytest.raises(InvalidInputError, match="memory of this process"):
         write(spark, repo, {"t": values_at}, create={"t": NEW})
 
 
-def test_shards_are_written_whole(spark, repo):
+def test_shards_are_written_whole(spark: SparkSession, repo: icefloe.Repository) -> None:
     new = NewArray((10, 7), "i4", (2, 2), shards=(4, 4), fill_value=-9)
     report = write(spark, repo, {"t": values_at}, create={"t": new}, task_bytes=1)
     assert report.chunks == 6
     assert np.array_equal(read(repo, "t")[:], EXPECTED)
 
 
-def waiting(folder, name, wait_for=None):
+def waiting(folder: Path, name: str, wait_for: str | None = None) -> Callable[..., Any]:
     """A function that says that it runs, and lets another job commit before it ends."""
 
-    def act(region):
+    def act(region: Any) -> Any:
         (folder / name).touch()
         for _ in range(600):
             if wait_for is None or (folder / wait_for).exists():
@@ -202,14 +221,20 @@ def waiting(folder, name, wait_for=None):
     ("generation", "linked"),
     [("repository", False), ("repository", True), ("store", False), ("dataset", False)],
 )
-def test_two_jobs_fill_an_empty_repository(spark, tmp_path, monkeypatch, generation, linked):
+def test_two_jobs_fill_an_empty_repository(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    generation: str,
+    linked: bool,
+) -> None:
     """Both create the root and a group on their way; that is no conflict."""
     if linked:
         monkeypatch.setattr("icefloe.spark.engine.job.LINK_ABOVE_CHUNKS", 0)
     repo = icefloe.Repository.create(
         icefloe.local_filesystem_storage(str(tmp_path / "repo")), generation=generation
     )
-    whole = {"task_bytes": 1 << 20}
+    whole: dict[str, Any] = {"task_bytes": 1 << 20}
     slow = waiting(tmp_path, "started", "committed")
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(

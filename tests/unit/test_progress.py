@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from icefloe.progress import start_progress
 
 
 class Terminal(io.StringIO):
-    def isatty(self):
+    def isatty(self) -> Any:
         return True
 
 
@@ -29,7 +30,9 @@ class Terminal(io.StringIO):
         (Terminal, True, True),
     ],
 )
-def test_terminals_get_a_bar_and_pipes_nothing_unless_told_otherwise(stream, show, is_shown):
+def test_terminals_get_a_bar_and_pipes_nothing_unless_told_otherwise(
+    stream: Any, show: Any, is_shown: Any
+) -> None:
     screen = stream()
     with start_progress("job", 4, show=show, stream=screen) as progress:
         assert progress.is_shown == is_shown
@@ -37,7 +40,7 @@ def test_terminals_get_a_bar_and_pipes_nothing_unless_told_otherwise(stream, sho
     assert bool(screen.getvalue()) == is_shown
 
 
-def test_a_terminal_gets_one_line_that_is_full_at_the_end():
+def test_a_terminal_gets_one_line_that_is_full_at_the_end() -> None:
     screen = Terminal()
     with start_progress("job", 4, unit="file", stream=screen) as progress:
         progress.update(1)
@@ -52,7 +55,7 @@ def test_a_terminal_gets_one_line_that_is_full_at_the_end():
     assert "file" in lines[-1]
 
 
-def test_the_total_may_change_and_redraws_are_limited():
+def test_the_total_may_change_and_redraws_are_limited() -> None:
     screen = Terminal()
     with start_progress("job", stream=screen) as progress:
         for done in range(10_000):
@@ -66,10 +69,10 @@ def test_the_total_may_change_and_redraws_are_limited():
 @pytest.mark.parametrize(
     ("error", "word"), [(ValueError(), "failed"), (KeyboardInterrupt(), "cancelled")]
 )
-def test_the_end_says_whether_it_was_a_good_one(error, word):
+def test_the_end_says_whether_it_was_a_good_one(error: Any, word: Any) -> None:
     screen = Terminal()
 
-    def stop():
+    def stop() -> None:
         with start_progress("job", 4, stream=screen) as progress:
             progress.update(1)
             raise error
@@ -81,13 +84,15 @@ def test_the_end_says_whether_it_was_a_good_one(error, word):
     assert word in last
 
 
-def test_a_bar_starts_no_thread():
+def test_a_bar_starts_no_thread() -> None:
     before = threading.active_count()
     with start_progress("job", 4, show=True, stream=Terminal()):
         assert threading.active_count() == before
 
 
-def test_without_tqdm_there_is_no_bar_unless_one_is_asked_for(monkeypatch):
+def test_without_tqdm_there_is_no_bar_unless_one_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with start_progress("job", 4, stream=Terminal()) as progress:
         assert not progress.is_shown
@@ -95,7 +100,7 @@ def test_without_tqdm_there_is_no_bar_unless_one_is_asked_for(monkeypatch):
         start_progress("job", 4, show=True)
 
 
-def test_tqdm_is_imported_when_a_bar_is_shown():
+def test_tqdm_is_imported_when_a_bar_is_shown() -> None:
     code = (
         "import sys, icefloe.progress as p\n"
         "with p.start_progress('job', 1, show=False) as shown: shown.update(1)\n"

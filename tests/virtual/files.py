@@ -58,7 +58,7 @@ def month_file(
     if file_format == "NETCDF4" and zlib_level is not None:
         compression = {"zlib": True, "complevel": zlib_level}
     random = np.random.default_rng(month if seed is None else seed)
-    with netCDF4.Dataset(path, "w", format=file_format) as data:
+    with netCDF4.Dataset(path, "w", format=file_format) as data:  # type: ignore[arg-type]
         data.title = "made by a test"
         data.history = f"month {month}"
         data.createDimension("time", None if unlimited else days)
@@ -86,7 +86,7 @@ def month_file(
             variable.units = "K"
             for key, value in (attributes or {}).items():
                 variable.setncattr(key, value)
-            values = random.integers(-900, 900, (days, len(lat), 5))
+            values = random.integers(-900, 900, (days, len(lat), 5))  # type: ignore[assignment]
             values[0, 0, 0] = -999
             variable[:] = values
     return path

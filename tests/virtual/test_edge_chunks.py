@@ -96,7 +96,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         chunks,
         draw(st.sampled_from(filters)),
         unlimited,
-        np.dtype(draw(st.sampled_from(["i2", "i4", "f4", "f8"]))).newbyteorder(order),
+        np.dtype(draw(st.sampled_from(["i2", "i4", "f4", "f8"]))).newbyteorder(order),  # type: ignore[arg-type]
         draw(st.integers(1, 3)),
     )
 
@@ -113,7 +113,7 @@ def written(layout: Layout, number: int, folder: Path) -> Path:
         case "zarr2" | "zarr3":
             return _write_zarr(layout, times, values, path.with_suffix(".zarr"))
     file_format = NETCDF3.get(layout.kind, "NETCDF4")
-    with netCDF4.Dataset(path, "w", format=file_format) as data:
+    with netCDF4.Dataset(path, "w", format=file_format) as data:  # type: ignore[arg-type]
         data.createDimension("time", None if layout.unlimited else len(times))
         data.createDimension("x", layout.width)
         data.createVariable("time", "f8", ("time",))[:] = times
@@ -179,7 +179,7 @@ def _write_zarr(
     layout: Layout, times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], path: Path
 ) -> Path:
     version = 2 if layout.kind == "zarr2" else 3
-    group = zarr.open_group(path, mode="w", zarr_format=version)
+    group = zarr.open_group(path, mode="w", zarr_format=version)  # type: ignore[arg-type]
     for name, dims, data in [("time", ("time",), times)] + [
         (name, layout.dims, values) for name in names(layout)
     ]:
@@ -191,7 +191,7 @@ def _write_zarr(
             dtype=data.dtype,
             chunks=tuple(chunks),
             compressors=None if layout.filters == "none" else "auto",
-            **({"dimension_names": dims} if version == 3 else {}),
+            **({"dimension_names": dims} if version == 3 else {}),  # type: ignore[arg-type]
         )
         if version == 2:
             array.attrs["_ARRAY_DIMENSIONS"] = list(dims)

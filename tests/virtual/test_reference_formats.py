@@ -20,6 +20,7 @@ import icefloe
 from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, read_file, reference_files
+from tests.builders import read_dataset
 from tests.virtual.files import (
     grib_message,
     grib_points,
@@ -42,7 +43,7 @@ pytestmark = [
 
 
 def opened(session: Session, group: str | None = None, **options: Any) -> xr.Dataset:
-    return xr.open_zarr(session.store, group=group, consolidated=False, **options).load()
+    return read_dataset(session, group, **options).load()
 
 
 def virtual_count(session: Session, path: str) -> int:
@@ -112,7 +113,7 @@ def test_types_of_netcdf(tmp_path: Path) -> None:
     assert (
         zarr.open_array(session.store, path="big", mode="r").metadata.codecs[0].endian.value
         == "big"
-    )  # type: ignore[union-attr]
+    )
 
 
 def test_a_variable_that_lags_behind_an_unlimited_dimension_reads_as_fill_values(
@@ -216,7 +217,7 @@ def test_compressions_of_netcdf(tmp_path: Path, compression: str) -> None:
             pytest.skip("this netCDF4 was built without the filter")
         data.createDimension("x", 100)
         data.createDimension("y", 50)
-        v = data.createVariable("v", "f8", ("x", "y"), compression=compression, chunksizes=(30, 50))
+        v = data.createVariable("v", "f8", ("x", "y"), compression=compression, chunksizes=(30, 50))  # type: ignore[call-overload]
         v[:] = values
     session = session_for(tmp_path)
     reference_files(session, path)
@@ -291,7 +292,7 @@ def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> N
     session = session_for(tmp_path)
     for options in ({}, {"loadable_variables": ["*"]}):
         with pytest.raises(InvalidInputError, match=r"/v .*: drop_variables=\['v'\]"):
-            reference_files(session, path, **options)
+            reference_files(session, path, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="/v "):
         read_file(path.as_uri(), session.tree.virtual_sources, ParseOptions(for_copies=True))
     assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
@@ -881,7 +882,7 @@ def test_text_and_filters_of_bytes_in_zarr_2(tmp_path: Path, order: str) -> None
     assert session.read_region("t", ...).tolist() == texts.tolist()
     found = zarr.open_array(session.store, path="t", mode="r")
     assert found[...].tolist() == texts.tolist()
-    assert found.metadata.dimension_names == ("x", "y")  # type: ignore[union-attr]
+    assert found.metadata.dimension_names == ("x", "y")
 
 
 def test_text_in_kerchunk_references(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from icefloe.ingest.apply import write_documents, write_references, write_values
 from icefloe.ingest.place import references
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, reference_files
+from tests.builders import read_dataset
 from tests.virtual.files import month_file, session_for
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")]
 
 
 def opened(session: Session, group: str | None = None) -> xr.Dataset:
-    return xr.open_zarr(session.store, group=group, consolidated=False).load()
+    return read_dataset(session, group).load()
 
 
 def by_xarray(files: list[Path], **options: Any) -> xr.Dataset:

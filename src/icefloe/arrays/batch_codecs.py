@@ -36,7 +36,7 @@ class BatchCodec(Protocol):
         """Encode chunks; None where Zarr's own codec has to do it."""
 
     def decoded_size(self, size: int | None) -> int | None:
-        """How many encoded bytes there are for so many decoded ones, if that is always so."""
+        """Number of encoded bytes for a number of decoded ones, if it is always the same."""
 
 
 class ZstdBatch(Record, frozen=True):

@@ -38,7 +38,7 @@ class Tally:
         new: npt.NDArray[Any],
         cells_alike: int = 1,
     ) -> None:
-        """Compare a box of cells; each of them stands for so many that are alike."""
+        """Compare a box of cells; each counts as `cells_alike` equal cells."""
         differs = differing(old, new)
         cells = np.flatnonzero(differs)
         if len(cells) == 0:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Chunks = npt.NDArray[Any]
 
 _THREADS_PAY_BYTES = 1 << 20
-"""Below so many bytes, starting threads takes longer than the work."""
+"""Below this number of bytes, starting threads takes longer than the work."""
 
 
 class ChunkArrays:
@@ -75,11 +75,11 @@ class ChunkArrays:
         return chunks, present
 
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
-        """The bytes of chunks as they come."""
+        """Read the encoded bytes of chunks, in any order."""
         return self._tree.read_chunks(self._path, coords)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
-        """Read one chunk, with the axes of the array and as little ado as possible."""
+        """Read one chunk, with the axes of the array; the quick way for a single one."""
         data = self._tree.get_chunk(self._path, coords)
         return None if data is None else self.decode_one(data, coords, shape)
 
@@ -96,7 +96,7 @@ class ChunkArrays:
         return chunk.transpose(layout.inverse_order)
 
     def empty(self, count: int, shape: tuple[int, ...]) -> Chunks:
-        """An array for so many chunks, whose values are not set."""
+        """An uninitialised array for a number of chunks."""
         layout = self._layout
         if layout.is_batched:
             return np.empty((count, *layout.stored_shape), dtype=layout.stored_dtype)
@@ -119,7 +119,7 @@ class ChunkArrays:
                 )
                 return _rows(plain, layout.chunk_bytes, layout.stored_dtype, layout.stored_shape)
             except Exception:  # noqa: BLE001
-                # One chunk is not what it should be, or is what only Zarr's codec understands.
+                # A chunk is damaged, or only Zarr's codec can decode it.
                 return self._decode_singly(segments, coords, shape)
         try:
             pieces = [segments.piece(row) for row in range(len(segments))]
@@ -182,11 +182,11 @@ class ChunkArrays:
         return encode_all(self._layout.steps, segments, threads if pays else 1)
 
     def _write_pieces(self, coords: Coords, pieces: Sequence[bytes | None]) -> None:
-        kept = np.array([piece is not None for piece in pieces], dtype=np.bool_)
-        self._delete(coords[~kept])
+        is_written = np.array([piece is not None for piece in pieces], dtype=np.bool_)
+        self._delete(coords[~is_written])
         segments = Segments.of([piece for piece in pieces if piece is not None])
         if len(segments):
-            self._tree.write_chunks(self._path, coords[kept], segments)
+            self._tree.write_chunks(self._path, coords[is_written], segments)
 
     def _delete(self, coords: Coords) -> None:
         self._tree.delete_chunks(self._path, coords)
@@ -222,7 +222,7 @@ def _same_as(fill_value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _rows(segments: Segments, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Chunks:
-    """Decoded bytes of chunks as rows of an array; not copied if they stand next to each other."""
+    """Decoded bytes of chunks as rows of an array; not copied if they are contiguous."""
     offsets, count = segments.offsets, len(segments)
     if (segments.lengths != size).any():
         raise ValueError(f"a chunk has {size} bytes when it is decoded, found other numbers")

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     Values = npt.NDArray[Any]
 
 LARGE_BYTES = 32 << 10
-"""From so many decoded bytes on, what Python does for a chunk is little next to decoding it."""
+"""From this number of decoded bytes on, decoding a chunk outweighs Python's work for it."""
 LARGE_PLAIN_BYTES = 1 << 20
-"""The same for chunks that are copied only. Smaller ones stand in packs, as rows of one array."""
+"""The same for chunks that are only copied. Smaller ones are rows of one array, in packs."""
 
 
 def is_for_large_chunks(layout: ArrayLayout) -> bool:
@@ -85,7 +85,7 @@ class LargeChunks:
         part[...] = chunk[inner]
 
     def _decodes_there(self, piece: memoryview, part: Values) -> bool:
-        """Decompress a chunk right into the result, if it is all wanted and stands in one piece."""
+        """Decompress a chunk right into the result, if it is all selected and contiguous there."""
         layout = self._layout
         if not layout.steps or not self._may_decode_there or part.shape != layout.chunk_shape:
             return False

@@ -31,7 +31,7 @@ class Parts(NamedTuple):
     in_chunk: Sequence[Any]
     """Which elements of each chunk, as an index of numpy."""
     in_values: Sequence[Any]
-    """Where they stand in the values, as an index of numpy."""
+    """Where they are in the values, as a numpy index."""
     whole: npt.NDArray[np.bool_]
     """Whether all elements of a chunk that the array has are written."""
     drop_axes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Which elements of an array a selection means: along each axis a start, a step and a count."""
+"""Parses selections of arrays: a start, a step and a count along each axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from icefloe.errors import InvalidInputError
 
 
-class Axis(NamedTuple):
+class AxisSelection(NamedTuple):
     """The elements that are selected along one dimension of an array."""
 
     start: int
@@ -21,10 +21,10 @@ class Axis(NamedTuple):
     """Whether an integer selected this axis, so that the result does not have it."""
 
 
-class Region(NamedTuple):
+class BoxSelection(NamedTuple):
     """A box of elements of an array, perhaps with gaps of one size along each axis."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisSelection, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,10 +49,10 @@ class Region(NamedTuple):
         return values
 
 
-def parse_selection(selection: Any, shape: tuple[int, ...], path: str) -> Region:
-    """Understand integers, slices and an ellipsis, as numpy does.
+def parse_selection(selection: Any, shape: tuple[int, ...], path: str) -> BoxSelection:
+    """Parse integers, slices and an ellipsis, as numpy does.
 
-    Raises InvalidInputError for what is none of these, or lies outside of the array.
+    Raises InvalidInputError for anything else, and for what is outside of the array.
     """
     given = selection if isinstance(selection, tuple) else (selection,)
     ellipses = sum(item is Ellipsis for item in given)
@@ -70,10 +70,10 @@ def parse_selection(selection: Any, shape: tuple[int, ...], path: str) -> Region
         _axis(item, size, number, path)
         for number, (item, size) in enumerate(zip(whole, shape, strict=True))
     )
-    return Region(tuple(axes))
+    return BoxSelection(tuple(axes))
 
 
-def _axis(item: Any, size: int, number: int, path: str) -> Axis:
+def _axis(item: Any, size: int, number: int, path: str) -> AxisSelection:
     if isinstance(item, slice):
         try:
             start, stop, step = item.indices(size)
@@ -83,8 +83,8 @@ def _axis(item: Any, size: int, number: int, path: str) -> Axis:
             ) from None
         count = len(range(start, stop, step))
         if step > 0 or count == 0:
-            return Axis(start, abs(step), count)
-        return Axis(start + (count - 1) * step, -step, count, flipped=True)
+            return AxisSelection(start, abs(step), count)
+        return AxisSelection(start + (count - 1) * step, -step, count, flipped=True)
     try:
         # A mask of one element would else pass for 0 or 1.
         index = None if isinstance(item, bool) else operator.index(item)
@@ -99,4 +99,4 @@ def _axis(item: Any, size: int, number: int, path: str) -> Axis:
         raise InvalidInputError(
             f"index {index} is outside of axis {number} of {path}, which has {size} elements"
         )
-    return Axis(index % size, 1, 1, dropped=True)
+    return AxisSelection(index % size, 1, 1, dropped=True)

@@ -1,4 +1,4 @@
-"""Shards: the chunks inside of them are found by the shards' indexes, and only these are read.
+"""Reads the chunks inside of shards, found by the shards' indexes, without the rest.
 
 A shard is one chunk of the array for the repository, wherever its bytes are. What Zarr calls the
 inner chunks has a grid of its own, over which boxes are read as over any other.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MISSING = 2**64 - 1
 _ENTRY_BYTES = 16
 _CRC_BYTES = 4
-_OUTSIDE = "its index speaks of bytes that it does not have"
+_OUTSIDE = "its index refers to bytes that it does not have"
 
 
 class ShardLayout(NamedTuple):
@@ -64,7 +64,7 @@ class ShardLayout(NamedTuple):
         return self.chunks * _ENTRY_BYTES + (_CRC_BYTES if self.has_crc else 0)
 
     def index_start(self, length: int) -> int:
-        """Where the index of a shard of so many bytes begins."""
+        """Where the index begins in a shard of some number of bytes."""
         return 0 if self.at_start else length - self.index_bytes
 
     def parse_index(self, data: memoryview) -> Index:
@@ -188,7 +188,7 @@ class ShardedChunks(ChunkArrays):
         yield from self._in_parts(wanted, _only(located, ~whole), lengths)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-        """Read one chunk, with the axes of the array and as little ado as possible."""
+        """Read one chunk, with the axes of the array; the quick way for a single one."""
         shards, tree, path = self._shards, self._tree, self._path
         pairs = list(zip(coords, shards.per_shard, strict=True))
         shard = tuple(place // count for place, count in pairs)
@@ -253,7 +253,7 @@ class ShardedChunks(ChunkArrays):
         return self._tree.read_located(self._path, places, located)
 
     def _near_bytes(self) -> int:
-        """Up to so many bytes, to read a shard as a whole takes no longer than its index."""
+        """Number of bytes up to which a whole shard is read as fast as its index."""
         return self._tree.gap_bytes
 
     # --- shards that are read as a whole

@@ -1,4 +1,4 @@
-"""Where the elements of a region lie in the chunks of an array, along each axis and as slabs."""
+"""Maps a selection to the chunks of an array: along each axis, and as slabs of chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.arrays.selection import Axis
+    from icefloe.arrays.selection import AxisSelection
 
     Ints = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     length: int
     """How many elements of each chunk are selected."""
     target: int
-    """Where the first element of the first chunk stands in the result."""
+    """Position of the first element of the first chunk in the result."""
 
 
 class Spans(NamedTuple):
@@ -43,7 +43,7 @@ class Spans(NamedTuple):
     lengths: Ints
     """How many of its elements are selected."""
     target: Ints
-    """Where the first of them stands in the result."""
+    """Position of the first of them in the result."""
     covered: npt.NDArray[np.bool_]
     """Whether all elements of the chunk that the array has are selected."""
     sizes: Ints
@@ -70,7 +70,7 @@ class Spans(NamedTuple):
         ]
 
 
-def spans_of(axis: Axis, extent: int, edges: int | Ints) -> Spans:
+def spans_of(axis: AxisSelection, extent: int, edges: int | Ints) -> Spans:
     """The chunks that a selection of at least one element touches.
 
     Args:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.arrays.layout import ArrayLayout
-    from icefloe.arrays.selection import Region
+    from icefloe.arrays.selection import BoxSelection
     from icefloe.arrays.shards import ShardLayout
     from icefloe.arrays.spans import Run, Slab, Spans
     from icefloe.engine.port import ChunkStore
@@ -38,7 +38,7 @@ _REMOTE_SLAB_BYTES = 64 << 20
 
 
 def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
-    """The elements of an array that a selection means; see `Session.read_region`."""
+    """Read a selection of an array; see `Session.read_region`."""
     path = paths.canonical(path)
     layout = layout_of(tree, path)
     region = parse_selection(selection, layout.shape, path)
@@ -75,7 +75,7 @@ def write_region(
     *,
     write_empty_chunks: bool | None,
 ) -> None:
-    """Set the elements of an array that a selection means; see `Session.write_region`."""
+    """Write a selection of an array; see `Session.write_region`."""
     tree.check_writable()
     path = paths.canonical(path)
     layout = layout_of(tree, path)
@@ -107,7 +107,7 @@ def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     return given.astype(dtype)
 
 
-def one_chunk(region: Region, layout: ArrayLayout) -> tuple[int, ...] | None:
+def one_chunk(region: BoxSelection, layout: ArrayLayout) -> tuple[int, ...] | None:
     """The chunk that has all elements of a region, if there is one of a known shape."""
     if not layout.is_regular:
         return None
@@ -121,9 +121,13 @@ def one_chunk(region: Region, layout: ArrayLayout) -> tuple[int, ...] | None:
 
 
 def _read_from_one(
-    chunks: ChunkArrays, place: tuple[int, ...], region: Region, layout: ArrayLayout, out: Values
+    chunks: ChunkArrays,
+    place: tuple[int, ...],
+    region: BoxSelection,
+    layout: ArrayLayout,
+    out: Values,
 ) -> None:
-    """Read a region that lies in one chunk, without any of the machinery for many."""
+    """Read a selection that is inside of one chunk, without the machinery for many."""
     chunk = chunks.load_one(place, layout.chunk_shape)
     if chunk is None:
         out[...] = layout.fill_value
@@ -142,7 +146,7 @@ def _read_from_one(
     out[...] = chunk[(*index, ...)]
 
 
-def region_spans(region: Region, layout: ArrayLayout) -> tuple[Spans, ...]:
+def region_spans(region: BoxSelection, layout: ArrayLayout) -> tuple[Spans, ...]:
     """Which chunks of an array a region of at least one element touches, along each axis."""
     axes = zip(region.axes, layout.shape, layout.edges, strict=True)
     return tuple(spans_of(*given) for given in axes)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BLOCK_CELLS = 1 << 22
 """How many cells are compared at a time where chunks do not say which ones."""
 _KEYS_OF_MEANING = {"data_type", "codecs", "fill_value", "chunk_grid"}
-"""What of an array's metadata says which values its chunks stand for."""
+"""The keys of an array's metadata that decide which values its chunks have."""
 
 
 class ArrayDifference(msgspec.Struct, frozen=True):
@@ -81,10 +81,10 @@ def _shown(difference: Difference) -> str:
 
 def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = None) -> ValueDiff:
     """Compare the arrays that two versions have in common, chunk by chunk that may differ."""
-    wanted = None if arrays is None else set(chosen_arrays(arrays, after.array_paths()))
-    found = ValueDiff()
+    chosen = None if arrays is None else set(chosen_arrays(arrays, after.array_paths()))
+    differences = ValueDiff()
     for path in sorted({*diff.chunk_indexes(), *diff.updated_arrays, *diff.new_arrays}):
-        if wanted is not None and path not in wanted:
+        if chosen is not None and path not in chosen:
             continue
         new = after.get_node(path)
         old = None if new is None else diff.earlier(new)
@@ -92,10 +92,10 @@ def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = 
             continue
         pair = _Pair(before, after, old, new)
         if not pair.means_the_same():
-            found.append(pair.compare_all())
+            differences.append(pair.compare_all())
         elif (written := diff.written_chunks(new)) is not None:
-            found.append(pair.compare(written))
-    return found
+            differences.append(pair.compare(written))
+    return differences
 
 
 class _Pair:
@@ -164,7 +164,7 @@ class _Pair:
             yield tuple(map(slice, low, high))
 
     def _blocks(self) -> Iterator[Box]:
-        """All cells that both versions have, so many at a time that they fit into memory."""
+        """All cells that both versions have, in blocks that fit into memory."""
         if not all(self._common):
             return
         sizes = [

@@ -22,7 +22,7 @@ class ZarrCodecs:
     """Zarr's pipeline for the chunks of an array."""
 
     def __init__(self, layout: ArrayLayout, *, write_empty_chunks: bool = False) -> None:
-        """Put the pipeline together; shards leave out empty chunks inside them unless told."""
+        """Put the pipeline together; `write_empty_chunks` also holds inside of shards."""
         from zarr.core.array_spec import ArrayConfig
         from zarr.core.buffer import default_buffer_prototype
 

@@ -32,17 +32,34 @@ _NAME = re.compile(r"[A-Za-z0-9._~-]+")
 
 
 class VirtualChunkContainer(msgspec.Struct, frozen=True):
-    """A place that virtual chunks may be read from, once whoever opens the repository agrees."""
+    """A place outside the repository that virtual chunks are read from.
+
+    It takes effect only if whoever opens the repository authorises it.
+
+    >>> import icefloe
+    >>> store = icefloe.s3_store(region="us-east-1", anonymous=True)
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> config.set_virtual_chunk_container(
+    ...     icefloe.VirtualChunkContainer("s3://noaa-data/archive/", store)
+    ... )
+    >>> repo = icefloe.Repository.create(
+    ...     icefloe.in_memory_storage(),
+    ...     config,
+    ...     authorize_virtual_chunk_access=icefloe.containers_credentials(
+    ...         {"s3://noaa-data/archive/": icefloe.s3_credentials(anonymous=True)}
+    ...     ),
+    ... )
+    """
 
     url_prefix: str
-    """The folder that everything lies below: a URL that ends in a slash."""
+    """The folder that all chunks are below: a URL that ends in a slash."""
     store: AnyObjectStoreConfig
-    """How to reach it. For local files the prefix alone says what may be read."""
+    """How to connect to it. For local files, the prefix alone decides what may be read."""
     name: str | None = None
     """Chunks may be located relative to the prefix, as `vcc://name/path`."""
 
     def __repr__(self) -> str:
-        # Only names of options are shown: somebody may have put a secret in one.
+        # Only the names of options are shown: a value may be a secret.
         store = type(self.store).__qualname__
         options = getattr(self.store, "opts", None)
         shown = f"{store}({', '.join(options)})" if isinstance(options, dict) else repr(self.store)
@@ -50,7 +67,7 @@ class VirtualChunkContainer(msgspec.Struct, frozen=True):
 
 
 def check_container(container: VirtualChunkContainer) -> Location:
-    """The place that a container stands for. Raises InvalidInputError if it makes no sense."""
+    """The location of a container. Raises InvalidInputError if the container is not valid."""
     prefix = container.url_prefix
     if not prefix.endswith("/"):
         msg = f"the url_prefix of a VirtualChunkContainer must end in a /, found {prefix!r}"
@@ -79,7 +96,7 @@ def check_container(container: VirtualChunkContainer) -> Location:
 
 
 def _check_options(container: VirtualChunkContainer) -> None:
-    """Refuse secrets among options: configurations are kept where every reader sees them."""
+    """Refuse secrets in options: everyone who reads a repository sees its configuration."""
     options = getattr(container.store, "opts", None)
     for option in options if isinstance(options, dict) else ():
         if _SECRET.search(option.lower()):
@@ -92,7 +109,7 @@ def _check_options(container: VirtualChunkContainer) -> None:
 
 
 def check_containers(containers: Mapping[str, VirtualChunkContainer]) -> None:
-    """Check containers one by one and together. Raises InvalidInputError."""
+    """Raise InvalidInputError if a container is not valid, or if two of them collide."""
     places: dict[Location, str] = {}
     names: set[str] = set()
     for prefix, container in containers.items():
@@ -104,7 +121,7 @@ def check_containers(containers: Mapping[str, VirtualChunkContainer]) -> None:
             )
             raise InvalidInputError(msg)
         if place in places:
-            msg = f"two containers stand for the same place: {places[place]!r} and {prefix!r}"
+            msg = f"two containers are for the same place: {places[place]!r} and {prefix!r}"
             raise InvalidInputError(msg)
         if container.name in names:
             msg = f"two containers have the name {container.name!r}; names must differ"

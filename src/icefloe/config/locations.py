@@ -1,6 +1,6 @@
-"""Locations of virtual chunks: URLs in one canonical form, so that comparing them means something.
+"""Locations of virtual chunks: URLs in one canonical form, so that they can be compared.
 
-Everything that decides what may be read compares canonical locations, never the text as given.
+All checks of what may be read compare canonical locations, never the original text.
 The canonical form has a lower-case scheme, no default port, no empty, `.` or `..` segments (also
 when they are percent-encoded), and each segment is percent-encoded in one way only. What could be
 read in two ways is refused: user names and passwords, queries, fragments, backslashes, encoded

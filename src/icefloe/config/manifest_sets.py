@@ -19,53 +19,57 @@ _logger = logging.getLogger(__name__)
 DEFAULT_SET = "default"
 DEFAULT_SET_SIZE = 1_000_000
 DEFAULT_SPLIT_SIZE = 32_768
-"""Of our own `default` set: a commit that changes one chunk of a huge array rewrites at most so
-many references."""
+"""Of the `default` set that exists when none is configured: a commit that changes one chunk of a
+huge array rewrites at most this many references."""
 
 MAX_SETS = 1_000
 MAX_RULES = 1_000
-"""More than anyone writes: the work of a commit must not follow the whims of a file."""
+"""More than anyone needs: a hostile file must not make commits slow."""
 
 ChunkRange = tuple[Count | None, Count | None]
 """A closed range of numbers of chunks; None leaves a side open."""
 
-_AS_USUAL: Any = msgspec.UNSET
-"""Not given, where None says something of its own."""
+_DEFAULT: Any = msgspec.UNSET
+"""Not set, for fields in which None has a meaning of its own."""
 
 _EVERY_PATH = {None, ".*", "/.*"}
 
 
 class ManifestSet(CheckedValue, frozen=True, kw_only=True):
-    """A group of manifests that are packed alike.
+    """A group of manifests that are packed in the same way.
 
-    Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is given. The set
-    named `default` takes what finds no place elsewhere: it has no limit of manifests, overflows
-    nowhere, and has a size of its own if none is given (R4-29 to R4-32).
+    Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is set. The set
+    named `default` takes what does not fit elsewhere: it may have any number of manifests, does not
+    overflow, and has a default size (R4-29 to R4-32).
 
-    Each array is in one manifest, unless `split_size` is given (R4-14).
+    Each array is in one manifest, unless `split_size` is set (R4-14).
+
+    >>> import icefloe
+    >>> icefloe.ManifestSet(name="small", arrays_per_manifest=100).overflow_to
+    'default'
     """
 
     name: str
     max_manifest_size: PositiveCount | None = None
     arrays_per_manifest: PositiveCount | None = None
-    overflow_to: str | None = _AS_USUAL
-    """Where arrays go that find no place here: `default`, if not given."""
-    cardinality: PositiveCount | None = _AS_USUAL
+    overflow_to: str | None = _DEFAULT
+    """The set of arrays that do not fit here (`default`)."""
+    cardinality: PositiveCount | None = _DEFAULT
     """How many manifests the set may have; None is no limit.
 
-    Not given, it is 1, or no limit in a set that splits arrays.
+    The default is 1, or no limit in a set that splits arrays.
     """
     split_size: PositiveCount | None = None
-    """Split arrays that have more references than this into manifests of at most so many.
+    """Arrays with more references than this are split into manifests of at most this size.
 
-    None: arrays are never split. A set that splits arrays has no limit of manifests.
+    None: arrays are never split. A set that splits arrays may have any number of manifests.
     """
 
     def __post_init__(self) -> None:
         last = self.name == DEFAULT_SET
-        if self.overflow_to is _AS_USUAL:
+        if self.overflow_to is _DEFAULT:
             msgspec.structs.force_setattr(self, "overflow_to", None if last else DEFAULT_SET)
-        if self.cardinality is _AS_USUAL:
+        if self.cardinality is _DEFAULT:
             unlimited = last or self.split_size is not None
             msgspec.structs.force_setattr(self, "cardinality", None if unlimited else 1)
         if last and self.max_manifest_size is None and self.arrays_per_manifest is None:
@@ -73,12 +77,12 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
         super().__post_init__()
 
     def splits(self, num_refs: int) -> bool:
-        """Whether an array with so many references is split into several manifests."""
+        """Whether an array with this number of references is split into several manifests."""
         return self.split_size is not None and num_refs > self.split_size
 
 
 class ManifestRule(CheckedValue, frozen=True, kw_only=True):
-    """Sends arrays for which all given conditions hold to a set; the first rule that fits wins."""
+    """Assigns arrays that meet all of its conditions to a set; the first rule that matches wins."""
 
     target: Annotated[str, msgspec.Meta(description="the name of a set")]
     path: str | None = None
@@ -86,10 +90,10 @@ class ManifestRule(CheckedValue, frozen=True, kw_only=True):
     metadata_chunks: ChunkRange | None = None
     """How many chunks the array's grid has."""
     initialized_chunks: ChunkRange | None = None
-    """How many chunks the array really has."""
+    """How many chunks of the array are written."""
 
     def matches(self, path: str, metadata_chunks: int, initialized_chunks: int) -> bool:
-        """Whether the rule is for an array."""
+        """Whether the rule applies to an array."""
         return (
             _in_range(self.metadata_chunks, metadata_chunks)
             and _in_range(self.initialized_chunks, initialized_chunks)
@@ -97,7 +101,7 @@ class ManifestRule(CheckedValue, frozen=True, kw_only=True):
         )
 
     def covers(self, other: ManifestRule) -> bool:
-        """Whether it is plain that this rule takes every array that the other one would."""
+        """Whether this rule certainly matches every array that the other one matches."""
         return (
             (self.path in _EVERY_PATH or self.path == other.path)
             and _covers(self.metadata_chunks, other.metadata_chunks)
@@ -106,14 +110,14 @@ class ManifestRule(CheckedValue, frozen=True, kw_only=True):
 
     @property
     def is_unconditional(self) -> bool:
-        """Whether the rule takes every array."""
+        """Whether the rule matches every array."""
         return (
             self.path is None and self.metadata_chunks is None and self.initialized_chunks is None
         )
 
 
 DEFAULT_MANIFEST_SET = ManifestSet(name=DEFAULT_SET)
-"""What sets that users list without a `default` are completed by: as the seed says, not split."""
+"""The `default` set of users who list sets without one: not split, as the seed says."""
 
 DEFAULT_SETS = (
     ManifestSet(name="coordinates", max_manifest_size=50_000),
@@ -126,14 +130,14 @@ DEFAULT_RULES = (ManifestRule(metadata_chunks=(0, 5_000), path=".*", target="coo
 class ChunkManifests(msgspec.Struct, frozen=True, kw_only=True):
     """How references are packed into manifests.
 
-    The defaults are those of the seed (R4-42), but that the `default` set splits huge arrays.
+    The defaults are those of the seed (R4-42), except that the `default` set splits huge arrays.
     """
 
     sets: tuple[ManifestSet, ...] = DEFAULT_SETS
     rules: tuple[ManifestRule, ...] = DEFAULT_RULES
 
     def complete(self) -> ChunkManifests:
-        """The same with the `default` set, which always exists (R4-29).
+        """Add the `default` set, which always exists (R4-29), and validate everything.
 
         Raises InvalidInputError naming the key that is wrong (R4-44 to R4-50), and logs a warning
         for rules that can never be reached.
@@ -156,14 +160,14 @@ class ChunkManifests(msgspec.Struct, frozen=True, kw_only=True):
                 refuse(f"manifest.rules[{place}].target", _one_of(names), rule.target)
 
     def set_named(self, name: str) -> ManifestSet:
-        """The set of a name."""
+        """The set with a name."""
         return next(each for each in self.sets if each.name == name)
 
 
 def check_sets(sets: Sequence[ManifestSet]) -> None:
     """Raise InvalidInputError naming the key that is wrong in a list of sets.
 
-    The `default` set may be left out, as in what users write.
+    The `default` set may be missing, as in a configuration that a user wrote.
     """
     if len(sets) > MAX_SETS:
         refuse("manifest.sets", f"at most {MAX_SETS} sets", len(sets))
@@ -182,7 +186,7 @@ def check_sets(sets: Sequence[ManifestSet]) -> None:
 def check_rules(rules: Sequence[ManifestRule]) -> None:
     """Raise InvalidInputError naming the key that is wrong in a list of rules.
 
-    Whether the targets exist is for `ChunkManifests.validate`: sets and rules may come from
+    `ChunkManifests.validate` checks that the targets exist: sets and rules may come from
     different configurations.
     """
     if len(rules) > MAX_RULES:
@@ -228,20 +232,20 @@ def _check_split(each: ManifestSet, key: str) -> None:
 
 
 def _check_overflow(sets: Sequence[ManifestSet]) -> None:
-    """Refuse loops. Every other way ends in `default`, the one set that overflows nowhere."""
+    """Refuse loops. Every other path ends in `default`, the one set that does not overflow."""
     following = {each.name: each.overflow_to for each in sets}
     ends = {DEFAULT_SET}
     for place, each in enumerate(sets):
-        way = [each.name]
-        while way[-1] not in ends:
-            after = following[way[-1]]
+        path = [each.name]
+        while path[-1] not in ends:
+            after = following[path[-1]]
             assert after is not None
-            if after in way:
-                loop = " -> ".join([*way[way.index(after) :], after])
+            if after in path:
+                loop = " -> ".join([*path[path.index(after) :], after])
                 key = f"manifest.sets[{place}].{each.name}.overflow_to"
-                refuse(key, f"a way that ends in {DEFAULT_SET}", loop)
-            way.append(after)
-        ends.update(way)
+                refuse(key, f"a path that ends in {DEFAULT_SET}", loop)
+            path.append(after)
+        ends.update(path)
 
 
 def _check_range(chunks: ChunkRange | None, key: str) -> None:

@@ -1,4 +1,4 @@
-"""How manifests are laid out and read: the `manifest` section of the configuration."""
+"""The `manifest` section of the configuration: how manifests are packed, split and preloaded."""
 
 from __future__ import annotations
 
@@ -30,11 +30,23 @@ SplitSizes = tuple[tuple[ManifestSplitCondition, DimensionSizes], ...]
 
 
 class ManifestSplittingConfig(Section):
-    """Into how many chunks per dimension the manifests of large arrays are cut.
+    """How many chunks of each dimension go into one manifest of a large array.
 
-    The first array condition that holds decides for an array, and in it the first dimension
-    condition that holds decides for a dimension. Dimensions without one are not cut. Arrays that
-    are cut here are in no manifest set; all others are packed, and split, by their set.
+    The first array condition that holds applies to an array, and in it the first dimension
+    condition that holds applies to a dimension. Other dimensions are not split. Arrays that are
+    split here belong to no manifest set; all others are packed, and split, by their set.
+
+    >>> import icefloe
+    >>> from icefloe import ManifestSplitCondition, ManifestSplitDimCondition
+    >>> splitting = icefloe.ManifestSplittingConfig.from_dict(
+    ...     {
+    ...         ManifestSplitCondition.name_matches("^temperature$"): {
+    ...             ManifestSplitDimCondition.DimensionName("time"): 365,
+    ...         }
+    ...     }
+    ... )
+    >>> splitting.sizes_for("/model/temperature", ["time", "lat", "lon"])
+    [365, None, None]
     """
 
     split_sizes: SplitSizes | None = None
@@ -43,7 +55,7 @@ class ManifestSplittingConfig(Section):
     def from_dict(
         split_sizes: Mapping[ManifestSplitCondition, Mapping[ManifestSplitDimCondition, int]],
     ) -> ManifestSplittingConfig:
-        """The same rules given as nested dicts, whose order counts."""
+        """Make the rules from nested dicts, whose order matters."""
         rules = tuple((array, tuple(sizes.items())) for array, sizes in split_sizes.items())
         return ManifestSplittingConfig(rules)
 
@@ -52,7 +64,7 @@ class ManifestSplittingConfig(Section):
         return {array: dict(sizes) for array, sizes in self.split_sizes or ()}
 
     def sizes_for(self, path: str, dimension_names: Sequence[str | None]) -> list[int | None]:
-        """How many chunks a manifest of the array at `path` spans in each dimension.
+        """How many chunks a manifest of the array at `path` has along each dimension.
 
         None means the whole dimension.
         """
@@ -67,27 +79,36 @@ class ManifestSplittingConfig(Section):
 
 
 class ManifestConfig(Section):
-    """How manifests are laid out and read."""
+    """How manifests are packed, split and preloaded.
+
+    >>> import icefloe
+    >>> config = icefloe.ManifestConfig(
+    ...     sets=[icefloe.ManifestSet(name="coordinates", max_manifest_size=50_000)],
+    ...     rules=[icefloe.ManifestRule(target="coordinates", path=".*/(time|lat|lon)")],
+    ... )
+    >>> [each.name for each in config.chunk_manifests().sets]
+    ['coordinates', 'default']
+    """
 
     preload: ManifestPreloadConfig | ManifestPreload | None = None
-    """What is fetched in advance; laid over one of the other kind, it replaces it."""
+    """Which manifests are fetched when a session starts; it replaces one of the other type."""
     splitting: ManifestSplittingConfig | None = None
     max_concurrent_manifest_fetches_during_commit: Concurrency | None = None
-    """Manifests that a commit reads or writes at a time, and likewise who reads whole arrays."""
+    """Manifests that a commit, or a read of a whole array, fetches or writes at a time (16)."""
     sets: list[ManifestSet] | None = None
-    """Which manifests there are. The set `default` is there even if it is not listed.
+    """The groups that arrays are packed in. The set `default` exists even if it is not listed.
 
-    Not given, our own sets hold, of which `default` splits arrays of more than 32,768 references.
-    Given, a set splits arrays only if it has a `split_size`.
+    If this is not set, there are two: `coordinates`, and `default`, which splits arrays of more
+    than 32,768 references. Sets that are listed here split arrays only if they have a `split_size`.
     """
     rules: list[ManifestRule] | None = None
-    """Which arrays go to which set: the first rule that fits decides, else it is `default`.
+    """Which arrays go to which set: the first rule that matches decides, or else `default`.
 
-    Not given, the usual rules hold as far as the sets that they name are there.
+    If this is not set, the default rules apply to those of their sets that exist.
     """
 
     def chunk_manifests(self) -> ChunkManifests:
-        """The sets and rules that hold; raises InvalidInputError naming the key that is wrong."""
+        """The sets and rules that apply; raises InvalidInputError naming the key that is wrong."""
         sets = DEFAULT_SETS if self.sets is None else tuple(self.sets)
         if self.rules is None:
             names = {DEFAULT_SET, *(each.name for each in sets)}

@@ -1,4 +1,4 @@
-"""Which manifests are fetched in advance: the ways to configure it, and the rule that holds."""
+"""Preloading: which manifests are fetched as soon as a session starts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ COORDINATE_NAMES = (
     r"^(lat|latitude|lon|longitude|x|y|z|xc|yc|rlat|rlon)(_(bnds|bounds))?$",
     r"^(height|altitude|elevation|depth|level|lev|plev|pressure|isobaric)(_(bnds|bounds))?$",
 )
-"""Names that coordinate arrays of the field usually have."""
+"""The usual names of coordinate arrays."""
 
 COORDINATES_CONDITION = ManifestPreloadCondition.or_conditions(
     [ManifestPreloadCondition.name_matches(regex) for regex in COORDINATE_NAMES]
 ) & ManifestPreloadCondition.num_refs(None, 1_001)
-"""Small manifests of coordinates: what a `ManifestPreloadConfig` without condition means."""
+"""Small manifests of coordinates: the default condition of `ManifestPreloadConfig`."""
 
 
 class ManifestPreloadConfig(Section, tag=True):
-    """Manifests to fetch in advance, chosen by a condition.
+    """Manifests to fetch when a session starts, selected by a condition.
 
-    What is not given: 10,000 references, small manifests of coordinates, 50 arrays.
+    Defaults: 10,000 references, small manifests of coordinates, 50 arrays.
     """
 
     max_total_refs: Count | None = None
@@ -45,26 +45,26 @@ class ManifestPreloadConfig(Section, tag=True):
 
 
 class PreloadArrays(CheckedValue, frozen=True, kw_only=True):
-    """Arrays whose manifests are fetched in advance."""
+    """Arrays whose manifests are fetched when a session starts."""
 
     path: Annotated[str, msgspec.Meta(description="a regular expression")]
     """A regular expression for the whole path."""
 
     def matches(self, path: str) -> bool:
-        """Whether an array is meant."""
+        """Whether the array at `path` is one of them."""
         return matches_whole(self.path, path)
 
 
 class ManifestPreload(Section, tag=True, kw_only=True):
-    """Manifests to fetch in advance, chosen by the paths of arrays.
+    """Manifests to fetch when a session starts, selected by the paths of arrays.
 
-    What is not given: 50,000 references, 1 manifest, arrays named time, latitude or longitude.
+    Defaults: 50,000 references, 1 manifest, arrays named time, latitude or longitude.
     """
 
     max_manifest_size: Count | None = None
-    """In references; larger ones are left alone."""
+    """In references; larger manifests are not preloaded."""
     max_manifests: Count | None = None
-    """0 fetches nothing in advance."""
+    """0 preloads nothing."""
     arrays: list[PreloadArrays] | None = None
 
     @classmethod
@@ -76,7 +76,7 @@ class ManifestPreload(Section, tag=True, kw_only=True):
 
 
 class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fetched in advance when a session starts, however that was configured.
+    """What to fetch when a session starts, in whichever way it was configured.
 
     The defaults are those of the seed (R4-42, H-41). None is no limit.
     """
@@ -93,7 +93,7 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_config(cls, config: ManifestPreloadConfig | ManifestPreload | None) -> PreloadRule:
-        """The rule that holds under a configuration; one that gives nothing changes nothing."""
+        """The rule of a configuration; one that sets nothing gives the default rule."""
         match config:
             case ManifestPreload():
                 return cls._by_paths(config)
@@ -125,13 +125,13 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_nothing(self) -> bool:
-        """Whether it is plain that no manifest will be chosen, so that nobody need look."""
+        """Whether no manifest can be selected, so that there is no need to look for any."""
         limits = (self.max_manifests, self.max_total_refs, self.max_arrays_to_scan)
         return 0 in limits or self.wanted == ()
 
     @property
     def is_quick(self) -> bool:
-        """Whether thousands of paths are looked through in no time."""
+        """Whether it only compares how paths end, so that thousands are searched quickly."""
         wanted = self.wanted
         return not isinstance(wanted, ManifestPreloadCondition) and are_suffixes(
             entry.path for entry in wanted
@@ -147,7 +147,7 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             paths: The paths of all arrays, in the order of the snapshot.
-            manifests_of: The manifests of the array at a path; asked for few of them.
+            manifests_of: The manifests of the array at a path; called for few paths.
             num_refs: How many references a manifest has.
         """
         if self.wants_nothing:
@@ -167,7 +167,7 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
         return chosen
 
     def _candidates(self, paths: Iterable[str]) -> Iterable[str]:
-        """Those paths, in order, whose manifests need a look."""
+        """The paths, in order, of arrays whose manifests may be selected."""
         if isinstance(self.wanted, ManifestPreloadCondition):
             return paths
         return matching([entry.path for entry in self.wanted], paths)

@@ -1,4 +1,4 @@
-"""The configuration of a repository: what users set, with "not given" kept apart from defaults."""
+"""The configuration of a repository: what users set; a field that is None is not set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from icefloe.storage.settings import StorageRetriesSettings, StorageSettings  # 
 
 
 class CompressionAlgorithm(Enum):
-    """How metadata files are compressed."""
+    """The algorithms that can compress metadata files."""
 
     Zstd = 0
 
     @staticmethod
     def default() -> CompressionAlgorithm:
-        """The algorithm used when none is given."""
+        """The algorithm that is used when none is set."""
         return CompressionAlgorithm.Zstd
 
 
@@ -33,12 +33,12 @@ class CompressionConfig(Section):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """A configuration that gives nothing, so that every default holds."""
+        """A configuration that sets nothing, so that all defaults apply."""
         return CompressionConfig()
 
 
 class CachingConfig(Section):
-    """How much of each kind of object is kept in memory."""
+    """How much of each kind of object is cached in memory."""
 
     num_snapshot_nodes: Count | None = None
     """Nodes of snapshots (500,000)."""
@@ -53,7 +53,7 @@ class CachingConfig(Section):
 
     @staticmethod
     def default() -> CachingConfig:
-        """A configuration that gives nothing, so that every default holds."""
+        """A configuration that sets nothing, so that all defaults apply."""
         return CachingConfig()
 
 
@@ -63,35 +63,35 @@ class ChunkPackingConfig(Section):
     max_chunk_bytes: Count | None = None
     """Chunks of at most this many bytes are packed (1 MiB); 0 packs nothing."""
     pack_bytes: PositiveCount | None = None
-    """A pack is written when so many bytes wait for it (32 MiB)."""
+    """A pack is written as soon as it has this many bytes (32 MiB)."""
 
     @staticmethod
     def default() -> ChunkPackingConfig:
-        """A configuration that gives nothing, so that every default holds."""
+        """A configuration that sets nothing, so that all defaults apply."""
         return ChunkPackingConfig()
 
 
 class ChunkReadingConfig(Section):
-    """How many chunks are read at once: near ones together, several requests at a time."""
+    """How many chunks are read at once: neighbours together, several requests at a time."""
 
     max_gap_bytes: Count | None = None
-    """Chunks of one file with at most so many unwanted bytes between them are fetched together
+    """Chunks of one file with at most this many unneeded bytes between them are fetched together
     (1 MiB; 32 KiB where reading is immediate, as from local files)."""
     max_request_bytes: PositiveCount | None = None
-    """Chunks are fetched together up to so many bytes (8 MiB)."""
+    """The largest request that fetches several chunks (8 MiB)."""
     max_concurrent_requests: Concurrency | None = None
-    """So many requests at a time (16; at most 4 where reading is immediate)."""
+    """Requests at a time (16; at most 4 where reading is immediate)."""
     max_buffered_bytes: PositiveCount | None = None
-    """So many bytes are fetched before they are taken; then fetching waits (128 MiB)."""
+    """Fetching pauses when this many bytes are waiting for the caller (128 MiB)."""
 
     @staticmethod
     def default() -> ChunkReadingConfig:
-        """A configuration that gives nothing, so that every default holds."""
+        """A configuration that sets nothing, so that all defaults apply."""
         return ChunkReadingConfig()
 
 
 class RepoUpdateRetryConfig(Section):
-    """How often, and how patiently, publishing on a branch is tried again when others got there."""
+    """How commits retry when other writers move the branch first."""
 
     default: StorageRetriesSettings | None = None
 
@@ -99,40 +99,49 @@ class RepoUpdateRetryConfig(Section):
 class RepositoryConfig(Section):
     """The configuration of a repository.
 
-    `None` means "not given": the value comes from the configuration kept in the repository, else
-    from the defaults. `effective()` gives the values that hold in the end.
+    A field that is `None` is not set: its value comes from the configuration stored in the
+    repository, or else from the defaults. `effective()` returns the values that apply.
+
+    >>> import icefloe
+    >>> config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=128)
+    >>> config.caching = icefloe.CachingConfig(num_chunk_refs=1_000_000)
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    >>> repo.config.inline_chunk_threshold_bytes
+    128
+    >>> repo.config.effective().compression_level
+    3
     """
 
     inline_chunk_threshold_bytes: Count | None = None
-    """Chunks of at most this many bytes are kept in the manifest."""
+    """Chunks of at most this many bytes are stored in the manifest (512)."""
     get_partial_values_concurrency: Concurrency | None = None
-    """Values that one call of the store's `get_partial_values` reads at a time."""
+    """How many values one call of the store's `get_partial_values` reads at a time (10)."""
     compression: CompressionConfig | None = None
     max_concurrent_requests: Concurrency | None = None
-    """Bounds how many files one call reads or writes at a time. How many calls are made at a time
-    is for the caller to say, such as zarr's `async.concurrency`."""
+    """How many files one call reads or writes at a time (256). How many calls there are at a time
+    is up to the caller, such as zarr's `async.concurrency`."""
     caching: CachingConfig | None = None
     storage: StorageSettings | None = None
     virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None
-    """By URL prefix. An empty dict is not None: laid over another configuration it clears it."""
+    """By URL prefix. An empty dict is not None: merged over another configuration, it clears it."""
     manifest: ManifestConfig | None = None
     repo_update_retries: RepoUpdateRetryConfig | None = None
     chunk_packing: ChunkPackingConfig | None = None
     inline_attributes_threshold_bytes: Count | None = None
-    """Attributes whose JSON has more bytes than this go to a file of their own."""
+    """Attributes whose JSON has more bytes than this get a file of their own (65,536)."""
     chunk_reading: ChunkReadingConfig | None = None
     verify_chunks: bool | None = None
-    """Whether chunks are compared with their checksums each time they are read (no)."""
+    """Whether the checksum of a chunk is verified each time it is read (no)."""
     codec_threads: Concurrency | None = None
-    """How many threads decode and encode chunks; as many as there are processors to use."""
+    """How many threads decode and encode chunks (one for each processor of this process)."""
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """A configuration that gives nothing, so that every default holds."""
+        """A configuration that sets nothing, so that all defaults apply."""
         return RepositoryConfig()
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """The container of a URL prefix."""
+        """The container with a URL prefix; None if there is none."""
         return (self.virtual_chunk_containers or {}).get(name)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
@@ -147,9 +156,9 @@ class RepositoryConfig(Section):
         }
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Have no containers, whatever the repository's own configuration says."""
+        """Remove all containers, also those of the configuration stored in the repository."""
         self.virtual_chunk_containers = {}
 
     def effective(self) -> Settings:
-        """All values that hold, with the defaults where nothing is given."""
+        """The values that apply, with defaults for all that is not set."""
         return Settings.from_config(self)

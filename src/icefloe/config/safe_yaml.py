@@ -1,8 +1,8 @@
-"""YAML as a plain tree: data only, whatever the file says.
+"""YAML as a plain tree: only ever data.
 
-A tag such as `!s3_compatible` names a choice, as the reference implementation writes them: it
-becomes `{"s3_compatible": ...}` and never a Python type. Aliases are refused, since a short file
-of them can describe a tree too large to walk, and so is a key given twice.
+A tag such as `!s3_compatible` names a choice, as in files of the official package: it becomes
+`{"s3_compatible": ...}` and never a Python type. Aliases are refused, since a short file of them
+can describe a tree that is too large to walk, and so are duplicate keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLLECTIONS = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq")}
 def yaml_tree(text: str | bytes) -> Any:
     """Read one YAML document; an empty one is None.
 
-    Raises InvalidInputError for what is no YAML, or is more than plain data.
+    Raises InvalidInputError if it is not YAML, or more than plain data.
     """
     try:
         _check_events(text)
@@ -35,7 +35,7 @@ def yaml_tree(text: str | bytes) -> Any:
 
 
 def _check_events(text: str | bytes) -> None:
-    """Refuse aliases and deep nesting before the parts of the parser that call themselves."""
+    """Refuse aliases and deep nesting before the recursive parts of the parser run."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
@@ -74,7 +74,7 @@ def _mapping(node: yaml.MappingNode, loader: yaml.SafeLoader) -> dict[str, Any]:
 def _scalar(node: yaml.ScalarNode, loader: yaml.SafeLoader, *, implicit: bool) -> Any:
     tag = node.tag
     if implicit:
-        # The tag said which choice this is the argument of; its own type is yet to be found.
+        # The tag named the choice that this is the argument of; resolve its own type now.
         bare = node.style is None
         tag = loader.resolve(yaml.ScalarNode, node.value, (bare, not bare))  # type: ignore[no-untyped-call]
     if tag not in _SCALARS:

@@ -1,4 +1,4 @@
-"""The configuration as files: JSON as repositories keep it, YAML as people write it."""
+"""The configuration as JSON, which repositories store, and from YAML, which people write."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _EARLY_KEYS: dict[tuple[str, ...], set[str]] = {
     },
     ("storage", "concurrency"): {"min_concurrent_request_size"},
 }
-"""Keys of early files of the reference implementation that mean nothing to icefloe."""
+"""Keys in early files of the official package that icefloe ignores."""
 
 _EARLY_CONTAINERS = {"s3", "gcs", "az", "tigris", "file"}
-"""Names of the containers that such files always list: one for everything of each scheme."""
+"""Names of the containers that all these files have, one for each scheme as a whole."""
 
 
 def to_json(config: RepositoryConfig) -> bytes:
-    """The file that a repository keeps: what was given, nothing else, never a credential."""
+    """Encode a configuration as a repository stores it: the fields that are set, no credentials."""
     text = json.dumps(to_plain(config), indent=2, allow_nan=False)
     return f"{text}\n".encode()
 
@@ -44,8 +44,8 @@ def from_json(data: bytes, *, key: str | None = None) -> RepositoryConfig:
 
     Args:
         data: The content of the file.
-        key: The key of the object that it comes from. Given, a mistake in it is a FormatError of
-            that object; otherwise it is an InvalidInputError.
+        key: The key of the object that it was read from. A mistake in it is then a FormatError of
+            that object; without a key, it is an InvalidInputError.
     """
     try:
         return from_plain(_json_tree(data))
@@ -54,7 +54,7 @@ def from_json(data: bytes, *, key: str | None = None) -> RepositoryConfig:
 
 
 def from_yaml(text: str | bytes, *, key: str | None = None) -> RepositoryConfig:
-    """Read a configuration from YAML, also from `config.yaml` of the reference implementation.
+    """Read a configuration from YAML, also from `config.yaml` of the official package.
 
     Args:
         text: The content of the file.
@@ -105,7 +105,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _without_early_leftovers(tree: Any) -> Any:
-    """The tree without what early files of the reference implementation hold to no purpose."""
+    """Remove the keys and containers of early files that icefloe ignores."""
     for path, names in _EARLY_KEYS.items():
         section = tree
         for step in path:
@@ -120,7 +120,7 @@ def _without_early_leftovers(tree: Any) -> Any:
 
 
 def _by_prefix(containers: dict[str, Any]) -> dict[str, Any]:
-    """Containers by URL prefix: early files have them by name, and some that name no place."""
+    """Containers by URL prefix: early files have them by name, some without a bucket."""
     by_prefix: dict[str, Any] = {}
     for name, container in containers.items():
         prefix = container.get("url_prefix") if isinstance(container, dict) else None

@@ -1,4 +1,4 @@
-"""The values that hold in the end: what the engine reads, with no "not given" left in it."""
+"""The values that apply: a configuration with the defaults filled in, for the engine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def default_codec_threads() -> int:
-    """As many threads as this process may use processors, or what ICEFLOE_THREADS says.
+    """The value of ICEFLOE_THREADS, or the number of processors that this process may use.
 
-    Raises InvalidInputError if that is not a positive number.
+    Raises InvalidInputError if ICEFLOE_THREADS is not a positive number.
     """
-    given = os.environ.get("ICEFLOE_THREADS")
-    if given:
-        threads = whole_number(given)
+    variable = os.environ.get("ICEFLOE_THREADS")
+    if variable:
+        threads = whole_number(variable)
         if threads is None or threads < 1:
             raise InvalidInputError(
-                f"ICEFLOE_THREADS is a number of threads, 1 or more; found {given!r}"
+                f"ICEFLOE_THREADS is a number of threads, 1 or more; found {variable!r}"
             )
         return threads
     if hasattr(os, "sched_getaffinity"):
@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     packed_chunk_threshold_bytes: int = 1024 * 1024
     pack_bytes: int = 32 * 1024 * 1024
     read_gap_bytes: int | None = None
-    """None: as suits the storage."""
+    """None: it depends on the storage."""
     read_request_bytes: int = 8 * 1024 * 1024
     read_concurrency: int = 16
     read_buffered_bytes: int = 128 * 1024 * 1024
@@ -72,19 +72,19 @@ class Settings(msgspec.Struct, frozen=True):
     publish_max_backoff_ms: int = 250
 
     storage: StorageSettings | None = None
-    """None: the defaults of the backend hold."""
+    """None: the defaults of the storage."""
     virtual_chunk_containers: dict[str, VirtualChunkContainer] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: RepositoryConfig) -> Settings:
-        """The values that hold under a configuration, checked.
+        """Fill in the defaults of a configuration.
 
-        Raises InvalidInputError for virtual chunk containers, manifest sets or rules that make no
-        sense.
+        Raises InvalidInputError for virtual chunk containers, manifest sets or rules that are not
+        valid.
         """
         check_containers(config.virtual_chunk_containers or {})
-        config = config.copy()  # settings must not follow later changes
-        given: dict[str, Any] = {
+        config = config.copy()  # later changes must not affect the settings
+        values: dict[str, Any] = {
             "inline_chunk_threshold_bytes": config.inline_chunk_threshold_bytes,
             "inline_attributes_threshold_bytes": config.inline_attributes_threshold_bytes,
             "get_partial_values_concurrency": config.get_partial_values_concurrency,
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True):
             **_manifest(config),
             **_publishing(config),
         }
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        return cls(**{name: value for name, value in values.items() if value is not None})
 
 
 def _packing(config: RepositoryConfig) -> dict[str, int | None]:

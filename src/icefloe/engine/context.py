@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icefloe.config.repository import RepositoryConfig
-    from icefloe.formats.registry import Discovery, Format
+    from icefloe.formats.port import Generation
+    from icefloe.formats.registry import Discovery
     from icefloe.storage.port import Storage
 
 _BYTES_PER_NODE = 600
@@ -51,7 +52,7 @@ class Context:
     def __init__(
         self,
         storage: Storage,
-        fmt: Format,
+        fmt: Generation,
         config: RepositoryConfig,
         access: VirtualAccess,
         discovered: Discovery | None = None,
@@ -59,7 +60,7 @@ class Context:
         """Put the layers together; `discovered` is what was read of the repository already."""
         self.config = config.copy()  # callers may alter theirs later
         self.settings = Settings.from_config(config)
-        self.format = fmt = fmt.at_level(self.settings.compression_level)
+        self.format = fmt = fmt.at(level=self.settings.compression_level)
         use = self.settings.storage
         self.storage = storage = storage if use is None else storage.with_settings(use)
         self.access = access

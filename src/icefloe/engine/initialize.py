@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icefloe.engine.context import Context
-    from icefloe.formats.port import Layout
-    from icefloe.formats.registry import Format
+    from icefloe.formats.port import Generation, Layout
     from icefloe.storage.port import Storage
 
 ABANDONED_AFTER = timedelta(seconds=30)
@@ -77,7 +76,7 @@ def write_first_snapshot(context: Context) -> SnapshotId:
     return FIRST_SNAPSHOT_ID
 
 
-def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> None:
+def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -> None:
     """Raise AlreadyExistsError if there is a repository, or anything but a started one."""
     if detect(storage) is not None:
         raise AlreadyExistsError(
@@ -87,7 +86,7 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
     if not check_clean_root:
         return
     started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
-    configs = fmt.make_config_files(storage)
+    configs = fmt.make_config(storage)
     for info in storage.list():
         # What a client left that died while it created a repository is no obstacle.
         is_started = info.key == started or configs.owns(info.key)
@@ -98,24 +97,24 @@ def check_absent(storage: Storage, fmt: Format, *, check_clean_root: bool) -> No
             )
 
 
-def write_first_config(fmt: Format, storage: Storage, config: RepositoryConfig | None) -> None:
+def write_first_config(fmt: Generation, storage: Storage, config: RepositoryConfig | None) -> None:
     """Write the configuration, if any, also over one that a client left that died."""
-    if config is None and fmt.make_config_files(storage).read() is None:
+    if config is None and fmt.make_config(storage).read() is None:
         return
     write_config(fmt, storage, config or RepositoryConfig.default())
 
 
-def write_config(fmt: Format, storage: Storage, config: RepositoryConfig) -> None:
+def write_config(fmt: Generation, storage: Storage, config: RepositoryConfig) -> None:
     """Write the configuration of a repository, unless it is there already."""
-    files = fmt.make_config_files(storage)
+    files = fmt.make_config(storage)
     existing, data = files.read(), to_json(config)
     if existing is None or existing[1] != data:
         files.write(None if existing is None else existing[0], data)
 
 
-def read_config(fmt: Format, storage: Storage) -> RepositoryConfig | None:
+def read_config(fmt: Generation, storage: Storage) -> RepositoryConfig | None:
     """Read the configuration stored with a repository; None if there is none."""
-    files = fmt.make_config_files(storage)
+    files = fmt.make_config(storage)
     newest = files.read()
     if newest is not None:
         sequence, data = newest

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats.port import DEFAULT_LEVEL, EncodedFile
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MAX_EXPANSION = 256
 MAX_LARGE_BODY_BYTES = 1024 * 1024 * 1024
 """No body may be larger than this."""
 _MAX_WINDOW_BYTES = 64 * 1024 * 1024
-DEFAULT_LEVEL = 3
 _PIECE = 32 * 1024
 
 _T = TypeVar("_T")
@@ -101,6 +101,12 @@ def object_attributes(
     }
 
 
+def make_file(spec_version: int, file_type: FileType, body: bytes, level: int) -> EncodedFile:
+    """A header, and the body behind it, compressed."""
+    kind = (spec_version, file_type, Compression.ZSTD)
+    return EncodedFile(make_header(*kind) + compress(body, level), object_attributes(*kind))
+
+
 def read_header(data: bytes, file_type: FileType, key: str) -> Header | None:
     """Read the header of a file that should be of some type; None if it has none at all.
 
@@ -145,8 +151,10 @@ def _truncated(key: str, length: int) -> NoReturn:
     raise bad_file(key, f"truncated: {length} bytes are less than a header")
 
 
-def body_of(data: bytes, header: Header, key: str) -> bytes:
+def body_of(data: bytes, header: Header | None, key: str) -> bytes:
     """The decompressed body behind a header."""
+    if header is None:
+        raise bad_file(key, "the file does not start with the magic bytes")
     body = data[header.size :]
     if header.compression == Compression.ZSTD:
         body = decompress(body, key)

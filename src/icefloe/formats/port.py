@@ -5,22 +5,32 @@ No I/O here but in `Refs`, which moves references through a storage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
-from icefloe.model.snapshot import INTERNAL_PREFIX
+from icefloe.model.snapshot import INTERNAL_PREFIX, Snapshot
+from icefloe.storage.port import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
-    from icefloe.model.snapshot import FileSum, Snapshot
+    from icefloe.model.snapshot import FileSum
     from icefloe.model.transaction_log import TransactionLog
-    from icefloe.storage.port import Storage
+
+
+MAIN = "main"
+"""The branch that every repository has."""
+DEFAULT_LEVEL = 3
+"""The level of zstd at which files are compressed if nobody sets another one."""
 
 
 class ObjectKind(StrEnum):
@@ -337,38 +347,62 @@ def other_numbers(snapshot: Snapshot) -> dict[NodeId, int]:
     return found
 
 
-class Generation(Protocol):
-    """A generation of the format: what the registry and the engine must know of it."""
+def _as_read(snapshot: Snapshot, storage: Storage) -> Snapshot:
+    """The snapshot as it is: its file says everything."""
+    del storage
+    return snapshot
 
-    @property
-    def name(self) -> str:
-        """What users call it."""
 
-    @property
-    def spec_versions(self) -> tuple[int, ...]:
-        """Versions of the files that can be written, the newest last."""
+class Generation(Record, frozen=True, kw_only=True, dict=True):
+    """A generation of the format at one of its spec versions: all that the engine knows of it.
 
-    @property
-    def keeps_logs(self) -> bool:
-        """Whether commits write transaction logs; where not, snapshots are compared instead."""
+    The value itself is the generation at its newest version; `at` gives the others.
+    """
 
-    @property
-    def node_numbering(self) -> NodeNumbering | None:
-        """How nodes get the numbers of 4 bytes that are their ids; None if ids have 8 bytes."""
+    name: str
+    """What users call it."""
+    spec_versions: tuple[int, ...]
+    """Versions of the files that can be written, the newest last."""
+    spec_version: int
+    """Version of the files that are written."""
+    level: int = DEFAULT_LEVEL
+    """Of the compression by zstd, where files are compressed."""
+    layout: Layout
+    make_codec: Callable[[int, int], Codec]
+    """Makes a codec that writes a spec version at a level of compression, and reads all."""
+    open_refs: Callable[[Storage, BranchTip | None], Refs]
+    """Opens the branches and tags in a storage; a tip says where to look for a branch first."""
+    make_config: Callable[[Storage], ConfigHistory]
+    """Opens the configuration in a storage."""
+    complete: Callable[[Snapshot, Storage], Snapshot] = _as_read
+    """Adds what the file of a snapshot does not say, but another one does."""
+    keeps_logs: bool = False
+    """Whether commits write transaction logs; where not, snapshots are compared instead."""
+    node_numbering: NodeNumbering | None = None
+    """How nodes get the numbers of 4 bytes that are their ids; None if ids have 8 bytes."""
+    index_at_end: bool = False
+    """Whether the index of a manifest is at the end of its file, not at its beginning."""
 
-    @property
-    def index_at_end(self) -> bool:
-        """Whether the index of a manifest is at the end of its file, not at its beginning."""
-
-    @property
-    def layout(self) -> Layout:
-        """Where each object lies."""
-
-    def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
-        """A codec that writes one spec version, the newest by default, and reads all."""
+    @cached_property
+    def codec(self) -> Codec:
+        """The codec of this version and level; it may remember what it wrote before."""
+        return self.make_codec(self.spec_version, self.level)
 
     def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
-        """Branches and tags in a storage; `seen` says where to look for a branch first."""
+        """Open the branches and tags in a storage; `seen` says where to look for a branch first."""
+        return self.open_refs(storage, seen)
 
-    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
-        """Add what the file of a snapshot does not say, but another one does."""
+    def at(self, spec_version: int | None = None, level: int | None = None) -> Generation:
+        """The same generation with another spec version or compression, and a codec of its own.
+
+        Raises InvalidInputError for a spec version that the generation does not have.
+        """
+        version = self.spec_version if spec_version is None else spec_version
+        if version not in self.spec_versions:
+            versions = " and ".join(map(str, self.spec_versions))
+            raise InvalidInputError(
+                f"the spec versions of the {self.name} generation are {versions}, found {version}"
+            )
+        return msgspec.structs.replace(
+            self, spec_version=version, level=self.level if level is None else level
+        )

@@ -1,6 +1,6 @@
-"""The only place that knows which generations of the format there are: one is chosen at open.
+"""Which generations of the format there are, and which one a repository has.
 
-Each has its name in its own folder. Other code asks what a generation can do, never which it is.
+The only place that names generations: other code asks what a generation can do, never which it is.
 """
 
 from __future__ import annotations
@@ -9,83 +9,40 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError, StorageError
-from icefloe.formats.config_files import ConfigFiles
 from icefloe.formats.container import WIDE_HEADER_SIZE
-from icefloe.formats.dataset.generation import DatasetGeneration
-from icefloe.formats.port import BranchTip, Codec, ConfigHistory, Layout, LiveTip, Refs
-from icefloe.formats.repository.generation import RepositoryGeneration
-from icefloe.formats.sequence_refs import MAIN
-from icefloe.formats.store.generation import StoreGeneration
+from icefloe.formats.dataset.generation import DATASET
+from icefloe.formats.port import MAIN, BranchTip, Generation, LiveTip, Refs
+from icefloe.formats.repository.generation import REPOSITORY
+from icefloe.formats.store.generation import STORE
 from icefloe.model.record import Record
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from icefloe.formats.port import Generation
     from icefloe.storage.port import Storage
 
 GENERATIONS: Mapping[str, Generation] = {
-    generation.name: generation
-    for generation in (
-        RepositoryGeneration(),
-        StoreGeneration(),
-        DatasetGeneration(),
-    )
+    generation.name: generation for generation in (REPOSITORY, STORE, DATASET)
 }
 """By name, in the order in which a storage is searched for them."""
-DEFAULT_GENERATION = next(iter(GENERATIONS))
-SPEC_VERSIONS = GENERATIONS[DEFAULT_GENERATION].spec_versions
+DEFAULT_GENERATION = REPOSITORY.name
+SPEC_VERSIONS = REPOSITORY.spec_versions
 """Versions of the default generation that can be written."""
 
 
-class Format(Record, frozen=True):
-    """A generation at a spec version: all that the engine must know of it."""
-
-    name: str
-    spec_version: int
-    """Version of the files that are written."""
-    layout: Layout
-    codec: Codec
-
-    @property
-    def generation(self) -> Generation:
-        """What holds for the format whatever its version."""
-        return GENERATIONS[self.name]
-
-    def at_level(self, level: int) -> Format:
-        """The same format, compressing what it writes at a level of zstd."""
-        codec = self.generation.make_codec(self.spec_version, level)
-        return Format(self.name, self.spec_version, self.layout, codec)
-
-    def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
-        """Branches and tags of a repository; `seen` says where to look for a branch first."""
-        return self.generation.make_refs(storage, seen)
-
-    def make_config_files(self, storage: Storage) -> ConfigHistory:
-        """Configuration of a repository."""
-        return ConfigFiles(storage)
-
-
-def format_for(generation: str = DEFAULT_GENERATION, spec_version: int | None = None) -> Format:
+def format_for(generation: str = DEFAULT_GENERATION, spec_version: int | None = None) -> Generation:
     """The format of a new repository; without a version, the newest of its generation."""
-    found = GENERATIONS.get(generation)
-    if found is None:
+    if generation not in GENERATIONS:
         known = ", ".join(map(repr, GENERATIONS))
         raise InvalidInputError(f"generations are {known}, found {generation!r}")
-    version = max(found.spec_versions) if spec_version is None else spec_version
-    if version not in found.spec_versions:
-        versions = " and ".join(map(str, found.spec_versions))
-        raise InvalidInputError(
-            f"the spec versions of the {generation} generation are {versions}, found {version}"
-        )
-    return Format(generation, version, found.layout, found.make_codec(version))
+    return GENERATIONS[generation].at(spec_version)
 
 
 class Discovery(Record, frozen=True):
     """What was read to find out the format of a repository; sessions need it again."""
 
-    format: Format
+    format: Generation
     tip: BranchTip
     """Where `main` stands."""
     snapshot_file: bytes
@@ -94,7 +51,7 @@ class Discovery(Record, frozen=True):
     """What found it, and remembers what it read."""
 
 
-def detect(storage: Storage) -> Format | None:
+def detect(storage: Storage) -> Generation | None:
     """The format of the repository in a storage; None if there is none.
 
     A repository is written in the spec version of the snapshot that `main` points to.
@@ -105,7 +62,7 @@ def detect(storage: Storage) -> Format | None:
 
 
 def discover(storage: Storage) -> Discovery | None:
-    """Like `detect`, for who goes on to open the repository: reads the whole snapshot file."""
+    """Like `detect`, for callers that open the repository next: reads the whole snapshot file."""
     found = _main_tip(storage)
     if found is None:
         return None
@@ -114,7 +71,7 @@ def discover(storage: Storage) -> Discovery | None:
     return Discovery(fmt, tip, data, refs)
 
 
-def detect_damaged(storage: Storage) -> Format | None:
+def detect_damaged(storage: Storage) -> Generation | None:
     """Like `detect`, where `main` or its newest snapshot cannot be read.
 
     Asks earlier states of the branch for the format, and for nothing else. Raises FormatError if
@@ -151,7 +108,7 @@ def _format_of(
     generation: Generation,
     tip: BranchTip,
     read: Callable[[Storage, str], bytes],
-) -> tuple[Format, bytes]:
+) -> tuple[Generation, bytes]:
     """The format of the snapshot that a branch points to, and what was read of its file."""
     if not isinstance(tip, LiveTip):
         raise FormatError("branch 'main' is marked as deleted, which no repository allows")
@@ -162,8 +119,8 @@ def _format_of(
         raise FormatError(
             f"{key} is missing from {storage.location}, although branch 'main' points to it", key
         ) from None
-    version = generation.make_codec().spec_version_of(data[:WIDE_HEADER_SIZE], key)
-    return format_for(generation.name, version or min(generation.spec_versions)), data
+    version = generation.codec.spec_version_of(data[:WIDE_HEADER_SIZE], key)
+    return generation.at(version or min(generation.spec_versions)), data
 
 
 def _first_bytes(storage: Storage, key: str) -> bytes:

@@ -20,7 +20,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.authorship import signed
-from icefloe.formats.port import BranchState, BranchTip, LiveTip, branch_tip
+from icefloe.formats.port import MAIN, BranchState, BranchTip, LiveTip, branch_tip
 from icefloe.formats.sequence import SequenceFolder
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.keys import check_key
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAIN = "main"
 MAX_NAME_BYTES = 255
 """What a file system takes as a name."""
 

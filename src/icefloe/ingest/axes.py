@@ -10,7 +10,7 @@ import numpy.typing as npt
 from icefloe.cf.calendars import parse_units
 from icefloe.cf.times import in_units
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.plan import Axis, Difference
+from icefloe.ingest.plan import ConcatAxis, Difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def _as_whole_numbers(values: npt.NDArray[Any], like: np.dtype[Any]) -> npt.NDAr
 
 def make_axis(
     dim: str, segments: Sequence[Segment], existing: Segment | None = None
-) -> tuple[Axis | None, list[Difference]]:
+) -> tuple[ConcatAxis | None, list[Difference]]:
     """Put the coordinates of files in order.
 
     Args:
@@ -87,7 +87,7 @@ def make_axis(
     if interleaved:
         return None, [_interleaved(dim, interleaved, segments, existing)]
     old = None if existing is None else _positions(union, existing.values, falls=falls)
-    return Axis(ordered, places, old), []
+    return ConcatAxis(ordered, places, old), []
 
 
 def _comparable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

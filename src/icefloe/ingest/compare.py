@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icefloe.ingest.headers import FileHeader, VariableHeader
-    from icefloe.ingest.plan import Axis
+    from icefloe.ingest.plan import ConcatAxis
 
 MEANINGFUL = frozenset(
     {
@@ -57,7 +57,7 @@ def compare_variable(
     *,
     is_virtual: bool,
     moving: Sequence[str],
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, ConcatAxis],
     copies: bool = False,
 ) -> Compared:
     """Compare a variable of all files that have it."""
@@ -92,7 +92,7 @@ def _dtype_of(
     name: str,
     first: VariableHeader,
     values: Mapping[str, npt.NDArray[Any]],
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, ConcatAxis],
 ) -> np.dtype[Any]:
     kinds = [each.dtype for each in values.values()]
     if first.values is not None:

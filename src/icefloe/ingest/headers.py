@@ -94,7 +94,10 @@ class VariableHeader(Record, frozen=True, eq=False):
 
 
 class FileHeader(Record, frozen=True, eq=False):
-    """What is known of a file before it is placed among others."""
+    """What must be known of a file to plan where it goes: documents and coordinates, no data.
+
+    `read_header` makes it; it is small and can be pickled.
+    """
 
     url: str
     format: str

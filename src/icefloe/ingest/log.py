@@ -1,8 +1,8 @@
-"""The table of ingested files: which files a group was made from, when, and what they were like.
+"""The log of ingested files: which files a group was made from, when, and their etags.
 
 It is an array of the repository, in the group `.ingested` below the group that it is about, with a
 JSON object for each row; so it is part of every snapshot, and of branches and tags. Rows are only
-added. The last row of a file tells its present state.
+appended. The last row of a file has its current state.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _ROWS_PER_CHUNK = 1024
 
 
 class IngestedFile(Record, frozen=True):
-    """One file, as it was when it was ingested."""
+    """An entry of the log: a file as it was when it was ingested."""
 
     url: str
     format: str
     mode: Literal["virtual", "copy"]
     state: Literal["ingested", "quarantined"]
     ingested_at: str
-    """The moment in UTC, as ISO 8601 writes it."""
+    """UTC, in ISO 8601."""
     size: int | None = None
     etag: str | None = None
     last_modified: int | None = None
     """Seconds since 1970."""
     variables: tuple[str, ...] = ()
     region: dict[str, tuple[str, str]] = {}  # noqa: RUF012 (msgspec copies it)
-    """First and last coordinate along each dimension that files are put together along."""
+    """First and last coordinate along each dimension that files are concatenated along."""
     error: str = ""
     """Why a quarantined file cannot be read."""
 
     def is_as(self, status: SourceStatus | None) -> bool:
-        """Whether the file is still what it was."""
+        """Whether the file has not changed since."""
         if status is None:
             return False
         if self.etag and status.etag:
@@ -58,7 +58,7 @@ class IngestedFile(Record, frozen=True):
 
 
 def read_ingested(session: Session, group: str) -> list[IngestedFile]:
-    """All rows about a group, oldest first."""
+    """All entries about a group, oldest first."""
     path = _path(group)
     if session.get_node(path) is None:
         return []
@@ -75,12 +75,12 @@ def read_ingested(session: Session, group: str) -> list[IngestedFile]:
 
 
 def latest(rows: Sequence[IngestedFile]) -> dict[str, IngestedFile]:
-    """The present state of each file."""
+    """The current entry of each file, by URL."""
     return {row.url: row for row in rows}
 
 
 def record_ingested(session: Session, group: str, rows: Sequence[IngestedFile]) -> None:
-    """Add rows about a group."""
+    """Append entries about a group."""
     if not rows:
         return
     import zarr
@@ -101,10 +101,17 @@ def record_ingested(session: Session, group: str, rows: Sequence[IngestedFile]) 
 
 
 def ingested_files(session: Session) -> dict[str, list[Any]]:
-    """All ingested files of a session as columns, one row for each time that one was ingested.
+    """The log of all ingested files of a session as columns, one row per file and ingest.
 
-    Columns: `group`, those of `IngestedFile`, and `is_current`: whether no later row is about the
-    same file of the same group.
+    Returns:
+        The columns `group`, those of `IngestedFile` (`url`, `format`, `mode`, `state`,
+        `ingested_at`, …), and `is_current`: whether no later row is about the same file of the
+        same group. `icefloe.spark.ingest` writes the log.
+
+    Example:
+        >>> from icefloe.virtual import ingested_files
+        >>> ingested_files(session)["url"]  # nothing was ingested by a cluster yet
+        []
     """
     names = ("group", *IngestedFile.__struct_fields__, "is_current")
     columns: dict[str, list[Any]] = {name: [] for name in names}

@@ -32,20 +32,30 @@ class PlacedChunks(NamedTuple):
 def references(
     parsed: ParsedFile, plan: IngestPlan, *, check: Check = "auto"
 ) -> dict[str, PlacedChunks]:
-    """The references of a file for each virtual variable that is taken from it.
+    """The references of a file, placed in the planned arrays, by virtual variable.
 
     Args:
-        parsed: The file.
-        plan: A plan in which it has its place.
+        parsed: A file from `read_file`.
+        plan: A plan of `plan_files` that includes the file.
         check: What is recorded to notice that a file has changed: its etag, the time of its last
-            change, or what fits its store best (`auto`).
+            change (`last_modified`), nothing (`none`), or what fits its store best (`auto`).
+
+    Example:
+        >>> from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, references
+        >>> urls = [f"{prefix}jan.nc", f"{prefix}feb.nc"]
+        >>> sources, options = session.tree.virtual_sources, ParseOptions()
+        >>> plan = plan_files([read_header(url, sources, options) for url in urls])
+        >>> placed = references(read_file(urls[1], sources, options), plan)
+        >>> placed["rain"].references.coords.tolist()
+        [[2, 0], [3, 0]]
     """
-    found = {}
-    for name, variable in plan.variables.items():
-        if variable.is_virtual and parsed.url in variable.files:
-            start = plan.start(parsed.url, variable.dims)
-            found[name] = place_references(parsed, name, variable, start, check=check)
-    return found
+    return {
+        name: place_references(
+            parsed, name, variable, plan.start(parsed.url, variable.dims), check=check
+        )
+        for name, variable in plan.variables.items()
+        if variable.is_virtual and parsed.url in variable.files
+    }
 
 
 def place_references(

@@ -21,7 +21,15 @@ _SHOWN_FILES = 3
 
 
 class Difference(Record, frozen=True):
-    """One thing that is not the same in all files."""
+    """A property that is not the same in all files: an error, or a remark.
+
+    Example:
+        >>> from icefloe.virtual import Difference
+        >>> print(Difference("t2m", "data type", (("float32", ("a.nc",)), ("float64", ("b.nc",)))))
+        t2m: data type
+            float32: a.nc
+            float64: b.nc
+    """
 
     variable: str
     """The variable or dimension; empty for the file as a whole."""
@@ -55,7 +63,7 @@ def report(differences: Sequence[Difference]) -> str:
     return "\n".join(str(each) for each in ordered)
 
 
-class Axis(Record, frozen=True, eq=False):
+class ConcatAxis(Record, frozen=True, eq=False):
     """All coordinates along a dimension, and where each file lies among them."""
 
     values: npt.NDArray[Any]
@@ -106,9 +114,12 @@ class StoredValues(Record, frozen=True, eq=False):
 
 
 class IngestPlan(Record, frozen=True, eq=False):
-    """How files become a group."""
+    """How files become a group: axes, arrays, and the place of each file; see `plan_files`.
 
-    axes: dict[str, Axis]
+    Nothing is written while it has errors.
+    """
+
+    axes: dict[str, ConcatAxis]
     """By dimension that files are put together along."""
     variables: dict[str, VariablePlan]
     attributes: dict[str, Any]

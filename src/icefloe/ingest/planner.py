@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe.ingest.axes import Segment, in_units_of, is_time, make_axis
 from icefloe.ingest.compare import compare_attributes
-from icefloe.ingest.plan import EXISTING, Axis, Difference, IngestPlan
+from icefloe.ingest.plan import EXISTING, ConcatAxis, Difference, IngestPlan
 from icefloe.ingest.variable_planner import VariablePlanner
 
 if TYPE_CHECKING:
@@ -28,16 +28,28 @@ def plan_files(
     compare_values: bool = True,
     copies: bool = False,
 ) -> IngestPlan:
-    """Find out where each file goes, by its coordinates.
+    """Plan how files become one group: where each file goes, by its coordinates.
+
+    No file is read. What does not fit is in the plan; `plan.check()` raises it.
 
     Args:
-        headers: Of all files.
-        concat_dims: Dimensions to put files together along; found out if not given: those along
-            which coordinates differ.
-        existing: What the repository has already.
+        headers: Headers of all files, from `read_header`.
+        concat_dims: Dimensions to concatenate files along; by default those along which their
+            coordinates differ.
+        existing: Header of what the group has already.
         compare_values: Whether variables without any of these dimensions must be the same in all
             files. Otherwise those of the first file are taken.
         copies: Whether values are copied, so that chunks and codecs may differ.
+
+    Example:
+        >>> from icefloe.virtual import ParseOptions, plan_files, read_header
+        >>> sources, options = session.tree.virtual_sources, ParseOptions()
+        >>> urls = [f"{prefix}feb.nc", f"{prefix}jan.nc"]
+        >>> plan = plan_files([read_header(url, sources, options) for url in urls])
+        >>> plan.errors, plan.axes["time"].values.tolist()
+        ([], [0, 1, 2, 3])
+        >>> plan.start(f"{prefix}feb.nc", ("time", "x"))
+        (2, 0)
     """
     headers = [header for header in headers if header.variables]
     everything = headers if existing is None else [existing, *headers]
@@ -79,8 +91,8 @@ def _concat_dims(headers: Sequence[FileHeader]) -> list[str]:
 
 def _axes(
     dims: Sequence[str], headers: Sequence[FileHeader], existing: FileHeader | None
-) -> tuple[dict[str, Axis], list[Difference]]:
-    axes: dict[str, Axis] = {}
+) -> tuple[dict[str, ConcatAxis], list[Difference]]:
+    axes: dict[str, ConcatAxis] = {}
     differences: list[Difference] = []
     for dim in dims:
         old = None if existing is None else _segment(existing, dim, EXISTING)

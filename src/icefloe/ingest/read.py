@@ -49,6 +49,16 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
     Raises:
         InvalidInputError: The file cannot be referenced.
         VirtualChunkError: The file is missing, or may not be read.
+
+    Example:
+        With a file `jan.nc` in a container that `session` may read:
+
+        >>> from icefloe.virtual import ParseOptions, read_file
+        >>> parsed = read_file(f"{prefix}jan.nc", session.tree.virtual_sources, ParseOptions())
+        >>> parsed.format, sorted(parsed.arrays)
+        ('netcdf3', ['rain', 'time', 'x'])
+        >>> parsed.arrays["rain"].shape, len(parsed.arrays["rain"].references)
+        ((2, 3), 2)
     """
     parsed = parse_file(
         url,
@@ -85,6 +95,14 @@ def read_header(url: str, sources: VirtualChunkResolver, options: ParseOptions) 
         url: URL of the file, in a virtual chunk container.
         sources: What may be read: `session.tree.virtual_sources`.
         options: How files are parsed.
+
+    Example:
+        >>> from icefloe.virtual import ParseOptions, read_header
+        >>> header = read_header(f"{prefix}jan.nc", session.tree.virtual_sources, ParseOptions())
+        >>> header.sizes["time"], header.sizes["x"]
+        (2, 3)
+        >>> header.coordinate("time").tolist()
+        [0, 1]
     """
     return header_of(read_file(url, sources, options), sources, options.loadable_variables)
 

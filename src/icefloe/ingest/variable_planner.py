@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.ingest.compare import Compared, compare_variable
-from icefloe.ingest.plan import EXISTING, Axis, Difference, StoredValues, VariablePlan
+from icefloe.ingest.plan import EXISTING, ConcatAxis, Difference, StoredValues, VariablePlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _MOST_STORED_CHUNK_BYTES = 32 << 20
 _SAME_PART = "several files have one part"
 
 
-class _Variable(NamedTuple):
+class _ComparedVariable(NamedTuple):
     """One variable of all files, and of the repository, as they agree on it."""
 
     name: str
@@ -51,7 +51,7 @@ class VariablePlanner:
 
     def __init__(
         self,
-        axes: dict[str, Axis],
+        axes: dict[str, ConcatAxis],
         headers: Sequence[FileHeader],
         existing: FileHeader | None,
         *,
@@ -94,7 +94,7 @@ class VariablePlanner:
             return
         concat_axes = [axis for axis, dim in enumerate(compared.dims) if dim in self._axes]
         files = self._files(headers, compared.dims, concat_axes, exists=old is not None)
-        variable = _Variable(name, headers, old, compared, concat_axes, files)
+        variable = _ComparedVariable(name, headers, old, compared, concat_axes, files)
         if not is_virtual:
             self._plan_values(variable)
         elif self._copies:
@@ -117,7 +117,7 @@ class VariablePlanner:
         axes = [self._axes[dims[axis]] for axis in concat_axes]
         return tuple(url for url in headers if all(url in axis.places for axis in axes))
 
-    def _add(self, variable: _Variable, document: dict[str, Any], **more: Any) -> None:
+    def _add(self, variable: _ComparedVariable, document: dict[str, Any], **more: Any) -> None:
         self.variables[variable.name] = VariablePlan(
             name=variable.name,
             document=document,
@@ -132,7 +132,7 @@ class VariablePlanner:
         files = tuple((value, tuple(urls)) for value, urls in groups)
         self.differences.append(Difference(name, what, files, hint=hint))
 
-    def _resized(self, variable: _Variable) -> dict[str, Any]:
+    def _resized(self, variable: _ComparedVariable) -> dict[str, Any]:
         document, dims = variable.compared.document, variable.dims
         shape = [
             len(self._axes[dim]) if dim in self._axes else size
@@ -142,7 +142,7 @@ class VariablePlanner:
 
     # --- virtual
 
-    def _plan_virtual(self, variable: _Variable) -> None:
+    def _plan_virtual(self, variable: _ComparedVariable) -> None:
         dims, exists = variable.dims, variable.old is not None
         document = self._resized(variable)
         chunk_shape = list(variable.compared.chunk_shape)
@@ -170,7 +170,7 @@ class VariablePlanner:
         self._check_apart(variable)
         self._add(variable, document, is_virtual=True, moved=moved)
 
-    def _plan_copied(self, variable: _Variable) -> None:
+    def _plan_copied(self, variable: _ComparedVariable) -> None:
         """Values are copied: chunks need not end where files end."""
         dims, moved, is_rewritten = variable.dims, {}, False
         if variable.old is not None:
@@ -197,7 +197,7 @@ class VariablePlanner:
         positions = self._axes[dim].old_positions
         return positions is None or np.array_equal(positions, np.arange(len(positions)))
 
-    def _common_chunk(self, variable: _Variable) -> int:
+    def _common_chunk(self, variable: _ComparedVariable) -> int:
         """The longest chunk that all files can be cut into."""
         axis = self._axes[variable.dims[0]]
         ends = [end for url in variable.files for end in axis.places[url] if end < len(axis)]
@@ -209,7 +209,7 @@ class VariablePlanner:
             common = max(each for each in choices if each and _can_cut(rows, chunk, each))
         return max(1, common)
 
-    def _check_pieces(self, variable: _Variable, chunk: int) -> None:
+    def _check_pieces(self, variable: _ComparedVariable, chunk: int) -> None:
         """The chunks of files must be chunks of the repository, or several of them."""
         lengths: dict[str, list[str]] = {str(chunk): [EXISTING]}
         for url in variable.files:
@@ -220,7 +220,7 @@ class VariablePlanner:
             hint = "chunks of these files cannot be cut into those of the repository: copy them"
             self._differs(variable.name, "length of chunks", lengths.items(), hint)
 
-    def _check_alignment(self, variable: _Variable, dim: str, chunk: int) -> None:
+    def _check_alignment(self, variable: _ComparedVariable, dim: str, chunk: int) -> None:
         """A file must begin where a chunk begins, and end where one ends."""
         axis, files = self._axes[dim], variable.files
         places = np.array([axis.places[url] for url in files], dtype=np.int64).reshape(-1, 2)
@@ -251,13 +251,13 @@ class VariablePlanner:
         target = starts // chunk
         return (None if np.array_equal(target, np.arange(len(target))) else target), None
 
-    def _check_apart(self, variable: _Variable) -> None:
+    def _check_apart(self, variable: _ComparedVariable) -> None:
         if not self._axes and len(variable.headers) > 1:
             hint = "the files have the same coordinates: give file_coordinates that tell them apart"
             groups = [("all of it", tuple(variable.headers))]
             self._differs(variable.name, _SAME_PART, groups, hint)
 
-    def _check_overlaps(self, variable: _Variable) -> None:
+    def _check_overlaps(self, variable: _ComparedVariable) -> None:
         """No two files may have the same part of a variable."""
         dims, files = variable.concat_dims, variable.files
         if not dims or len(files) < 2:
@@ -292,7 +292,7 @@ class VariablePlanner:
 
     # --- values
 
-    def _plan_values(self, variable: _Variable) -> None:
+    def _plan_values(self, variable: _ComparedVariable) -> None:
         name, dims, old, compared = variable.name, variable.dims, variable.old, variable.compared
         document = self._resized(variable)
         if old is None:
@@ -314,7 +314,7 @@ class VariablePlanner:
         self.values[name] = regions
         self._add(variable, document, is_virtual=False)
 
-    def _moved_values(self, variable: _Variable) -> list[StoredValues]:
+    def _moved_values(self, variable: _ComparedVariable) -> list[StoredValues]:
         """Values of the repository that must move because others come before them."""
         if variable.old is None or variable.old.values is None or not variable.concat_axes:
             return []
@@ -335,7 +335,7 @@ class VariablePlanner:
             ]
         return [] if len(runs) == 1 and not any(runs[0].start) else runs
 
-    def _check_same_values(self, variable: _Variable) -> None:
+    def _check_same_values(self, variable: _ComparedVariable) -> None:
         urls, old, values = list(variable.headers), variable.old, variable.compared.values
         if old is not None and old.values is not None:
             first, where = old.values, EXISTING

@@ -31,8 +31,7 @@ from icefloe.objects.shared_caches import CacheBudget, caches_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from icefloe.formats.port import EncodedFile
-    from icefloe.formats.registry import Format
+    from icefloe.formats.port import EncodedFile, Generation
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
@@ -61,7 +60,7 @@ class MetadataFiles:
     def __init__(
         self,
         storage: Storage,
-        fmt: Format,
+        fmt: Generation,
         budget: CacheBudget | None = None,
         parallel: int = MAX_PARALLEL_FILES,
         *,
@@ -108,7 +107,7 @@ class MetadataFiles:
         if expected is not None:
             check_file(data, expected, "snapshot", key, Referrer(snapshot_id))
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
-        snapshot = self.format.generation.complete(snapshot, self.storage)
+        snapshot = self.format.complete(snapshot, self.storage)
         snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(data))
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
         self._keep_snapshot(snapshot, 10 * len(data))
@@ -185,7 +184,7 @@ class MetadataFiles:
 
         `check` says whether it must be the file that the snapshot remembers.
         """
-        if not self.format.generation.keeps_logs:
+        if not self.format.keeps_logs:
             return None
         key = self.format.layout.transaction_log(snapshot_id)
         kept = self._caches.logs.get((self._scope, snapshot_id)) if check else None
@@ -213,7 +212,7 @@ class MetadataFiles:
 
         Returns what the snapshot should remember of the file.
         """
-        if not self.format.generation.keeps_logs:
+        if not self.format.keeps_logs:
             return None
         file = self.format.codec.encode_transaction_log(log)
         self._put(self.format.layout.transaction_log(snapshot_id), file)
@@ -346,7 +345,7 @@ class MetadataFiles:
 
     def _index_bytes(self, key: str, length: int, size: int) -> bytes:
         """The part of a manifest file that its index is in, or the beginning of that part."""
-        if self.format.generation.index_at_end and length < size:
+        if self.format.index_at_end and length < size:
             return self._get(key, length, size - length)
         return self._get(key, length)
 

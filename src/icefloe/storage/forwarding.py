@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Storage, Swept, Version
+    from icefloe.storage.port import (
+        BytesLike,
+        Capabilities,
+        ObjectInfo,
+        ObjectVersion,
+        Storage,
+        Swept,
+    )
     from icefloe.storage.settings import StorageSettings
 
 _Result = TypeVar("_Result")
@@ -72,7 +79,7 @@ class ForwardingStorage:
         return self
 
     def default_settings(self) -> StorageSettings:
-        """Return the settings that hold where nothing else is said."""
+        """Return the settings that apply unless others are set."""
         return self._inner.default_settings()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -91,7 +98,7 @@ class ForwardingStorage:
         """Like `get`."""
         return await self._run_async("get", key, lambda: self._inner.get_async(key, start, length))
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with its version."""
         return self._run("get_with_version", key, lambda: self._inner.get_with_version(key))
 
@@ -119,7 +126,7 @@ class ForwardingStorage:
         """Create an object that must not exist."""
         self._run("create", key, lambda: self._inner.create(key, data, attributes))
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected`."""
         return self._run("replace", key, lambda: self._inner.replace(key, data, expected))
 
@@ -139,7 +146,7 @@ class ForwardingStorage:
         )
 
     def using_reserve(self) -> AbstractContextManager[None]:
-        """Let writes use room that is kept for cleaning up."""
+        """Let writes use the disk space that is reserved for garbage collection."""
         return self._inner.using_reserve()
 
     def list_dir(self, prefix: str) -> list[str]:

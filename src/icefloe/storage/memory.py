@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, StorageError
 from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, ObjectVersion, Swept
 from icefloe.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Contents:
     def store(
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
     ) -> _Object:
-        """Keep an object. The caller holds the lock."""
+        """Store an object. The caller holds the lock."""
         if self.owner != os.getpid():
             raise StorageError(
                 "an in-memory storage was written to in a forked process, where nobody else would "
@@ -71,7 +71,7 @@ class _Contents:
         return stored
 
     def remove(self, key: str) -> None:
-        """Forget an object, if there. The caller holds the lock."""
+        """Remove an object if it exists. The caller holds the lock."""
         if self._objects.pop(key, None) is not None:
             keys = self._ordered()
             del keys[bisect_left(keys, key)]
@@ -88,7 +88,7 @@ class _Contents:
             ]
 
     def _ordered(self) -> list[str]:
-        # Keys are put in order when somebody asks: most are written in bulk and never listed.
+        # Keys are sorted when they are listed: most are written in bulk and never listed.
         # Python compares text by code point, which is the order of the UTF-8 bytes.
         if len(self._new_keys) <= _FEW:
             for key in self._new_keys:
@@ -117,10 +117,10 @@ os.register_at_fork(after_in_child=_reset_locks_after_fork)
 
 
 class MemoryStorage:
-    """Objects in a dictionary, shared by all who use the same MemoryStorage and its copies.
+    """Objects in a dictionary, shared by all copies of one MemoryStorage.
 
-    A pickled copy finds the data again in the same process. In any other process it is of no use,
-    and says so when it is used.
+    A pickled copy finds the data again in the same process. In any other process it has no data,
+    and raises when it is used.
     """
 
     def __init__(self) -> None:
@@ -225,24 +225,24 @@ class MemoryStorage:
         self.put(key, source.get(source_key))
         return CopyMethod.LINKED
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected` (None: if it is absent)."""
         contents = self._require()
         check_key(key)
         with contents.lock:
             current = contents.find(key)
-            actual = None if current is None else Version(str(current.version))
+            actual = None if current is None else ObjectVersion(str(current.version))
             if actual != expected:
                 raise ConflictError(
                     f"{key!r} in {self._location} changed since it was read: expected version "
                     f"{expected and expected.token}, found {actual and actual.token}; read it again"
                 )
-            return Version(str(contents.store(key, data).version))
+            return ObjectVersion(str(contents.store(key, data).version))
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with the token for `replace`."""
         found = self._find(key)
-        return found.data, Version(str(found.version))
+        return found.data, ObjectVersion(str(found.version))
 
     def get_attributes(self, key: str) -> dict[str, str]:
         """Return the attributes that the object was written with."""
@@ -267,7 +267,7 @@ class MemoryStorage:
         return Swept()
 
     def using_reserve(self) -> AbstractContextManager[None]:
-        """No room is kept: it does not end."""
+        """Do nothing: no space is reserved here."""
         return nullcontext()
 
     def list_dir(self, prefix: str) -> list[str]:

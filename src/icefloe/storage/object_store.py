@@ -23,7 +23,7 @@ from icefloe.errors import (
 from icefloe.storage.client_errors import Request
 from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import check_folder, check_key, check_prefix, check_range
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, ObjectVersion, Swept
 from icefloe.storage.ranges import coalesce, divide, pick
 from icefloe.storage.retrying import Attempts, note_reached
 from icefloe.storage.settings import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-    from icefloe.storage.access.places import Place
+    from icefloe.storage.access.addresses import StoreAddress
 
 # All at first; what a failed request leaves in doubt is then deleted one by one, twice.
 _DELETE_BATCHES = (1000, 1, 1)
@@ -94,13 +94,13 @@ class ObjectStorage:
     kept.
     """
 
-    def __init__(self, place: Place, settings: StorageSettings | None = None) -> None:
+    def __init__(self, place: StoreAddress, settings: StorageSettings | None = None) -> None:
         self.__setstate__((place, settings))
 
-    def __getstate__(self) -> tuple[Place, StorageSettings | None]:
+    def __getstate__(self) -> tuple[StoreAddress, StorageSettings | None]:
         return (self._place, self._given_settings)
 
-    def __setstate__(self, state: tuple[Place, StorageSettings | None]) -> None:
+    def __setstate__(self, state: tuple[StoreAddress, StorageSettings | None]) -> None:
         self._place, self._given_settings = state
         self._settings = fill_in(self._given_settings)
         self._root = f"{self._place.prefix}/" if self._place.prefix else ""
@@ -121,7 +121,7 @@ class ObjectStorage:
         return ObjectStorage(self._place, own.merge(settings))
 
     def default_settings(self) -> StorageSettings:
-        """Return the settings that hold where nothing else is said."""
+        """Return the settings that apply unless others are set."""
         filled = self._settings
         return StorageSettings(
             concurrency=StorageConcurrencySettings(
@@ -239,14 +239,16 @@ class ObjectStorage:
                 parts[index] = part
         return parts
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with the token for `replace`."""
         return self._get_with_version(key)
 
-    def _get_with_version(self, key: str, deadline: float | None = None) -> tuple[bytes, Version]:
+    def _get_with_version(
+        self, key: str, deadline: float | None = None
+    ) -> tuple[bytes, ObjectVersion]:
         path = self._path(key)
 
-        def fetch(store: ObjectStore) -> tuple[bytes, Version]:
+        def fetch(store: ObjectStore) -> tuple[bytes, ObjectVersion]:
             result = store.get(path)
             return result.bytes().to_bytes(), _version_of(result.meta)
 
@@ -325,13 +327,13 @@ class ObjectStorage:
             tries=self._attempts(),
         )
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected` (None: if it is absent)."""
         path = self._path(key, write=True)
         deadline = time.monotonic() + self._settings.operation_timeout_seconds
         is_new = expected is None
 
-        def put(store: ObjectStore) -> Version:
+        def put(store: ObjectStore) -> ObjectVersion:
             mode = self._create_mode(path) if expected is None else self._update_mode(expected)
             return _version_of(store.put(path, data, mode=mode, use_multipart=False))
 
@@ -449,7 +451,7 @@ class ObjectStorage:
             return "overwrite"
         raise AlreadyExistsError(f"{path!r} exists already in {self.location}")
 
-    def _update_mode(self, expected: Version) -> Any:
+    def _update_mode(self, expected: ObjectVersion) -> Any:
         if not self._settings.uses_conditional_update:
             return "overwrite"
         try:
@@ -580,7 +582,7 @@ class ObjectStorage:
         return Swept()
 
     def using_reserve(self) -> AbstractContextManager[None]:
-        """No room is kept: it does not end."""
+        """Do nothing: no space is reserved here."""
         return nullcontext()
 
     def list_dir(self, prefix: str) -> list[str]:
@@ -655,8 +657,8 @@ class ObjectStorage:
             offset = page[-1]["path"] if page else offset
 
 
-def _version_of(meta: Mapping[str, Any]) -> Version:
-    return Version(json.dumps([meta.get("e_tag"), meta.get("version")]))
+def _version_of(meta: Mapping[str, Any]) -> ObjectVersion:
+    return ObjectVersion(json.dumps([meta.get("e_tag"), meta.get("version")]))
 
 
 def _before(prefix: str, last_segment: str) -> str:

@@ -32,13 +32,13 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What dead writers had left behind outside of all objects, and was or would be removed."""
+    """Temporary files of dead writers that were removed, or would be."""
 
     files: int = 0
     size_bytes: int = 0
 
 
-class Version(msgspec.Struct, frozen=True):
+class ObjectVersion(msgspec.Struct, frozen=True):
     """Opaque token of one state of a replaceable object."""
 
     token: str
@@ -57,28 +57,28 @@ class Capabilities(msgspec.Struct, frozen=True):
     survives_pickle: bool = True
     """False for memory: a copy in another process would be empty."""
     needs_probe: bool = False
-    """Whether conditional writes work is for the server to say: probe it before the first write."""
+    """Only the server knows whether conditional writes work: probe it before the first write."""
     reads_are_immediate: bool = False
-    """Reading a few KiB is so quick that an event loop may do it itself (memory, local files)."""
+    """Reading a few KiB is quick enough to do it in the event loop (memory, local files)."""
 
 
 @runtime_checkable
 class Sharable(Protocol):
-    """A storage that can tell which others are the same place, seen by the same user."""
+    """A storage that knows which other storages are the same place, seen by the same user."""
 
     def sharing_key(self) -> Hashable | None:
-        """Equal for storages that read the same objects with the same rights; None: not known.
+        """A key that is equal for storages that read the same objects with the same rights.
 
-        Without any secret, for it may live longer than the storage.
+        None if that is not known. It has no secrets, since caches keep it longer than the storage.
         """
 
 
 @runtime_checkable
 class Naming(Protocol):
-    """A storage that can name what is in a folder without looking into each folder there."""
+    """A storage that lists the names in a folder without looking into its subfolders."""
 
     def names(self, prefix: str) -> list[str]:
-        """Names of the immediate children of a folder in any order, and of empty folders, too."""
+        """Names of the immediate children of a folder, including empty folders, in any order."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class Storage(Protocol):
         """Return a storage for the same place that is used with these settings."""
 
     def default_settings(self) -> StorageSettings:
-        """Return the settings that hold where nothing else is said."""
+        """Return the settings that apply unless others are set."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Read an object, or `length` bytes of it from `start`.
@@ -115,7 +115,7 @@ class Storage(Protocol):
         """Like `get`, without blocking the event loop."""
 
     def put(self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None) -> None:
-        """Write an object under a fresh name that nobody else uses.
+        """Write an object under a new key that no other writer uses.
 
         It is readable at once, and durable after `sync` (or a later `create`).
         """
@@ -136,17 +136,17 @@ class Storage(Protocol):
         be known.
         """
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected` (None: if it is absent).
 
         Settled like `create`. Raises ConflictError if it has changed.
         """
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with the token for `replace`."""
 
     def get_attributes(self, key: str) -> dict[str, str]:
-        """Return the attributes an object was written with (none where none are kept)."""
+        """Return the attributes an object was written with (empty if the storage has none)."""
 
     def head(self, key: str) -> ObjectInfo:
         """Size and last-modified time. Raises ObjectNotFoundError."""
@@ -161,13 +161,13 @@ class Storage(Protocol):
         """Make all earlier `put`s of this process durable."""
 
     def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:
-        """Remove what writers that died before a moment of the storage's clock left half written.
+        """Remove temporary files of writers that died before a time by the storage's clock.
 
-        Only what is no object under any key. A writer that lives is not harmed.
+        It removes no object. A writer that is still alive is not harmed.
         """
 
     def using_reserve(self) -> AbstractContextManager[None]:
-        """Let writes use room that is kept for cleaning up, where a storage keeps some."""
+        """Let writes use the disk space reserved for garbage collection, if there is any."""
 
     def list_dir(self, prefix: str) -> list[str]:
         """Sorted names of the immediate children (objects and folders) of the folder `prefix`."""

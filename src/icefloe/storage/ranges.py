@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _WORTHWHILE_GAP = 1024 * 1024
-"""Reading so many bytes for nothing costs less than another request."""
+"""Reading this many unneeded bytes costs less than another request."""
 
 
 class Span(NamedTuple):
-    """Bytes to fetch at once, and which of the wanted ranges lie in them."""
+    """Bytes to fetch with one request, and the requested ranges that are in them."""
 
     start: int
     length: int
@@ -29,7 +29,7 @@ def coalesce(
     """Merge `(start, length)` ranges that are near each other.
 
     Args:
-        ranges: What is wanted, in any order; overlaps and empty ranges are fine.
+        ranges: The ranges to read, in any order; they may overlap or be empty.
         gap: How far apart two ranges may be to be fetched together.
         max_bytes: Do not let a span grow beyond this by merging.
     """
@@ -55,7 +55,7 @@ class SpanColumns(NamedTuple):
     """
 
     order: npt.NDArray[np.intp]
-    """For each member, which of the wanted ranges it is."""
+    """For each member, the index of its range."""
     bounds: npt.NDArray[np.intp]
     objects: npt.NDArray[np.integer]
     starts: npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ _reached_locations: set[str] = set()
 
 
 def note_reached(location: str) -> None:
-    """Remember that a place has answered, with whatever."""
+    """Remember that a server has answered, even with an error."""
     _reached_locations.add(location)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 class _Settings(msgspec.Struct):
     def merge(self, other: Self) -> Self:
-        """Return these settings with those of `other` that are set put on top, level by level."""
+        """Return these settings, overridden by those that `other` sets, level by level."""
         merged = {}
         for name in self.__struct_fields__:
             ours, theirs = getattr(self, name), getattr(other, name)
@@ -21,29 +21,29 @@ class _Settings(msgspec.Struct):
 
 
 class StorageConcurrencySettings(_Settings):
-    """How many requests one object may cost at the same time."""
+    """How many requests are made at a time for one object."""
 
     max_concurrent_requests_for_object: int | None = None
-    """At most so many requests for one object at a time (18)."""
+    """The most requests for one object at a time (18)."""
     ideal_concurrent_request_size: int | None = None
     """Bytes of one request when a big read is split (12 MiB)."""
 
 
 class StorageRetriesSettings(_Settings):
-    """How failed requests are tried again: with exponential backoff and jitter."""
+    """How failed requests are retried: with exponential backoff and jitter."""
 
     max_tries: int | None = None
-    """All attempts, the first one included (10). 1 means no retries."""
+    """The number of attempts, including the first one (10). 1 means no retries."""
     initial_backoff_ms: int | None = None
     """Longest wait before the second attempt (100)."""
     max_backoff_ms: int | None = None
     """Longest wait before any attempt (180,000)."""
     max_connect_tries: int | None = None
-    """Attempts to connect to a place that never answered this process before (3)."""
+    """Attempts to connect to a server that has never answered this process (3)."""
 
 
 class StorageTimeoutSettings(_Settings):
-    """How long to wait, in milliseconds. Icefloe never waits without end."""
+    """How long to wait, in milliseconds. Icefloe never waits forever."""
 
     connect_timeout_ms: int | None = None
     """For a connection (5,000)."""
@@ -56,16 +56,22 @@ class StorageTimeoutSettings(_Settings):
 
 
 class StorageSettings(_Settings):
-    """How a repository uses its storage."""
+    """How a repository uses its storage: concurrency, retries, timeouts, storage classes.
+
+    >>> import icefloe
+    >>> settings = icefloe.StorageSettings(retries=icefloe.StorageRetriesSettings(max_tries=3))
+    >>> icefloe.RepositoryConfig(storage=settings).effective().storage.retries.max_tries
+    3
+    """
 
     concurrency: StorageConcurrencySettings | None = None
     retries: StorageRetriesSettings | None = None
     unsafe_use_conditional_create: bool | None = None
-    """False: believe that nobody else writes, and do without create-if-absent. Unsafe."""
+    """False: do without create-if-absent. Unsafe if anyone else writes to the repository."""
     unsafe_use_conditional_update: bool | None = None
-    """False: believe that nobody else writes, and do without replace-if-unchanged. Unsafe."""
+    """False: do without replace-if-unchanged. Unsafe if anyone else writes to the repository."""
     unsafe_use_metadata: bool | None = None
-    """False: write no object metadata, for stores that refuse it."""
+    """False: write no object metadata, for stores that reject it."""
     storage_class: str | None = None
     metadata_storage_class: str | None = None
     """Storage class of metadata files; `storage_class` if None."""
@@ -97,11 +103,11 @@ class EffectiveSettings(msgspec.Struct, frozen=True):
 
 
 def fill_in(settings: StorageSettings | None) -> EffectiveSettings:
-    """Return the settings that hold when None means the default."""
-    given = settings or StorageSettings()
-    concurrency = given.concurrency or StorageConcurrencySettings()
-    retries = given.retries or StorageRetriesSettings()
-    timeouts = given.timeouts or StorageTimeoutSettings()
+    """Fill in the defaults of all settings that are None."""
+    settings = settings or StorageSettings()
+    concurrency = settings.concurrency or StorageConcurrencySettings()
+    retries = settings.retries or StorageRetriesSettings()
+    timeouts = settings.timeouts or StorageTimeoutSettings()
     values: dict[str, float | int | str | bool | None] = {
         "max_requests_for_object": concurrency.max_concurrent_requests_for_object,
         "request_bytes": concurrency.ideal_concurrent_request_size,
@@ -113,11 +119,11 @@ def fill_in(settings: StorageSettings | None) -> EffectiveSettings:
         "read_timeout_seconds": _seconds(timeouts.read_timeout_ms),
         "operation_timeout_seconds": _seconds(timeouts.operation_timeout_ms),
         "attempt_timeout_seconds": _seconds(timeouts.operation_attempt_timeout_ms),
-        "multipart_from_bytes": given.minimum_size_for_multipart_upload,
-        "storage_class": given.storage_class,
-        "uses_attributes": given.unsafe_use_metadata,
-        "uses_conditional_create": given.unsafe_use_conditional_create,
-        "uses_conditional_update": given.unsafe_use_conditional_update,
+        "multipart_from_bytes": settings.minimum_size_for_multipart_upload,
+        "storage_class": settings.storage_class,
+        "uses_attributes": settings.unsafe_use_metadata,
+        "uses_conditional_create": settings.unsafe_use_conditional_create,
+        "uses_conditional_update": settings.unsafe_use_conditional_update,
     }
     return msgspec.convert(
         {name: value for name, value in values.items() if value is not None}, EffectiveSettings

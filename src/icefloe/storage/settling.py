@@ -29,7 +29,7 @@ from icefloe.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from icefloe.storage.port import BytesLike, Version
+    from icefloe.storage.port import BytesLike, ObjectVersion
 
 
 def attempts(
@@ -51,7 +51,7 @@ class _Attempt(NamedTuple):
     """What is known after one attempt."""
 
     landed: bool = False
-    version: Version | None = None
+    version: ObjectVersion | None = None
     refusal: StoragePermissionError | None = None
     doubt: StorageError | None = None
 
@@ -60,7 +60,7 @@ def settle_create(
     key: str,
     data: BytesLike,
     *,
-    put: Callable[[], Version | None],
+    put: Callable[[], ObjectVersion | None],
     read: Callable[[], bytes],
     tries: Iterable[int],
 ) -> None:
@@ -92,12 +92,12 @@ def settle_create(
 def settle_replace(
     key: str,
     data: BytesLike,
-    expected: Version | None,
+    expected: ObjectVersion | None,
     *,
-    put: Callable[[], Version],
-    read: Callable[[], tuple[bytes, Version]],
+    put: Callable[[], ObjectVersion],
+    read: Callable[[], tuple[bytes, ObjectVersion]],
     tries: Iterable[int],
-) -> Version:
+) -> ObjectVersion:
     """Replace an object that is still at `expected`; `data` must be unlike any other writer's."""
     doubt: StorageError | None = None
     for _ in tries:
@@ -106,7 +106,7 @@ def settle_replace(
             return attempt.version
         doubt = doubt or attempt.doubt
         found: bytes | None = None
-        actual: Version | None = None
+        actual: ObjectVersion | None = None
         try:
             found, actual = read()
         except ObjectNotFoundError:
@@ -128,7 +128,7 @@ def settle_replace(
     raise _unknown(key) from doubt
 
 
-def _attempt(put: Callable[[], Version | None], doubt: StorageError | None) -> _Attempt:
+def _attempt(put: Callable[[], ObjectVersion | None], doubt: StorageError | None) -> _Attempt:
     """Make an attempt; raises its error if no attempt, this one included, was ever sent."""
     try:
         return _Attempt(landed=True, version=put())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from icefloe.storage.port import BytesLike, ObjectInfo, Storage, Version
+    from icefloe.storage.port import BytesLike, ObjectInfo, ObjectVersion, Storage
     from icefloe.storage.settings import StorageSettings
 
 _Result = TypeVar("_Result")
@@ -75,7 +75,7 @@ class SplitStorage(ForwardingStorage):
         """Read an object, or a part of it."""
         return self._of(key).get(key, start, length)
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with its version."""
         return self._of(key).get_with_version(key)
 
@@ -93,7 +93,7 @@ class SplitStorage(ForwardingStorage):
         """Create an object that must not exist."""
         self._of(key).create(key, data, attributes)
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected`.
 
         The data must be durable before the state file that refers to them appears.
@@ -115,7 +115,7 @@ class SplitStorage(ForwardingStorage):
 
     @contextmanager
     def using_reserve(self) -> Iterator[None]:
-        """Let writes use room that is kept for cleaning up, in both places."""
+        """Let writes use the disk space that is reserved for garbage collection, in both places."""
         with ExitStack() as stack:
             for place in self._places():
                 stack.enter_context(place.using_reserve())
@@ -145,13 +145,19 @@ def split_storage(
 
     Args:
         state: Where `state.json` is: a storage, a URL or a path.
-        data: Where all other files are; a new dataset notes its URL as `store_root`. Left out,
-            it is the `store_root` of the state file, if that lies in an allowed place.
+        data: Where all other files are; a new dataset records its URL as `store_root`. By default
+            it is the `store_root` of the state file, if that is one of the allowed places.
         allowed_roots: Places that a state file may lead to: URLs, which include all folders below
             them, or storages, with their own credentials, which are such a place themselves.
 
     Raises:
         InvalidInputError: The state file leads to a place that is not allowed.
+
+    >>> import icefloe
+    >>> storage = icefloe.split_storage(state="memory://catalog", data="memory://bucket")
+    >>> repo = icefloe.Repository.create(storage, generation="dataset")
+    >>> storage.location, storage.data_root
+    ('memory://catalog', 'memory://bucket')
     """
     from icefloe.storage.access.url import storage_from_url
 

@@ -51,7 +51,7 @@ class ClockedStorage(ForwardingStorage):
 
 
 class LaggingStorage(ForwardingStorage):
-    """A storage whose listings show what there was when a test last said so."""
+    """A storage whose listings are stale: they show the objects at a time that the test chose."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

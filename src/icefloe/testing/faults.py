@@ -36,7 +36,7 @@ class CrashError(BaseException):
     """The process is dead. No `except Exception` of the code under test may catch this."""
 
 
-class _Plan:
+class _PlannedFault:
     def __init__(self, fault: Fault, verb: str | None, key: str, nth: int, times: int) -> None:
         self.fault = fault
         self._verb = verb
@@ -55,7 +55,7 @@ class _Plan:
 
 
 class FaultyStorage(ForwardingStorage):
-    """Forwards to another storage, notes every operation in `trace`, and fails when told to.
+    """Forwards to another storage, records every operation in `trace`, and injects faults.
 
     After a crash every operation raises CrashError, until `revive`.
     """
@@ -64,7 +64,7 @@ class FaultyStorage(ForwardingStorage):
         super().__init__(inner)
         self.trace: list[tuple[str, str]] = []
         """(operation, key) in the order in which they started."""
-        self._plans: list[_Plan] = []
+        self._plans: list[_PlannedFault] = []
         self._crashed = False
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class FaultyStorage(ForwardingStorage):
             times: How many in a row.
         """
         with self._lock:
-            self._plans.append(_Plan(fault, verb, key, nth, times))
+            self._plans.append(_PlannedFault(fault, verb, key, nth, times))
 
     def revive(self) -> None:
         """Be a new process: forget the crash and all plans, keep the trace."""

@@ -27,7 +27,7 @@ from icefloe.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from icefloe.storage.port import Storage, Version
+from icefloe.storage.port import ObjectVersion, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -378,7 +378,7 @@ class StorageTests(StorageReadTests):
             storage.replace("state", b"4", second)
 
     def test_versions_survive_pickling(self, storage: Storage) -> None:
-        version: Version = pickle.loads(pickle.dumps(storage.replace("state", b"1", None)))
+        version: ObjectVersion = pickle.loads(pickle.dumps(storage.replace("state", b"1", None)))
         storage.replace("state", b"2", version)
 
     def test_no_increment_is_lost(self, storage: Storage) -> None:

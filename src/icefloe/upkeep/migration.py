@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from icefloe.engine.retention.leases import Lease
     from icefloe.engine.retention.marking import RefTargets
-    from icefloe.formats.registry import Format
+    from icefloe.formats.port import Generation
     from icefloe.model.ids import AttributesId
     from icefloe.storage.port import Storage
 
@@ -148,7 +148,9 @@ def _quiet(stage: str, done: int, total: int) -> None:
 
 
 class _Migration:
-    def __init__(self, source: Context, target: Storage, fmt: Format, progress: Progress) -> None:
+    def __init__(
+        self, source: Context, target: Storage, fmt: Generation, progress: Progress
+    ) -> None:
         self._source = source
         # What has expired before now is not copied, and may be gone.
         self._history = History(source.files, source.refs, CachedCuts(source.storage))
@@ -168,7 +170,7 @@ class _Migration:
         """Attribute files, with size and checksum in the target."""
         self._sums: dict[SnapshotId, FileSum] = {}
         """Snapshot files of the target, with size and checksum."""
-        self._ids = NewIds(fmt.generation.node_numbering)
+        self._ids = NewIds(fmt.node_numbering)
         self._chunk_files: set[ChunkFileId] = set()
         self._copied = dict.fromkeys(CopyMethod, 0)
         self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
@@ -343,7 +345,7 @@ class _Migration:
                 self._sums[new_id] = self._sum_of(key)
                 continue
             log_file = None
-            if self._format.generation.keeps_logs and self._parents[snapshot_id]:
+            if self._format.keeps_logs and self._parents[snapshot_id]:
                 log_key = layout.transaction_log(new_id)
                 if log_key in present[ObjectKind.TRANSACTION_LOG]:
                     log_file = self._sum_of(log_key)
@@ -381,7 +383,7 @@ class _Migration:
         metadata |= merged_mark(
             map(narrow, snapshot.merged_ids()), map(narrow, snapshot.merged_line())
         )
-        if self._format.generation.node_numbering is NodeNumbering.SEQUENTIAL:
+        if self._format.node_numbering is NodeNumbering.SEQUENTIAL:
             metadata[NEXT_NODE] = self._ids.num_nodes
         return msgspec.structs.replace(
             snapshot,
@@ -413,7 +415,7 @@ class _Migration:
 
     def _copy_config(self) -> None:
         """Copy the configuration stored with the source, whatever it was opened with."""
-        stored = self._source.format.make_config_files(self._source.storage)
+        stored = self._source.format.make_config(self._source.storage)
         newest = stored.read()
         if newest is not None:
             data = newest[1]
@@ -421,7 +423,7 @@ class _Migration:
             data = to_json(self._source.config)
         else:
             return
-        files = self._format.make_config_files(self._target)
+        files = self._format.make_config(self._target)
         present = files.read()
         if present is None or present[1] != data:
             files.write(None if present is None else present[0], data)

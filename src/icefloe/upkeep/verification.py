@@ -155,11 +155,12 @@ class _Verifier:
     # --- references
 
     def _check_configuration(self) -> None:
-        files = self._context.format.make_config_files(self._context.storage)
+        files = self._context.format.make_config(self._context.storage)
         try:
-            kept = files.read()
-            if kept is not None:
-                from_json(kept[1], key=files.key(kept[0]))
+            newest = files.read()
+            if newest is not None:
+                sequence, data = newest
+                from_json(data, key=files.key(sequence))
         except IcefloeError as error:
             self._add(ProblemKind.CONFIGURATION, str(error), key=getattr(error, "key", ""))
 
@@ -451,13 +452,13 @@ class _Verifier:
 
 def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:
     """Paths of the arrays of a snapshot that have references in a manifest."""
-    found: list[str] = []
+    needing: list[str] = []
     for path in snapshot.nodes.paths:
         with contextlib.suppress(IcefloeError):  # nodes that cannot be read are reported
             node = snapshot.nodes.get(path)
             if node is not None and any(ref.manifest_id == manifest_id for ref in node.manifests):
-                found.append(path)
-    return found
+                needing.append(path)
+    return needing
 
 
 def _overlapping(refs: tuple[ManifestRef, ...]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a batch of chunk requests of Zarr asks for: a box of an array, or scattered chunks."""
+"""Turns a batch of Zarr's chunk requests back into a box of an array, or into scattered chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icefloe.arrays.selection import Axis
+from icefloe.arrays.selection import AxisSelection
 from icefloe.arrays.spans import Spans, spans_of
 from icefloe.model.paths import ROOT
 from icefloe.zarr_store.keys import resolve
@@ -159,7 +159,7 @@ def _along_axes(selections: Sequence[Any], grid: tuple[int, ...]) -> list[Sequen
 
 
 def _spans(ids: Ints, items: Sequence[Any], there: Sequence[Any], size: int) -> Spans | None:
-    """Where elements stand in chunks and in values along one axis; None unless they follow on."""
+    """Positions of elements in chunks and values along one axis; None if they have gaps."""
     if isinstance(items[0], int):
         first, lengths, steps = [int(items[0])], [1], {1}
     else:
@@ -193,5 +193,5 @@ def finer_spans(
             return None
         count = int(span.lengths.sum())
         extent = int(span.ids[-1] + 1) * size
-        found.append(spans_of(Axis(int(begin[0]), span.step, count), extent, edge))
+        found.append(spans_of(AxisSelection(int(begin[0]), span.step, count), extent, edge))
     return tuple(found)

@@ -2,7 +2,7 @@
 
 A key is `[path/]zarr.json` or `[path/]` and the name that the array's chunk key encoding gives to
 a chunk. Zarr's default encoding (`c/0/1`, a scalar's `c`) is recognised by its form alone; the
-others (`c.0.1`, `0.1`, `0/1`) only where an array stands that uses them.
+others (`c.0.1`, `0.1`, `0/1`) only below an array that uses them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def resolve(key: str, nodes: NodeLookup) -> tuple[str, Coords | None] | None:
         node = nodes.get_node(plain[0])
         array = node.array if node is not None and node.is_array else None
         # The fast path: almost every key that a program uses ends here.
-        if array is not None and _understands(array, plain[1]):
+        if array is not None and _fits(array, plain[1]):
             return plain
         if array is None or (array.key_encoding == "default" and array.key_separator == "/"):
             # A missing array or a wrong number of indices: the session says what is wrong.
@@ -152,7 +152,7 @@ def _plain_chunk(key: str) -> tuple[str, Coords] | None:
     return _absolute(head[:-1]), coords
 
 
-def _understands(array: ArrayMetadata, coords: Coords) -> bool:
+def _fits(array: ArrayMetadata, coords: Coords) -> bool:
     """Whether an array calls the chunk with these coordinates `c/0/1`."""
     return (
         len(array.shape) == len(coords)
@@ -162,7 +162,7 @@ def _understands(array: ArrayMetadata, coords: Coords) -> bool:
 
 
 def _search(key: str, nodes: NodeLookup) -> tuple[str, Coords] | None:
-    """The array with the longest path whose encoding understands the rest of the key."""
+    """The array with the longest path whose encoding fits the rest of the key."""
     for path, array, rest in enclosing_arrays(key, nodes):
         coords = chunk_coords(array, rest)
         if coords is not None:

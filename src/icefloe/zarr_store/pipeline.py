@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
 
 _INLINE_BYTES = 1 << 20
-"""Requests of at most so many decoded bytes are not worth handing to another thread."""
+"""Requests of at most this number of decoded bytes are not worth another thread."""
 _PRESENT = {"status": "present"}
 _MISSING = {"status": "missing"}
 
@@ -155,13 +155,13 @@ class StorePipeline(CodecPipeline):
     async def decode(
         self, chunk_bytes_and_specs: Iterable[tuple[Buffer | None, ArraySpec]]
     ) -> Iterable[NDBuffer | None]:
-        """Decode chunks that are at hand."""
+        """Decode chunks that are in memory."""
         return await self.inner.decode(chunk_bytes_and_specs)
 
     async def encode(
         self, chunk_arrays_and_specs: Iterable[tuple[NDBuffer | None, ArraySpec]]
     ) -> Iterable[Buffer | None]:
-        """Encode chunks that are at hand."""
+        """Encode chunks that are in memory."""
         return await self.inner.encode(chunk_arrays_and_specs)
 
 
@@ -202,7 +202,7 @@ async def _run(batch: Batch, nbytes: int, work: Callable[[], Flags]) -> Flags:
 async def _read_one(
     batch: Batch, layout: ArrayLayout, target: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Any:
-    """Read one small chunk, as Zarr would and with as little ado as possible."""
+    """Read one small chunk, the quick way."""
     tree, (place,) = batch.store.tree, batch.coords.tolist()
     coords = tuple(place)
     if tree.reads_are_immediate:

@@ -334,8 +334,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         self.tree.delete_node(path)
         for array_path, _, coords in folders:
             if coords:
-                found = chunks_in(self.tree, array_path, coords)
-                self.tree.delete_chunks(array_path, found)
+                self.tree.delete_chunks(array_path, chunks_in(self.tree, array_path, coords))
             else:
                 self.tree.clear_chunks(array_path)
 
@@ -369,7 +368,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         return KeyListing(names_in(self.tree, folder_path(prefix)))
 
     async def is_empty(self, prefix: str) -> bool:
-        """Whether no key lies in a folder."""
+        """Whether a folder has no keys."""
         path = folder_path(prefix)
         tree = self.tree
         if tree.get_node(path) is not None or tree.node_paths(path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ from icefloe.storage.access.factories import gcs_storage, http_storage, s3_stora
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
-from icefloe.storage.port import Version
+from icefloe.storage.port import ObjectVersion
 from icefloe.storage.probe import PROBE_FOLDER, ensure_conditional_writes
 from icefloe.storage.settings import (
     StorageConcurrencySettings,
@@ -39,6 +40,12 @@ from icefloe.testing.faults import FaultyStorage
 from icefloe.testing.logged import LoggedStorage
 from tests.endpoints.fault_proxy import Trouble, fault_proxy
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.endpoints.fixtures import AzureEndpoint, GcsEndpoint, HttpEndpoint, S3Endpoint
+
 pytestmark = pytest.mark.endpoint
 
 MIB = 1024 * 1024
@@ -46,7 +53,9 @@ CANARY = "canary-secret"
 
 
 class TestProbe:
-    def test_a_store_that_ignores_conditions_is_refused(self, careless_endpoint):
+    def test_a_store_that_ignores_conditions_is_refused(
+        self, careless_endpoint: S3Endpoint
+    ) -> None:
         storage = careless_endpoint.storage()
         with pytest.raises(UnsafeStorageError, match="ignores conditional writes"):
             ensure_conditional_writes(storage)
@@ -55,7 +64,9 @@ class TestProbe:
         assert [*storage.list()] == []
 
     @pytest.mark.parametrize("name", ["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
-    def test_a_good_store_is_probed_once_and_left_clean(self, name, request):
+    def test_a_good_store_is_probed_once_and_left_clean(
+        self, name: str, request: pytest.FixtureRequest
+    ) -> None:
         storage = FaultyStorage(request.getfixturevalue(name).storage())
         ensure_conditional_writes(storage)
         assert len(storage.trace) > 8
@@ -66,13 +77,15 @@ class TestProbe:
         ensure_conditional_writes(pickle.loads(pickle.dumps(storage)))
         assert storage.trace == []
 
-    def test_memory_and_local_files_need_none(self, tmp_path):
+    def test_memory_and_local_files_need_none(self, tmp_path: Path) -> None:
         for inner in (MemoryStorage(), LocalStorage(tmp_path)):
             storage = FaultyStorage(inner)
             ensure_conditional_writes(storage)
             assert storage.trace == []
 
-    def test_who_asks_for_unconditional_writes_gets_them(self, careless_endpoint):
+    def test_who_asks_for_unconditional_writes_gets_them(
+        self, careless_endpoint: S3Endpoint
+    ) -> None:
         unsafe = StorageSettings(unsafe_use_conditional_create=False)
         storage = careless_endpoint.storage().with_settings(unsafe)
         ensure_conditional_writes(storage)
@@ -103,7 +116,9 @@ os.waitpid(child, 0)
 
 @pytest.mark.parametrize("verb", ["put", "create"])
 @pytest.mark.parametrize(("parent", "outcome"), [("used", "refused"), ("unused", "written")])
-def test_a_forked_child_raises_instead_of_hanging(s3_endpoint, parent, outcome, verb):
+def test_a_forked_child_raises_instead_of_hanging(
+    s3_endpoint: S3Endpoint, parent: str, outcome: str, verb: str
+) -> None:
     storages = pickle.dumps((s3_endpoint.storage(), s3_endpoint.storage())).hex()
     result = subprocess.run(
         [sys.executable, "-c", FORK, storages, parent, verb],
@@ -122,7 +137,9 @@ class TestBigObjects:
     )
 
     @pytest.mark.parametrize("name", ["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
-    async def test_they_are_written_and_read_in_parts(self, name, request):
+    async def test_they_are_written_and_read_in_parts(
+        self, name: str, request: pytest.FixtureRequest
+    ) -> None:
         endpoint = request.getfixturevalue(name)
         data = secrets.token_bytes(MIB) * 16
         with fault_proxy(endpoint.endpoint_url) as proxy:
@@ -136,7 +153,7 @@ class TestBigObjects:
             assert sum(method == "GET" for method, _ in proxy.requests) == 4
             assert await storage.get_async("big too", 1, len(data) - 1) == data[1:]
 
-    def test_near_ranges_are_read_at_once(self, gcs_endpoint):
+    def test_near_ranges_are_read_at_once(self, gcs_endpoint: GcsEndpoint) -> None:
         data = secrets.token_bytes(MIB) * 4
         with fault_proxy(gcs_endpoint.endpoint_url) as proxy:
             storage = gcs_endpoint.storage(endpoint_url=proxy.url)
@@ -152,7 +169,9 @@ class TestBigObjects:
 
 
 class TestListing:
-    def test_the_first_key_costs_one_request(self, s3_endpoint, gcs_endpoint, azure_endpoint):
+    def test_the_first_key_costs_one_request(
+        self, s3_endpoint: S3Endpoint, gcs_endpoint: GcsEndpoint, azure_endpoint: AzureEndpoint
+    ) -> None:
         for endpoint in (s3_endpoint, gcs_endpoint, azure_endpoint):
             with fault_proxy(endpoint.endpoint_url) as proxy:
                 storage = endpoint.storage(endpoint_url=proxy.url)
@@ -163,7 +182,7 @@ class TestListing:
                 assert first.key == "refs/branch.main/0000"
                 assert len(proxy.requests) == 1
 
-    def test_a_store_that_lists_in_no_order_is_sorted_here(self, s3_endpoint):
+    def test_a_store_that_lists_in_no_order_is_sorted_here(self, s3_endpoint: S3Endpoint) -> None:
         storage = s3_endpoint.storage()
         place = msgspec.structs.replace(storage.__getstate__()[0], lists_in_order=False)
         unordered = ObjectStorage(place)
@@ -175,7 +194,7 @@ class TestListing:
 
 
 class TestDeleting:
-    def test_what_is_left_is_named(self, gcs_endpoint):
+    def test_what_is_left_is_named(self, gcs_endpoint: GcsEndpoint) -> None:
         with fault_proxy(gcs_endpoint.endpoint_url) as proxy:
             storage = gcs_endpoint.storage(endpoint_url=proxy.url)
             keys = [f"chunks/{number:02}" for number in range(30)]
@@ -187,7 +206,7 @@ class TestDeleting:
             assert "chunks/07" in str(caught.value)
             assert [info.key for info in storage.list()] == ["chunks/07"]
 
-    def test_a_passing_failure_is_healed(self, s3_endpoint):
+    def test_a_passing_failure_is_healed(self, s3_endpoint: S3Endpoint) -> None:
         with fault_proxy(s3_endpoint.endpoint_url) as proxy:
             storage = s3_endpoint.storage(endpoint_url=proxy.url)
             for number in range(10):
@@ -215,12 +234,12 @@ def fetch_s3_keys() -> S3StaticCredentials:
 
 
 class TestSigningIn:
-    def gcs(self, endpoint, **credentials):
+    def gcs(self, endpoint: Any, **credentials: Any) -> Any:
         config = {"base_url": endpoint.endpoint_url, "allow_http": "true"}
         prefix = secrets.token_hex(6)
         return gcs_storage(bucket=endpoint.bucket, prefix=prefix, config=config, **credentials)
 
-    def s3(self, endpoint_url, **credentials):
+    def s3(self, endpoint_url: Any, **credentials: Any) -> Any:
         return s3_storage(
             bucket="icefloe-tests",
             prefix=secrets.token_hex(6),
@@ -230,12 +249,14 @@ class TestSigningIn:
             **credentials,
         ).with_settings(StorageSettings(retries=StorageRetriesSettings(max_tries=2)))
 
-    def test_refreshable_credentials_are_fetched_where_they_are_used(self, gcs_endpoint):
+    def test_refreshable_credentials_are_fetched_where_they_are_used(
+        self, gcs_endpoint: GcsEndpoint
+    ) -> None:
         storage = self.gcs(gcs_endpoint, get_credentials=fetch_gcs_token)
         storage.create("key", b"1")
         assert pickle.loads(pickle.dumps(storage)).get("key") == b"1"
 
-    def test_wrong_credentials_are_reported(self, gcs_endpoint):
+    def test_wrong_credentials_are_reported(self, gcs_endpoint: GcsEndpoint) -> None:
         storage = self.gcs(gcs_endpoint, bearer_token=CANARY)
         for act in (
             lambda: storage.get("key"),
@@ -247,7 +268,7 @@ class TestSigningIn:
                 act()
             assert CANARY not in "".join(traceback.format_exception(caught.value))
 
-    def test_a_missing_bucket_is_reported_at_once(self, s3_endpoint):
+    def test_a_missing_bucket_is_reported_at_once(self, s3_endpoint: S3Endpoint) -> None:
         with fault_proxy(s3_endpoint.endpoint_url) as proxy:
             storage = dataclasses.replace(s3_endpoint, bucket="missing").storage(
                 endpoint_url=proxy.url
@@ -261,20 +282,24 @@ class TestSigningIn:
                     write()
             assert sum(method == "PUT" for method, _ in proxy.requests) == 3
 
-    def test_an_anonymous_gcs_storage_only_reads(self, gcs_endpoint):
+    def test_an_anonymous_gcs_storage_only_reads(self, gcs_endpoint: GcsEndpoint) -> None:
         storage = self.gcs(gcs_endpoint, anonymous=True)
         assert not storage.capabilities.can_write
         with pytest.raises(ReadOnlyError):
             storage.put("key", b"")
 
     @pytest.mark.parametrize("fetch", [fetch_wrong_type, fetch_failing])
-    def test_a_failing_function_is_reported(self, s3_endpoint, fetch):
+    def test_a_failing_function_is_reported(
+        self, s3_endpoint: S3Endpoint, fetch: Callable[..., Any]
+    ) -> None:
         storage = self.s3(s3_endpoint.endpoint_url, get_credentials=fetch)
         with pytest.raises(IcefloeError) as caught:
             storage.get("key")
         assert CANARY not in "".join(traceback.format_exception(caught.value))
 
-    def test_given_credentials_are_not_mixed_with_the_environment(self, s3_endpoint, monkeypatch):
+    def test_given_credentials_are_not_mixed_with_the_environment(
+        self, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_SESSION_TOKEN", "environment-token")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "environment-secret")
@@ -290,7 +315,7 @@ class TestSigningIn:
             self.s3(proxy.url, from_env=True).put("key", b"")
             assert "environment-key/" in proxy.headers[-1]["authorization"]
 
-    def test_no_secret_in_logs_or_errors(self, caplog):
+    def test_no_secret_in_logs_or_errors(self, caplog: pytest.LogCaptureFixture) -> None:
         nobody = "http://127.0.0.1:9"  # refuses connections
         storages = [
             self.s3(nobody, access_key_id="id", secret_access_key=CANARY, session_token=CANARY),
@@ -315,7 +340,7 @@ class TestSigningIn:
                     assert CANARY not in repr(caught.value)
         assert CANARY not in caplog.text
 
-    def test_a_wrong_password_of_a_web_server(self, http_endpoint):
+    def test_a_wrong_password_of_a_web_server(self, http_endpoint: HttpEndpoint) -> None:
         host = http_endpoint.endpoint_url.removeprefix("http://")
         storage = http_storage(f"http://reader:{CANARY}@{host}", {"allow_http": "true"})
         with pytest.raises(StoragePermissionError) as caught:
@@ -324,7 +349,7 @@ class TestSigningIn:
 
 
 class TestWebServer:
-    def test_it_can_only_be_read(self, http_endpoint):
+    def test_it_can_only_be_read(self, http_endpoint: HttpEndpoint) -> None:
         storage = http_endpoint.storage()
         assert not storage.capabilities.can_write
         assert not storage.capabilities.can_list
@@ -342,7 +367,7 @@ class TestWebServer:
             storage.list_dir("")
 
 
-def test_the_number_of_tries_is_a_setting(s3_endpoint):
+def test_the_number_of_tries_is_a_setting(s3_endpoint: S3Endpoint) -> None:
     with fault_proxy(s3_endpoint.endpoint_url) as proxy:
         once = StorageSettings(retries=StorageRetriesSettings(max_tries=1))
         storage = s3_endpoint.storage(endpoint_url=proxy.url).with_settings(once)
@@ -352,12 +377,12 @@ def test_the_number_of_tries_is_a_setting(s3_endpoint):
         assert len(proxy.requests) == 1
 
 
-def test_a_strange_version_is_refused(s3_endpoint):
+def test_a_strange_version_is_refused(s3_endpoint: S3Endpoint) -> None:
     with pytest.raises(InvalidInputError):
-        s3_endpoint.storage().replace("key", b"1", Version("not one of ours"))
+        s3_endpoint.storage().replace("key", b"1", ObjectVersion("not one of ours"))
 
 
-def test_settings_are_added_to_settings(s3_endpoint):
+def test_settings_are_added_to_settings(s3_endpoint: S3Endpoint) -> None:
     storage = s3_endpoint.storage().with_settings(
         StorageSettings(concurrency=StorageConcurrencySettings(3, None))
     )

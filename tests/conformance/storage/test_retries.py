@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +30,13 @@ from icefloe.storage.settings import (
 from tests.endpoints.fault_proxy import CUTS, Trouble, fault_proxy
 from tests.endpoints.processes import HOST, free_port
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icefloe.storage.port import Storage
+    from tests.endpoints.fault_proxy import FaultProxy
+    from tests.endpoints.fixtures import GcsEndpoint, S3Endpoint
+
 pytestmark = pytest.mark.endpoint
 
 PASSING = [
@@ -46,17 +54,17 @@ MANY = 1100  # two pages of a listing
 
 
 @pytest.fixture
-def proxy(endpoint):
+def proxy(endpoint: Any) -> Iterator[FaultProxy]:
     with fault_proxy(endpoint.endpoint_url) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def storage(endpoint, proxy):
+def storage(endpoint: Any, proxy: FaultProxy) -> Storage:
     return endpoint.storage(endpoint_url=proxy.url)
 
 
-def bucket_of(endpoint):
+def bucket_of(endpoint: Any) -> str:
     return getattr(endpoint, "bucket", None) or endpoint.container
 
 
@@ -76,7 +84,7 @@ READS = {
 
 
 @pytest.mark.parametrize("trouble", [*PASSING, *CUTS], ids=lambda trouble: trouble.name)
-def test_every_read_is_sent_again(storage, proxy, trouble):
+def test_every_read_is_sent_again(storage: Storage, proxy: FaultProxy, trouble: Trouble) -> None:
     storage.put("chunks/one", DATA)
     for name, (read, expected) in READS.items():
         struck = proxy.struck
@@ -85,7 +93,9 @@ def test_every_read_is_sent_again(storage, proxy, trouble):
         assert proxy.struck == struck + 2, name
 
 
-def test_each_part_of_a_big_read_is_sent_again_by_itself(storage, proxy):
+def test_each_part_of_a_big_read_is_sent_again_by_itself(
+    storage: Storage, proxy: FaultProxy
+) -> None:
     in_parts = StorageSettings(concurrency=StorageConcurrencySettings(4, 10_000))
     storage.put("chunks/one", DATA)
     storage = storage.with_settings(in_parts)
@@ -98,7 +108,9 @@ def test_each_part_of_a_big_read_is_sent_again_by_itself(storage, proxy):
 
 
 @pytest.mark.parametrize("trouble", PASSING, ids=lambda trouble: trouble.name)
-def test_heads_writes_and_deletes_are_sent_again(storage, proxy, trouble):
+def test_heads_writes_and_deletes_are_sent_again(
+    storage: Storage, proxy: FaultProxy, trouble: Trouble
+) -> None:
     proxy.plan(trouble, method="PUT", path="chunks/one", times=2)
     storage.put("chunks/one", DATA, {"icefloetype": "chunk"})
     proxy.plan(trouble, method="PUT", path="chunks/two", times=2)
@@ -116,7 +128,9 @@ def test_heads_writes_and_deletes_are_sent_again(storage, proxy, trouble):
 
 
 @pytest.mark.parametrize("trouble", [*PASSING, *CUTS], ids=lambda trouble: trouble.name)
-def test_a_listing_is_sent_again(endpoint, storage, proxy, trouble):
+def test_a_listing_is_sent_again(
+    endpoint: Any, storage: Storage, proxy: FaultProxy, trouble: Trouble
+) -> None:
     for number in range(3):
         storage.put(f"chunks/{number}", b"")
     for listed in (
@@ -128,7 +142,9 @@ def test_a_listing_is_sent_again(endpoint, storage, proxy, trouble):
     assert proxy.struck == 4
 
 
-def test_a_listing_of_many_pages_goes_on_where_it_broke_off(s3_endpoint, gcs_endpoint):
+def test_a_listing_of_many_pages_goes_on_where_it_broke_off(
+    s3_endpoint: S3Endpoint, gcs_endpoint: GcsEndpoint
+) -> None:
     for endpoint in (s3_endpoint, gcs_endpoint):
         with fault_proxy(endpoint.endpoint_url) as proxy:
             storage = endpoint.storage(endpoint_url=proxy.url)
@@ -160,7 +176,9 @@ METHODS = ("GET", "HEAD", "PUT")
 @pytest.mark.parametrize(
     "trouble", [*PASSING, Trouble.CUT_HALFWAY, *FOR_GOOD], ids=lambda trouble: trouble.name
 )
-def test_what_never_passes_is_an_error_of_the_storage(storage, proxy, trouble):
+def test_what_never_passes_is_an_error_of_the_storage(
+    storage: Storage, proxy: FaultProxy, trouble: Trouble
+) -> None:
     # A plain put has no condition: that it "exists already" or "changed" can be no answer to it.
     storage.put("chunks/one", DATA)
     tries = 1 if trouble in FOR_GOOD else 3
@@ -180,13 +198,15 @@ def test_what_never_passes_is_an_error_of_the_storage(storage, proxy, trouble):
         proxy.forget_plans()
 
 
-def test_a_plain_write_that_meets_a_conflict_for_ever_says_so(storage, proxy):
+def test_a_plain_write_that_meets_a_conflict_for_ever_says_so(
+    storage: Storage, proxy: FaultProxy
+) -> None:
     proxy.plan(Trouble.CONFLICT_409, method="PUT", path="chunks/one", times=100)
     with pytest.raises(StorageError, match="409"):
         storage.put("chunks/one", b"data")
 
 
-def test_a_request_that_the_server_found_slow_is_sent_again(s3_endpoint):
+def test_a_request_that_the_server_found_slow_is_sent_again(s3_endpoint: S3Endpoint) -> None:
     with fault_proxy(s3_endpoint.endpoint_url) as proxy:
         storage = s3_endpoint.storage(endpoint_url=proxy.url)
         proxy.plan(Trouble.SLOW_SENDER_400, method="PUT", path="chunks/one", times=2)
@@ -195,7 +215,7 @@ def test_a_request_that_the_server_found_slow_is_sent_again(s3_endpoint):
         assert proxy.struck == 2
 
 
-def test_retries_are_logged(s3_endpoint, caplog):
+def test_retries_are_logged(s3_endpoint: S3Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     with fault_proxy(s3_endpoint.endpoint_url) as proxy:
         storage = s3_endpoint.storage(endpoint_url=proxy.url)
         storage.put("key", b"1")
@@ -210,7 +230,7 @@ def test_retries_are_logged(s3_endpoint, caplog):
 class TestUnreachable:
     """Nothing was sent: that is certain, so nothing is in doubt, and nobody waits for long."""
 
-    def storage(self, endpoint_url, **retries):
+    def storage(self, endpoint_url: Any, **retries: Any) -> Any:
         return s3_storage(
             bucket="bucket",
             prefix="repository",
@@ -227,7 +247,7 @@ class TestUnreachable:
         )
 
     @pytest.fixture(params=["refused", "no such host", "no answer"])
-    def address(self, request):
+    def address(self, request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "refused":
             yield f"http://{HOST}:{free_port()}"
             return
@@ -243,7 +263,9 @@ class TestUnreachable:
             yield f"http://{HOST}:{full.getsockname()[1]}"
 
     @pytest.mark.parametrize("act", [Repository.create, Repository.open, Repository.open_or_create])
-    def test_a_place_that_is_not_there_is_named_at_once(self, address, act, caplog):
+    def test_a_place_that_is_not_there_is_named_at_once(
+        self, address: str, act: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
         storage = self.storage(address)
         with (
             caplog.at_level(logging.WARNING, "icefloe"),
@@ -260,7 +282,7 @@ class TestUnreachable:
             "attempt 2 of 3",
         ]
 
-    def test_every_operation_says_so(self, address):
+    def test_every_operation_says_so(self, address: str) -> None:
         storage = self.storage(address, max_connect_tries=1)
         for act in (
             *OPERATIONS.values(),
@@ -272,7 +294,7 @@ class TestUnreachable:
             with pytest.raises(StorageUnreachableError):
                 act(storage)
 
-    def test_the_number_of_attempts_is_a_setting(self, caplog):
+    def test_the_number_of_attempts_is_a_setting(self, caplog: pytest.LogCaptureFixture) -> None:
         storage = self.storage(f"http://{HOST}:{free_port()}", max_connect_tries=5)
         with (
             caplog.at_level(logging.WARNING, "icefloe"),
@@ -281,7 +303,9 @@ class TestUnreachable:
             storage.get("key")
         assert len(caplog.records) == 4
 
-    def test_the_configuration_of_a_caller_counts_from_the_first_request_on(self, caplog):
+    def test_the_configuration_of_a_caller_counts_from_the_first_request_on(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         storage = self.storage(f"http://{HOST}:{free_port()}")
         config = RepositoryConfig(
             storage=StorageSettings(retries=StorageRetriesSettings(max_connect_tries=1))
@@ -291,7 +315,9 @@ class TestUnreachable:
                 act(storage, config)
         assert caplog.records == []
 
-    def test_a_place_that_answered_before_is_given_more_time(self, s3_endpoint, caplog):
+    def test_a_place_that_answered_before_is_given_more_time(
+        self, s3_endpoint: S3Endpoint, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with fault_proxy(s3_endpoint.endpoint_url) as proxy:
             storage = s3_endpoint.storage(endpoint_url=proxy.url)
             proxy.plan(Trouble.CUT_LATE, method="PUT", path="key")  # closes the connection
@@ -303,7 +329,7 @@ class TestUnreachable:
             storage.get("key")
         assert len(caplog.records) == 5  # six attempts, as with any other failure
 
-    def test_a_write_in_doubt_stays_in_doubt(self, s3_endpoint):
+    def test_a_write_in_doubt_stays_in_doubt(self, s3_endpoint: S3Endpoint) -> None:
         # The first attempt landed, and nobody can be asked any more.
         with fault_proxy(s3_endpoint.endpoint_url) as proxy:
             storage = s3_endpoint.storage(endpoint_url=proxy.url)
@@ -312,12 +338,12 @@ class TestUnreachable:
                 storage.create("refs/next", b"ours")
         assert isinstance(caught.value.__cause__, StorageError)
 
-    def test_a_bad_port_is_refused_before_anything_is_tried(self):
+    def test_a_bad_port_is_refused_before_anything_is_tried(self) -> None:
         with pytest.raises(InvalidInputError, match="port"):
             self.storage(f"http://{HOST}:99999")
 
 
-def test_listing_a_bucket_that_is_missing_says_so(s3_endpoint):
+def test_listing_a_bucket_that_is_missing_says_so(s3_endpoint: S3Endpoint) -> None:
     storage = dataclasses.replace(s3_endpoint, bucket="missing").storage()
     for act in (lambda: [*storage.list()], lambda: storage.list_dir("refs")):
         with pytest.raises(StoragePermissionError, match="no bucket"):

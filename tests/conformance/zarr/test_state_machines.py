@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import pytest
@@ -15,6 +16,11 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 
 import icefloe
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icefloe.storage.port import Storage
+
 # The machines draw data types that Zarr warns about because their names are not final.
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
@@ -23,7 +29,9 @@ ENCODINGS = {"a": ("default", "/"), "b": ("default", "."), "c": ("v2", "/"), "d"
 
 
 @pytest.fixture(params=["memory", "local", "store", "dataset"])
-def make_repository(request, tmp_path_factory):
+def make_repository(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
     """Makes a new repository; each example of a machine needs one.
 
     In memory, on local files, and of the other generations of the format.
@@ -31,7 +39,8 @@ def make_repository(request, tmp_path_factory):
     is_other = request.param in ("store", "dataset")
     how = {"generation": request.param} if is_other else {}
 
-    def make():
+    def make() -> Any:
+        storage: Storage
         if request.param != "local":
             storage = icefloe.in_memory_storage()
         else:
@@ -42,21 +51,21 @@ def make_repository(request, tmp_path_factory):
 
     # A machine costs many times what other property tests do.
     share = 16 if is_other else 5
-    make.settings = settings(max_examples=max(1, settings.default.max_examples // share))
+    make.settings = settings(max_examples=max(1, settings.default.max_examples // share))  # type: ignore[attr-defined]
     return make
 
 
 class HierarchyMachine(ZarrHierarchyStateMachine):
     """Arrays and groups, compared with Zarr's memory store; sometimes committed in between."""
 
-    def __init__(self, repository):
+    def __init__(self, repository: Any) -> None:
         self.repository = repository
         super().__init__(repository.writable_session("main").store)
 
     # An array's folder always has `c` (api-facts 28); the model's only with chunks.
     @precondition(lambda self: bool(self.all_groups))
     @rule(data=st.data())
-    def check_list_dir(self, data):
+    def check_list_dir(self, data: Any) -> None:
         path = self.draw_directory(data)
         expected = set(self._sync_iter(self.model.list_dir(path)))
         if path in self.all_arrays:
@@ -65,9 +74,9 @@ class HierarchyMachine(ZarrHierarchyStateMachine):
 
     @precondition(lambda self: self.store.session.has_uncommitted_changes)
     @rule()
-    def commit_and_go_on(self):
+    def commit_and_go_on(self) -> None:
         note("committing")
-        self.store.session.commit("in between")
+        self.store.session.commit("in between")  # type: ignore[attr-defined]
         self.store = self.repository.writable_session("main").store
 
 
@@ -78,49 +87,49 @@ class StoreMachine(ZarrStoreStateMachine):
     arrays of all chunk key encodings that a session knows, and documents are valid.
     """
 
-    def __init__(self, repository):
+    def __init__(self, repository: Any) -> None:
         self.repository = repository
         super().__init__(repository.writable_session("main").store)
 
     @initialize()
-    def init_store(self):
+    def init_store(self) -> None:
         self.store.clear()
         self.make_arrays()
 
-    def make_arrays(self):
+    def make_arrays(self) -> None:
         for name, (encoding, separator) in ENCODINGS.items():
             self.put(f"{name}/zarr.json", array_document(encoding, separator, ""))
 
-    def put(self, key, data):
+    def put(self, key: Any, data: Any) -> None:
         self.store.set(key, cpu.Buffer.from_bytes(data))
         self.model[key] = cpu.Buffer.from_bytes(data)
 
-    def has_array(self, key):
+    def has_array(self, key: Any) -> Any:
         return f"{key[0]}/zarr.json" in self.model
 
     @rule(data=st.data())
-    def set(self, data):
+    def set(self, data: Any) -> None:
         key = data.draw(CHUNK_KEYS)
         assume(self.has_array(key))
         self.put(key, data.draw(VALUES))
 
     @rule(name=st.sampled_from(sorted(ENCODINGS)), text=st.text(max_size=50))
-    def set_document(self, name, text):
+    def set_document(self, name: Any, text: Any) -> None:
         self.put(f"{name}/zarr.json", array_document(*ENCODINGS[name], text))
 
     @rule(key=st.sampled_from(["zarr.json", "g/zarr.json", "a/g/zarr.json"]))
-    def set_group(self, key):
+    def set_group(self, key: Any) -> None:
         self.put(key, GROUP)
 
     @rule(data=st.data())
-    def get_invalid_zarr_keys(self, data):
+    def get_invalid_zarr_keys(self, data: Any) -> None:
         key = data.draw(CHUNK_KEYS)
         assume(key not in self.model and self.has_array(key))
         assert self.store.get(key, self.prototype) is None
 
     @precondition(lambda self: len(self.model) > 0)
     @rule(data=st.data())
-    def delete(self, data):
+    def delete(self, data: Any) -> None:
         key = data.draw(st.sampled_from(sorted(self.model)))
         self.store.delete(key)
         # With a node's document goes all that is below it (api-facts 29).
@@ -130,27 +139,27 @@ class StoreMachine(ZarrStoreStateMachine):
                 del self.model[other]
 
     @rule(data=st.data())
-    def exists(self, data):
+    def exists(self, data: Any) -> None:
         key = data.draw(CHUNK_KEYS)
         # Without an array, only chunk keys of the default encoding are keys at all.
         assume(self.has_array(key) or key[0] == "a")
         assert self.store.exists(key) == (key in self.model)
 
     @rule(where=st.sampled_from(["a", "b", "c", "d", "a/c", "a/c/0", "c/1", "a/g"]))
-    def delete_dir(self, where):
+    def delete_dir(self, where: Any) -> None:
         self.store._sync(self.store.store.delete_dir(where))
         for key in list(self.model):
             if key.startswith(where + "/"):
                 del self.model[key]
 
     @rule(where=st.sampled_from(["a", "b", "c", "d", "a/c", "a/c/0", "c/1", "a/g", "", "g"]))
-    def is_empty_dir(self, where):
+    def is_empty_dir(self, where: Any) -> None:
         inside = any(key.startswith(where + "/") or not where for key in self.model)
         assert self.store.is_empty(where) != inside
 
     @precondition(lambda self: len(self.model) > 0)
     @rule(data=st.data())
-    def getsize_prefix(self, data):
+    def getsize_prefix(self, data: Any) -> None:
         key = data.draw(st.sampled_from(sorted(self.model)))
         node = key.split("/")[0]
         # A prefix is a node or a folder of chunks.
@@ -160,14 +169,14 @@ class StoreMachine(ZarrStoreStateMachine):
 
     @precondition(lambda self: self.store.store.session.has_uncommitted_changes)
     @rule()
-    def commit_and_go_on(self):
-        self.store.store.session.commit("in between")
+    def commit_and_go_on(self) -> None:
+        self.store.store.session.commit("in between")  # type: ignore[attr-defined]
         self.store.store = self.repository.writable_session("main").store
 
     @precondition(lambda self: not self.store.store.session.has_uncommitted_changes)
     @rule()
-    def fork_and_merge(self):
-        session = self.store.store.session
+    def fork_and_merge(self) -> None:
+        session = self.store.store.session  # type: ignore[attr-defined]
         fork = session.fork()
         if self.repository.storage.capabilities.survives_pickle:
             fork = pickle.loads(pickle.dumps(fork))
@@ -178,7 +187,7 @@ class StoreMachine(ZarrStoreStateMachine):
         session.merge(fork)
 
 
-def array_document(encoding, separator, text):
+def array_document(encoding: str, separator: str, text: str) -> bytes:
     return json.dumps(
         {
             "zarr_format": 3,
@@ -207,7 +216,7 @@ VALUES = st.binary(max_size=100)
 
 
 @pytest.fixture
-def all_grids():
+def all_grids() -> Iterator[None]:
     """Newer versions of zarr draw rectilinear grids too if they are allowed."""
     name = "array.rectilinear_chunks"
     with zarr.config.set({name: True} if zarr.config.get(name, None) is not None else {}):
@@ -215,13 +224,15 @@ def all_grids():
 
 
 @pytest.mark.usefixtures("all_grids")
-def test_hierarchy(make_repository):
+def test_hierarchy(make_repository: Callable[..., Any]) -> None:
     run_state_machine_as_test(
-        lambda: HierarchyMachine(make_repository()), settings=make_repository.settings
+        lambda: HierarchyMachine(make_repository()),  # type: ignore[arg-type]
+        settings=make_repository.settings,  # type: ignore[attr-defined]
     )
 
 
-def test_store(make_repository):
+def test_store(make_repository: Callable[..., Any]) -> None:
     run_state_machine_as_test(
-        lambda: StoreMachine(make_repository()), settings=make_repository.settings
+        lambda: StoreMachine(make_repository()),  # type: ignore[arg-type]
+        settings=make_repository.settings,  # type: ignore[attr-defined]
     )

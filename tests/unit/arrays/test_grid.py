@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from icefloe.model.chunk_index import Box
 
 
 @st.composite
-def grids(draw):
+def grids(draw: Any) -> Any:
     rank = draw(st.integers(0, 3))
     shape = draw(st.tuples(*[st.integers(0, 30)] * rank))
     chunks = draw(st.tuples(*[st.integers(1, 9)] * rank))
@@ -22,7 +24,7 @@ def grids(draw):
 
 
 @st.composite
-def targets(draw):
+def targets(draw: Any) -> Any:
     grid = draw(grids())
     region = []
     for extent in grid.shape:
@@ -32,7 +34,7 @@ def targets(draw):
 
 
 @given(targets(), st.integers(1, 3000))
-def test_tasks_cover_each_element_once(target, task_bytes):
+def test_tasks_cover_each_element_once(target: Any, task_bytes: int) -> None:
     counted = np.zeros(target.grid.shape, dtype=int)
     tasks = group_tasks([target], task_bytes)
     for task in tasks:
@@ -52,25 +54,25 @@ def test_tasks_cover_each_element_once(target, task_bytes):
 
 
 @given(targets(), st.integers(1, 3000))
-def test_tasks_are_of_the_asked_size(target, task_bytes):
+def test_tasks_are_of_the_asked_size(target: Any, task_bytes: int) -> None:
     for task in group_tasks([target], task_bytes):
         size = sum(target.grid.box_bytes(piece.box, target.region) for piece in task)
         assert size <= task_bytes or sum(piece.box.size for piece in task) == 1
 
 
 @given(grids())
-def test_no_piece_crosses_a_manifest(grid):
+def test_no_piece_crosses_a_manifest(grid: Any) -> None:
     for tile in tiles(grid.box, grid.tile_shape):
         for low, high, size in zip(tile.lower, tile.upper, grid.tile_shape, strict=True):
             assert size is None or low // size == (high - 1) // size
 
 
-def test_trailing_dimensions_stay_whole():
+def test_trailing_dimensions_stay_whole() -> None:
     found = list(split(Box((0, 0), (4, 3)), 7))
     assert found == [Box((0, 0), (2, 3)), Box((2, 0), (4, 3))]
 
 
-def test_regions_as_users_give_them():
+def test_regions_as_users_give_them() -> None:
     dims = ("y", "x")
     assert resolve_region(None, (5, 6), dims) == whole((5, 6))
     assert resolve_region({"x": slice(-2, None)}, (5, 6), dims) == (slice(0, 5), slice(4, 6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def memory_tree(**how: object) -> MemoryTree:
     return MemoryTree(json.dumps(array.metadata.to_dict()).encode())
 
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "plain": {"chunks": (2, 3), "compressors": None},
     "compressed": {"chunks": (2, 3)},
     "sharded": {"chunks": (1, 2), "shards": (2, 6)},
@@ -128,7 +128,8 @@ KINDS = {
 def test_boxes_are_written_and_read_as_by_numpy(kind: str) -> None:
     tree: ChunkStore = memory_tree(**KINDS[kind])
     expected = np.full((6, 10), -1, dtype="i4")
-    for number, box in enumerate([np.s_[1:5, 2:9], np.s_[::2, 0], np.s_[5], np.s_[0:2, 0:3]]):
+    boxes: list[Any] = [np.s_[1:5, 2:9], np.s_[::2, 0], np.s_[5], np.s_[0:2, 0:3]]
+    for number, box in enumerate(boxes):
         write_region(tree, "/a", box, number, write_empty_chunks=False)
         expected[box] = number
         np.testing.assert_array_equal(read_region(tree, "/a", ...), expected)

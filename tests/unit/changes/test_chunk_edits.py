@@ -63,7 +63,8 @@ def contents(chunks: ArrayChunks | None) -> Model:
 @given(tables | st.just({}), steps)
 def test_edits_agree_with_a_dictionary(base: Model, script: list[Any]) -> None:
     edits = ChunkEdits(RANK)
-    model, touched = dict(base), set()
+    model = dict(base)
+    touched: set[Any] = set()
     run(edits, script, model, touched)
     if edits.cleared:
         touched.update(base)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from functools import reduce
 from operator import or_
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from icefloe.config import (
     ManifestSplittingConfig,
 )
 from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Preload = ManifestPreloadCondition
 Split = ManifestSplitCondition
@@ -47,17 +51,17 @@ class TestConditions:
             (Preload.and_conditions([Preload.false(), Preload.true()]), False),
         ],
     )
-    def test_hold_for_an_array(self, condition, expected):
+    def test_hold_for_an_array(self, condition: ManifestPreloadCondition, expected: bool) -> None:
         assert condition.matches("/model/outputs/temperature", 100) is expected
 
-    def test_operators_are_the_factories(self):
+    def test_operators_are_the_factories(self) -> None:
         a, b, c = (Preload.name_matches(name) for name in "abc")
 
         assert a & b == Preload.and_conditions([a, b])
         assert a | b | c == Preload.or_conditions([a, b, c])
         assert a & b | c == Preload.or_conditions([a & b, c])
 
-    def test_long_chains_stay_flat(self):
+    def test_long_chains_stay_flat(self) -> None:
         names = [Split.name_matches(f"^v{number}$") for number in range(5_000)]
 
         condition = reduce(or_, names)
@@ -65,15 +69,15 @@ class TestConditions:
         assert condition.matches("/v4999")
         assert not condition.matches("/v5000")
 
-    def test_kinds_do_not_mix(self):
+    def test_kinds_do_not_mix(self) -> None:
         with pytest.raises(TypeError):
             Preload.true() & Split.AnyArray()
         with pytest.raises(TypeError):
             Split.AnyArray() | 3
         with pytest.raises(InvalidInputError, match="ManifestSplitCondition"):
-            Split.or_conditions([Preload.true()])
+            Split.or_conditions([Preload.true()])  # type: ignore[list-item]
 
-    def test_are_values(self):
+    def test_are_values(self) -> None:
         condition = Split.name_matches("a") | Split.AnyArray()
 
         assert {condition: 1}[Split.name_matches("a") | Split.AnyArray()] == 1
@@ -82,7 +86,7 @@ class TestConditions:
         assert len({Axis(0), DimensionName("x"), AnyDimension(), AnyDimension()}) == 3
         assert pickle.loads(pickle.dumps(condition)) == condition
 
-    def test_repr_is_how_to_write_it(self):
+    def test_repr_is_how_to_write_it(self) -> None:
         condition = Preload.num_refs(None, 5) & Preload.name_matches("a") & Preload.true()
         names = {"ManifestPreloadCondition": ManifestPreloadCondition}
 
@@ -93,19 +97,19 @@ class TestConditions:
     @pytest.mark.parametrize(
         "make",
         [
-            lambda: Preload.name_matches(3),
+            lambda: Preload.name_matches(3),  # type: ignore[arg-type]
             lambda: Preload.num_refs(-1, None),
             lambda: Preload.num_refs(True, None),
             lambda: Axis(-1),
-            lambda: Axis("0"),
+            lambda: Axis("0"),  # type: ignore[arg-type]
             lambda: DimensionName(None),
         ],
     )
-    def test_wrong_arguments_are_refused(self, make):
+    def test_wrong_arguments_are_refused(self, make: Callable[..., Any]) -> None:
         with pytest.raises(InvalidInputError, match="expected"):
             make()
 
-    def test_dimension_conditions_are_kinds_of_one_class(self):
+    def test_dimension_conditions_are_kinds_of_one_class(self) -> None:
         assert all(
             isinstance(condition, ManifestSplitDimCondition)
             for condition in (Axis(0), DimensionName("x"), AnyDimension())
@@ -113,7 +117,7 @@ class TestConditions:
 
 
 class TestSplitting:
-    def test_the_first_array_condition_that_holds_decides(self):
+    def test_the_first_array_condition_that_holds_decides(self) -> None:
         splitting = ManifestSplittingConfig.from_dict(
             {
                 Split.name_matches("^temp"): {Axis(0): 3},
@@ -124,34 +128,34 @@ class TestSplitting:
         assert splitting.sizes_for("/temperature", ["t", "x"]) == [3, None]
         assert splitting.sizes_for("/salinity", ["t", "x"]) == [5, None]
 
-    def test_the_first_dimension_condition_that_holds_decides(self):
+    def test_the_first_dimension_condition_that_holds_decides(self) -> None:
         rules = {Split.AnyArray(): {DimensionName("^lon"): 2, Axis(0): 3, AnyDimension(): 9}}
         splitting = ManifestSplittingConfig.from_dict(rules)
 
         assert splitting.sizes_for("/a", ["time", "longitude", None]) == [3, 2, 9]
         assert splitting.sizes_for("/a", ["longitude", "time"]) == [2, 9]
 
-    def test_any_before_axis_shadows_it(self):
+    def test_any_before_axis_shadows_it(self) -> None:
         splitting = ManifestSplittingConfig.from_dict(
             {Split.AnyArray(): {AnyDimension(): 9, Axis(0): 3}}
         )
 
         assert splitting.sizes_for("/a", [None, None]) == [9, 9]
 
-    def test_dicts_round_trip_in_order(self):
+    def test_dicts_round_trip_in_order(self) -> None:
         rules = {
             Split.name_matches("b"): {AnyDimension(): 9, Axis(0): 3},
             Split.name_matches("a"): {DimensionName("x"): 1},
         }
 
-        splitting = ManifestSplittingConfig.from_dict(rules)
+        splitting = ManifestSplittingConfig.from_dict(rules)  # type: ignore[arg-type]
 
         assert splitting.to_dict() == rules
         assert list(splitting.to_dict()) == list(rules)
         assert ManifestSplittingConfig(splitting.split_sizes) == splitting
 
-    def test_lists_are_taken_too(self):
-        listed = ManifestSplittingConfig([[Split.AnyArray(), [[Axis(0), 3]]]])
+    def test_lists_are_taken_too(self) -> None:
+        listed = ManifestSplittingConfig([[Split.AnyArray(), [[Axis(0), 3]]]])  # type: ignore[arg-type]
 
         assert listed == ManifestSplittingConfig.from_dict({Split.AnyArray(): {Axis(0): 3}})
 
@@ -167,6 +171,6 @@ class TestSplitting:
             [(Preload.true(), [(Axis(0), 3)])],
         ],
     )
-    def test_wrong_rules_are_refused(self, rules):
+    def test_wrong_rules_are_refused(self, rules: int | list[Any]) -> None:
         with pytest.raises(InvalidInputError, match="split"):
-            ManifestSplittingConfig(rules)
+            ManifestSplittingConfig(rules)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from icefloe.config import RepositoryConfig, VirtualChunkContainer, to_json
@@ -36,7 +38,7 @@ TIGRIS = ObjectStoreConfig.Tigris(S3Options())
         ("file:///data/", local_filesystem_store("/data")),
     ],
 )
-def test_a_fitting_prefix_is_taken(prefix, store):
+def test_a_fitting_prefix_is_taken(prefix: str, store: Any) -> None:
     config = RepositoryConfig()
     container = VirtualChunkContainer(prefix, store)
 
@@ -67,7 +69,9 @@ def test_a_fitting_prefix_is_taken(prefix, store):
         ("s3://bucket/?x/", s3_store(), "queries"),
     ],
 )
-def test_a_prefix_that_does_not_fit_is_refused_when_it_is_used(prefix, store, message):
+def test_a_prefix_that_does_not_fit_is_refused_when_it_is_used(
+    prefix: str, store: Any, message: str
+) -> None:
     container = VirtualChunkContainer(prefix, store)
     config = RepositoryConfig()
 
@@ -82,7 +86,7 @@ def test_a_prefix_that_does_not_fit_is_refused_when_it_is_used(prefix, store, me
         to_json(config)
 
 
-def test_setting_a_container_again_replaces_it():
+def test_setting_a_container_again_replaces_it() -> None:
     config = RepositoryConfig()
     config.set_virtual_chunk_container(VirtualChunkContainer("s3://a/", s3_store("eu-west-1")))
     config.set_virtual_chunk_container(VirtualChunkContainer("s3://b/", s3_store()))
@@ -113,7 +117,9 @@ def test_setting_a_container_again_replaces_it():
         ({"s3://a/": VirtualChunkContainer("s3://a/", s3_store(), "a/b")}, "found 'a/b'"),
     ],
 )
-def test_containers_that_contradict_each_other_are_refused(containers, message):
+def test_containers_that_contradict_each_other_are_refused(
+    containers: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         RepositoryConfig(virtual_chunk_containers=containers).effective()
 
@@ -122,7 +128,7 @@ def test_containers_that_contradict_each_other_are_refused(containers, message):
     "option",
     ["azure_storage_account_key", "SAS_TOKEN", "bearer_token", "client_secret", "password"],
 )
-def test_secrets_among_the_options_are_refused_and_not_shown(option):
+def test_secrets_among_the_options_are_refused_and_not_shown(option: str) -> None:
     store = azure_store(account="someone", config={option: "hunter2"})
     container = VirtualChunkContainer("az://container/", store)
     config = RepositoryConfig(virtual_chunk_containers={"az://container/": container})

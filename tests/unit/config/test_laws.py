@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from typing import Any
 
 import yaml
 from hypothesis import given
@@ -47,7 +48,7 @@ def maybe(values: st.SearchStrategy) -> st.SearchStrategy:
     return st.none() | values
 
 
-def conditions(kind: type, *leaves: st.SearchStrategy) -> st.SearchStrategy:
+def conditions(kind: Any, *leaves: st.SearchStrategy) -> st.SearchStrategy:
     return st.recursive(
         st.one_of(texts.map(kind.path_matches), texts.map(kind.name_matches), *leaves),
         lambda inner: st.one_of(
@@ -72,7 +73,7 @@ dimension_conditions = st.one_of(
 )
 splittings = st.dictionaries(
     split_conditions, st.dictionaries(dimension_conditions, few, max_size=3), max_size=3
-).map(ManifestSplittingConfig.from_dict)
+).map(ManifestSplittingConfig.from_dict)  # type: ignore[arg-type]
 
 positive = st.integers(1, 2**63 - 1)
 regexes = texts.map(re.escape)
@@ -126,7 +127,7 @@ s3_options = st.builds(
     S3Options, maybe(texts), maybe(texts), st.booleans(), st.booleans(), st.booleans()
 )
 options = maybe(st.dictionaries(st.sampled_from(["a", "b-c", "d_e"]), texts))
-stores = {
+stores: dict[str, st.SearchStrategy[Any]] = {
     "s3": st.builds(ObjectStoreConfig.S3, s3_options),
     "tigris": st.builds(ObjectStoreConfig.Tigris, s3_options),
     "gs": st.builds(ObjectStoreConfig.Gcs, options),
@@ -188,7 +189,7 @@ configs = configs_with(preloads_by_condition | preloads_by_path)
 
 
 @given(configs)
-def test_files_lose_nothing(config):
+def test_files_lose_nothing(config: Any) -> None:
     assert from_json(to_json(config)) == config
     assert from_yaml(yaml.safe_dump(json.loads(to_json(config)))) == config
     assert to_json(from_json(to_json(config))) == to_json(config)
@@ -196,24 +197,26 @@ def test_files_lose_nothing(config):
 
 
 @given(configs)
-def test_nothing_given_changes_nothing(config):
+def test_nothing_given_changes_nothing(config: Any) -> None:
     assert config.merge(RepositoryConfig()) == config
     assert RepositoryConfig().merge(config) == config
     assert config.merge(config) == config
 
 
 @given(*[configs_with(preloads_by_condition)] * 3)
-def test_merging_is_associative(first, second, third):
+def test_merging_is_associative(first: Any, second: Any, third: Any) -> None:
     assert first.merge(second).merge(third) == first.merge(second.merge(third))
 
 
 @given(*[configs_with(preloads_by_path)] * 3)
-def test_merging_is_associative_with_the_other_kind_of_preloading(first, second, third):
+def test_merging_is_associative_with_the_other_kind_of_preloading(
+    first: Any, second: Any, third: Any
+) -> None:
     assert first.merge(second).merge(third) == first.merge(second.merge(third))
 
 
 @given(configs, configs)
-def test_what_is_given_last_holds(first, second):
+def test_what_is_given_last_holds(first: Any, second: Any) -> None:
     settings = first.merge(second).effective()
 
     for name in ("inline_chunk_threshold_bytes", "get_partial_values_concurrency"):

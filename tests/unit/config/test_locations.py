@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ from icefloe.errors import InvalidInputError
         ("vcc://name/../../x", "vcc://name/x"),
     ],
 )
-def test_canonical_form(url, canonical):
+def test_canonical_form(url: str, canonical: str) -> None:
     location = parse_location(url)
 
     assert str(location) == canonical
@@ -80,7 +82,7 @@ def test_canonical_form(url, canonical):
         "https://%65xample.org/x",
     ],
 )
-def test_what_is_no_clear_location_is_refused(url):
+def test_what_is_no_clear_location_is_refused(url: str) -> None:
     with pytest.raises(InvalidInputError, match="error parsing"):
         parse_location(url)
 
@@ -95,7 +97,7 @@ def test_what_is_no_clear_location_is_refused(url):
         "//user:hunter2@example.org/x",
     ],
 )
-def test_passwords_are_refused_and_never_repeated(url):
+def test_passwords_are_refused_and_never_repeated(url: str) -> None:
     with pytest.raises(InvalidInputError, match="error parsing") as error:
         parse_location(url)
     assert "hunter2" not in str(error.value)
@@ -118,7 +120,7 @@ def test_passwords_are_refused_and_never_repeated(url):
         ("gs://bucket/data/x", False),
     ],
 )
-def test_below_compares_whole_segments(url, below):
+def test_below_compares_whole_segments(url: str, below: bool) -> None:
     assert parse_location(url).is_below(parse_location("s3://bucket/data/")) is below
 
 
@@ -128,7 +130,7 @@ def test_below_compares_whole_segments(url, below):
         min_size=1,
     )
 )
-def test_every_key_has_a_canonical_location(names):
+def test_every_key_has_a_canonical_location(names: Any) -> None:
     segments = tuple(name for name in names if name not in {".", ".."})
     location = Location("s3", "bucket", segments)
 
@@ -137,7 +139,7 @@ def test_every_key_has_a_canonical_location(names):
 
 
 @given(st.text())
-def test_any_text_is_parsed_or_refused(text):
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         location = parse_location(f"s3://bucket/{text}")
     except InvalidInputError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ from icefloe.config import (
 from icefloe.config.manifest_sets import MAX_RULES, MAX_SETS
 from icefloe.errors import FormatError, InvalidInputError
 from tests.seed_configurations import DEFAULTS, EXAMPLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COORDINATES = ["time", "latitude", "longitude"]
 EXAMPLE_CONFIG = ManifestConfig(
@@ -52,7 +56,7 @@ EXAMPLE_CONFIG = ManifestConfig(
 )
 
 
-def one_set(**properties: object) -> ManifestSet:
+def one_set(**properties: Any) -> ManifestSet:
     return ManifestSet(**{"name": "a", "max_manifest_size": 10, **properties})
 
 
@@ -61,13 +65,13 @@ def json_of(section: dict[str, object]) -> bytes:
 
 
 class TestValues:
-    def test_what_is_omitted_is_as_the_seed_says(self):  # R4-25, R4-27
+    def test_what_is_omitted_is_as_the_seed_says(self) -> None:  # R4-25, R4-27
         each = ManifestSet(name="a", max_manifest_size=10)
 
         assert (each.overflow_to, each.cardinality) == ("default", 1)
         assert each.arrays_per_manifest is None
 
-    def test_no_limit_of_manifests_is_not_an_omitted_one(self):  # R4-26
+    def test_no_limit_of_manifests_is_not_an_omitted_one(self) -> None:  # R4-26
         assert ManifestSet(name="a", max_manifest_size=10, cardinality=None).cardinality is None
 
     @pytest.mark.parametrize(
@@ -78,12 +82,14 @@ class TestValues:
             ({"arrays_per_manifest": 3}, None, 3),
         ],
     )
-    def test_the_default_set_is_unlimited_by_nature(self, given, size, number):  # R4-29 to R4-32
+    def test_the_default_set_is_unlimited_by_nature(
+        self, given: dict[str, Any], size: int | None, number: int | None
+    ) -> None:  # R4-29 to R4-32
         each = ManifestSet(name="default", **given)
 
         assert each.max_manifest_size == size
         assert each.arrays_per_manifest == number
-        assert each.cardinality is each.overflow_to is None
+        assert (each.cardinality, each.overflow_to) == (None, None)
 
     @pytest.mark.parametrize(
         "given",
@@ -101,7 +107,9 @@ class TestValues:
             {"name": None},
         ],
     )
-    def test_types_of_sets_are_checked_when_they_are_made(self, given):  # R4-45
+    def test_types_of_sets_are_checked_when_they_are_made(
+        self, given: dict[str, Any]
+    ) -> None:  # R4-45
         with pytest.raises(InvalidInputError, match=f"ManifestSet.{next(iter(given))} cannot be"):
             ManifestSet(**{"name": "a", **given})
 
@@ -118,13 +126,18 @@ class TestValues:
             {"initialized_chunks": (0, "2")},
         ],
     )
-    def test_types_of_rules_are_checked_when_they_are_made(self, given):  # R4-45, R4-50
+    def test_types_of_rules_are_checked_when_they_are_made(
+        self, given: dict[str, Any]
+    ) -> None:  # R4-45, R4-50
         with pytest.raises(InvalidInputError, match=f"ManifestRule.{next(iter(given))} cannot be"):
             ManifestRule(**{"target": "a", **given})
 
-    def test_a_rule_holds_if_all_its_conditions_do(self):  # R4-33 to R4-35, H-40
+    def test_a_rule_holds_if_all_its_conditions_do(self) -> None:  # R4-33 to R4-35, H-40
         rule = ManifestRule(
-            target="a", path=".*/time", metadata_chunks=[2, 5], initialized_chunks=(None, 3)
+            target="a",
+            path=".*/time",
+            metadata_chunks=[2, 5],  # type: ignore[arg-type]
+            initialized_chunks=(None, 3),
         )
 
         assert rule.matches("/x/time", 2, 0)
@@ -138,7 +151,9 @@ class TestValues:
 
 
 class TestFiles:
-    def test_the_example_of_the_seed(self):  # R4-21, R4-22, R4-23, R4-24, R4-28, R4-36, R4-37
+    def test_the_example_of_the_seed(
+        self,
+    ) -> None:  # R4-21, R4-22, R4-23, R4-24, R4-28, R4-36, R4-37
         config = from_yaml(EXAMPLE)
 
         assert config == RepositoryConfig(manifest=EXAMPLE_CONFIG)
@@ -147,7 +162,9 @@ class TestFiles:
         )
         assert config.effective().preload == PreloadRule(max_manifests=10)
 
-    def test_the_default_configuration_of_the_seed_is_ours_but_for_the_split(self, caplog):
+    def test_the_default_configuration_of_the_seed_is_ours_but_for_the_split(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         # R4-42, R4-20, R4-14
         seeds, ours = from_yaml(DEFAULTS).effective(), RepositoryConfig().effective()
 
@@ -158,7 +175,7 @@ class TestFiles:
         assert ours == replace(seeds, chunk_manifests=replace(seeds.chunk_manifests, sets=sets))
         assert "please write arrays_per_manifest" in caplog.text
 
-    def test_the_default_set_of_other_sets_is_the_seeds(self):  # R4-14, R4-29
+    def test_the_default_set_of_other_sets_is_the_seeds(self) -> None:  # R4-14, R4-29
         config = from_json(json_of({"sets": [{"a": {"max-manifest-size": 10}}]}))
 
         assert config.effective().chunk_manifests.set_named("default") == ManifestSet(
@@ -166,7 +183,7 @@ class TestFiles:
         )
 
     @pytest.mark.parametrize("key", ["split-size", "split_size"])
-    def test_sets_that_split_arrays(self, key):  # R4-14
+    def test_sets_that_split_arrays(self, key: str) -> None:  # R4-14
         sets = [{"default": {key: 1000}}, {"a": {"arrays-per-manifest": 3, key: 7}}]
         read = from_json(json_of({"sets": sets}))
 
@@ -179,21 +196,21 @@ class TestFiles:
         assert [each.splits(7) for each in read.manifest.sets] == [False, False]
         assert [each.splits(8) for each in read.manifest.sets] == [False, True]
 
-    def test_splitting_can_be_switched_off(self):  # R4-14
+    def test_splitting_can_be_switched_off(self) -> None:  # R4-14
         read = from_json(json_of({"sets": [{"default": {"split-size": None}}]}))
 
         assert not any(each.splits(2**60) for each in read.effective().chunk_manifests.sets)
         assert b"split_size" not in to_json(read)
 
     @pytest.mark.parametrize("document", [EXAMPLE, DEFAULTS])
-    def test_the_documents_survive_as_json(self, document):
+    def test_the_documents_survive_as_json(self, document: str) -> None:
         config = from_yaml(document)
 
         assert from_json(to_json(config)) == config
         assert from_yaml(to_json(config)) == config
         assert pickle.loads(pickle.dumps(config)) == config == config.copy()
 
-    def test_the_form_that_is_written(self, caplog):
+    def test_the_form_that_is_written(self, caplog: pytest.LogCaptureFixture) -> None:
         written = json.loads(to_json(from_yaml(DEFAULTS)))
 
         assert written == {
@@ -226,7 +243,7 @@ class TestFiles:
         from_json(json.dumps(written).encode())
         assert not caplog.records
 
-    def test_both_spellings_and_both_places_are_read(self):
+    def test_both_spellings_and_both_places_are_read(self) -> None:
         expected = ManifestConfig(
             sets=[one_set()], rules=[ManifestRule(target="a", initialized_chunks=(None, 3))]
         )
@@ -242,7 +259,7 @@ class TestFiles:
                 read = from_json(json.dumps({top: tree}).encode())
                 assert read.manifest == expected
 
-    def test_the_two_places_complement_each_other(self):
+    def test_the_two_places_complement_each_other(self) -> None:
         config = from_yaml("""
         manifest: {rules: [{target: a, path: /x}], max_concurrent_manifest_fetches_during_commit: 3}
         chunk-manifests: {sets: [a: {max-manifest-size: 10}]}
@@ -255,12 +272,14 @@ class TestFiles:
         )
 
     @pytest.mark.parametrize("section", ["null", "{}", "{sets: null, rules: null, preload: null}"])
-    def test_an_empty_section_gives_nothing(self, section):
+    def test_an_empty_section_gives_nothing(self, section: str) -> None:
         read = from_yaml(f"chunk-manifests: {section}")
 
         assert read.effective() == RepositoryConfig().effective()
 
-    def test_other_names_of_keys_are_read_with_a_warning(self, caplog):
+    def test_other_names_of_keys_are_read_with_a_warning(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         read = from_json(
             json_of({"sets": [{"a": {"max-size": 10}}, {"b": {"max_arrays_per_manifest": 2}}]})
         )
@@ -270,7 +289,7 @@ class TestFiles:
         assert "`chunk-manifests.sets[0].a.max-size`: please write max_manifest_size" in caplog.text
         assert b"max_size" not in to_json(read)
 
-    def test_preloading_that_gives_nothing_keeps_its_kind(self):
+    def test_preloading_that_gives_nothing_keeps_its_kind(self) -> None:
         for preload in (ManifestPreload(), ManifestPreloadConfig(), ManifestPreload(arrays=[])):
             config = RepositoryConfig(manifest=ManifestConfig(preload=preload))
             assert from_json(to_json(config)) == config
@@ -347,6 +366,7 @@ BAD_RULES = [
         "rules`: expected at most 1000 rules",
     ),
 ]
+BAD_RANGES: list[Any] = [[1], [1, 2, 3], [-1, 2], [0, 1.5], ["0", 1], 5, {}]
 BAD_FILES = [
     ({"set": []}, r"`chunk-manifests.set`: expected one of the keys sets, rules, preload"),
     ({"sets": {}}, r"`chunk-manifests.sets`: expected a list, found {}"),
@@ -380,7 +400,7 @@ BAD_FILES = [
             {"rules": [{"target": "default", "metadata-chunks": chunks}]},
             r"`chunk-manifests.rules\[0\].metadata-chunks`",
         )
-        for chunks in ([1], [1, 2, 3], [-1, 2], [0, 1.5], ["0", 1], 5, {})
+        for chunks in BAD_RANGES
     ),
     ({"preload": {"max-manifests": -1}}, "`chunk-manifests.preload.max-manifests`.* found -1"),
     ({"preload": {"max_manifest_size": -1}}, "`chunk-manifests.preload.max_manifest_size`"),
@@ -404,17 +424,17 @@ class TestValidation:
     """R4-44 to R4-50: what is wrong is refused before it is saved, and named by its key."""
 
     @pytest.mark.parametrize(("sets", "message"), BAD_SETS)
-    def test_sets(self, sets, message):
+    def test_sets(self, sets: list[Any], message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             ManifestConfig(sets=sets)
 
     @pytest.mark.parametrize(("rules", "message"), BAD_RULES)
-    def test_rules(self, rules, message):
+    def test_rules(self, rules: list[Any], message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             ManifestConfig(sets=[one_set()], rules=rules)
 
     @pytest.mark.parametrize(("section", "message"), BAD_FILES)
-    def test_files(self, section, message):
+    def test_files(self, section: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             from_json(json_of(section))
         with pytest.raises(FormatError, match=message):
@@ -439,12 +459,14 @@ class TestValidation:
             ("manifest: {preload: {nope: 1}}", "`manifest.preload.nope`"),
         ],
     )
-    def test_sections(self, text, message):
+    def test_sections(self, text: str, message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             from_yaml(text)
 
     @pytest.mark.parametrize("use", [to_json, RepositoryConfig.effective])
-    def test_targets_must_exist_among_the_sets_that_hold(self, use):  # R4-46
+    def test_targets_must_exist_among_the_sets_that_hold(
+        self, use: Callable[..., Any]
+    ) -> None:  # R4-46
         config = RepositoryConfig(
             manifest=ManifestConfig(
                 sets=[one_set()],
@@ -457,7 +479,9 @@ class TestValidation:
             use(config)
 
     @pytest.mark.parametrize("use", [to_json, RepositoryConfig.effective])
-    def test_lists_that_were_changed_in_place_are_checked_again(self, use):  # R4-44
+    def test_lists_that_were_changed_in_place_are_checked_again(
+        self, use: Callable[..., Any]
+    ) -> None:  # R4-44
         config = RepositoryConfig(manifest=ManifestConfig(sets=[one_set()]))
         config.manifest.sets.append(one_set())
 
@@ -481,7 +505,9 @@ class TestValidation:
             ([("/x", (0, 10)), ("/x", None)], []),
         ],
     )
-    def test_rules_that_are_never_reached_are_told_of(self, rules, unreachable, caplog):
+    def test_rules_that_are_never_reached_are_told_of(
+        self, rules: list[Any], unreachable: list[Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
         config = ManifestConfig(
             rules=[
                 ManifestRule(target="default", path=path, metadata_chunks=chunks)
@@ -494,7 +520,7 @@ class TestValidation:
         told = [record.getMessage().split(" is never")[0] for record in caplog.records]
         assert told == [f"manifest.rules[{place}]" for place in unreachable]
 
-    def test_many_sets_in_one_long_way_are_checked_quickly(self):
+    def test_many_sets_in_one_long_way_are_checked_quickly(self) -> None:
         names = [f"s{n}" for n in range(MAX_SETS - 1)]
         sets = [
             one_set(name=name, overflow_to=after)
@@ -506,20 +532,20 @@ class TestValidation:
 
 
 class TestEffective:
-    def test_the_default_set_is_always_there(self):  # R4-29
+    def test_the_default_set_is_always_there(self) -> None:  # R4-29
         settings = RepositoryConfig(manifest=ManifestConfig(sets=[one_set()])).effective()
 
         assert settings.chunk_manifests.sets == (one_set(), ManifestSet(name="default"))
         assert settings.chunk_manifests.rules == ()
 
-    def test_no_sets_and_no_rules_put_everything_in_default(self):
+    def test_no_sets_and_no_rules_put_everything_in_default(self) -> None:
         settings = RepositoryConfig(manifest=ManifestConfig(sets=[], rules=[])).effective()
 
         assert settings.chunk_manifests == ChunkManifests(
             sets=(ManifestSet(name="default"),), rules=()
         )
 
-    def test_the_usual_rule_holds_for_a_set_of_its_name(self):
+    def test_the_usual_rule_holds_for_a_set_of_its_name(self) -> None:
         coordinates = ManifestSet(name="coordinates", max_manifest_size=7)
 
         manifests = ManifestConfig(sets=[coordinates]).chunk_manifests()
@@ -527,14 +553,14 @@ class TestEffective:
         assert manifests.rules == ChunkManifests().rules
         assert manifests.set_named("coordinates") == coordinates
 
-    def test_given_rules_find_the_usual_sets(self):
+    def test_given_rules_find_the_usual_sets(self) -> None:
         rule = ManifestRule(target="coordinates", path=".*/time")
 
         manifests = ManifestConfig(rules=[rule]).chunk_manifests()
 
         assert manifests == ChunkManifests(rules=(rule,))
 
-    def test_settings_do_not_follow_later_changes(self):
+    def test_settings_do_not_follow_later_changes(self) -> None:
         config = RepositoryConfig(manifest=ManifestConfig(sets=[one_set()]))
 
         settings = config.effective()
@@ -547,7 +573,7 @@ class TestEffective:
 class TestMerge:
     """R4-19: overridden on open like any other value."""
 
-    def test_lists_are_replaced_as_a_whole(self):
+    def test_lists_are_replaced_as_a_whole(self) -> None:
         kept = RepositoryConfig(manifest=EXAMPLE_CONFIG)
         rules = [ManifestRule(target="coord2", path="/x")]
 
@@ -557,14 +583,14 @@ class TestMerge:
         assert merged.manifest.preload == EXAMPLE_CONFIG.preload
         assert merged.effective().chunk_manifests.rules == tuple(rules)
 
-    def test_an_override_may_name_sets_of_the_repository_only(self):
+    def test_an_override_may_name_sets_of_the_repository_only(self) -> None:
         override = from_yaml("chunk-manifests: {rules: [{target: coord1, path: /x}]}")
 
         assert RepositoryConfig(manifest=EXAMPLE_CONFIG).merge(override).effective()
         with pytest.raises(InvalidInputError, match=r"rules\[0\].target"):
             override.effective()
 
-    def test_merging_goes_into_preloading_of_the_same_kind(self):
+    def test_merging_goes_into_preloading_of_the_same_kind(self) -> None:
         kept = RepositoryConfig(manifest=EXAMPLE_CONFIG)
         override = from_yaml("chunk-manifests: {preload: {max-manifests: 0}}")
 
@@ -574,14 +600,14 @@ class TestMerge:
             max_manifest_size=50_000, max_manifests=0, arrays=EXAMPLE_CONFIG.preload.arrays
         )
 
-    def test_preloading_of_the_other_kind_replaces(self):
+    def test_preloading_of_the_other_kind_replaces(self) -> None:
         by_path = ManifestConfig(preload=ManifestPreload(max_manifests=3))
         by_condition = ManifestConfig(preload=ManifestPreloadConfig(max_total_refs=3))
 
         assert by_path.merge(by_condition) == by_condition
         assert by_condition.merge(by_path) == by_path
 
-    def test_a_merge_that_shares_nothing(self):
+    def test_a_merge_that_shares_nothing(self) -> None:
         kept = RepositoryConfig(manifest=ManifestConfig(sets=[one_set()]))
 
         merged = kept.merge(RepositoryConfig())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,9 @@ from icefloe.config import (
 )
 from icefloe.config.patterns import matching
 from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES = {"big": 60_000, "coordinates": 300, "times": 20, "more": 20, "edge": 50_000}
 
@@ -31,7 +36,9 @@ def paths(*regexes: str, **limits: int) -> ManifestPreload:
 
 class TestByPaths:
     @pytest.mark.parametrize("preload", [None, ManifestPreload(), ManifestPreloadConfig()])
-    def test_by_default_the_smallest_manifest_of_a_coordinate(self, preload):  # R4-42, H-41
+    def test_by_default_the_smallest_manifest_of_a_coordinate(
+        self, preload: ManifestPreload | ManifestPreloadConfig | None
+    ) -> None:  # R4-42, H-41
         arrays = {
             "/temperature": ["more"],
             "/time": ["coordinates"],
@@ -43,31 +50,31 @@ class TestByPaths:
         assert chosen(preload, {"/longitude": ["edge"]}) == ["edge"]
         assert chosen(preload, {"/longitude": ["big"]}) == []
 
-    def test_smallest_first_and_each_once(self):
+    def test_smallest_first_and_each_once(self) -> None:
         arrays = {"/a": ["coordinates", "times"], "/b": ["times", "more"], "/c": ["coordinates"]}
 
         assert chosen(paths(".*", max_manifests=9), arrays) == ["times", "more", "coordinates"]
         assert chosen(paths(".*", max_manifests=2), arrays) == ["times", "more"]
 
-    def test_no_larger_ones_than_allowed(self):
+    def test_no_larger_ones_than_allowed(self) -> None:
         arrays = {"/a": ["coordinates", "times"]}
 
         assert chosen(paths(".*", max_manifests=9, max_manifest_size=299), arrays) == ["times"]
         assert len(chosen(paths(".*", max_manifests=9, max_manifest_size=300), arrays)) == 2
 
-    def test_the_whole_path_must_match(self):  # H-40
+    def test_the_whole_path_must_match(self) -> None:  # H-40
         assert chosen(paths("time"), {"/time": ["times"]}) == []
         assert chosen(paths(".*/time"), {"/time_bnds": ["times"]}) == []
 
-    def test_zero_and_no_arrays_turn_it_off_without_looking(self):
-        def looked_at() -> None:
+    def test_zero_and_no_arrays_turn_it_off_without_looking(self) -> None:
+        def looked_at() -> Iterator[str]:
             pytest.fail("nobody need look")
             yield
 
         for preload in (paths(".*", max_manifests=0), paths()):
             rule = PreloadRule.from_config(preload)
             assert rule.wants_nothing
-            assert rule.chosen(looked_at(), SIZES.__getitem__, SIZES.__getitem__) == []
+            assert rule.chosen(looked_at(), SIZES.__getitem__, SIZES.__getitem__) == []  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -79,14 +86,14 @@ class TestByPaths:
             ({"arrays": [".*"]}, "ManifestPreload.arrays cannot be"),
         ],
     )
-    def test_what_is_wrong_is_named(self, given, message):
+    def test_what_is_wrong_is_named(self, given: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             ManifestPreload(**given)
 
 
 class TestByCondition:
     @pytest.mark.parametrize("name", ["time", "lat", "longitude", "time_bnds", "x", "level"])
-    def test_without_a_condition_small_manifests_of_coordinates(self, name):
+    def test_without_a_condition_small_manifests_of_coordinates(self, name: str) -> None:
         rule = PreloadRule.from_config(ManifestPreloadConfig(max_arrays_to_scan=3))
         sizes = {"small": 1_000, "large": 1_001}
 
@@ -94,12 +101,12 @@ class TestByCondition:
         assert rule.chosen([f"/a/{name}"], lambda _: both, sizes.get) == ["small"]
         assert rule.chosen([f"/{name}/temperature"], lambda _: small, sizes.get) == []
 
-    def test_conditions_are_about_the_manifest_too(self):
+    def test_conditions_are_about_the_manifest_too(self) -> None:
         few = ManifestPreloadConfig(preload_if=ManifestPreloadCondition.num_refs(21, None))
 
         assert chosen(few, {"/a": ["times", "coordinates"]}) == ["coordinates"]
 
-    def test_the_references_of_all_are_limited(self):
+    def test_the_references_of_all_are_limited(self) -> None:
         def preload(total: int | None) -> ManifestPreloadConfig:
             return ManifestPreloadConfig(total, ManifestPreloadCondition.true())
 
@@ -111,14 +118,14 @@ class TestByCondition:
         assert chosen(preload(100_000), arrays) == ["times", "more", "coordinates", "edge"]
         assert PreloadRule.from_config(preload(0)).wants_nothing
 
-    def test_arrays_beyond_those_to_scan_are_not_looked_at(self):
+    def test_arrays_beyond_those_to_scan_are_not_looked_at(self) -> None:
         every = ManifestPreloadCondition.true()
         arrays = {"/a": ["coordinates"], "/b": ["times"]}
 
         assert chosen(ManifestPreloadConfig(None, every, 1), arrays) == ["coordinates"]
         assert chosen(ManifestPreloadConfig(None, every, 0), arrays) == []
 
-    def test_a_condition_that_holds_never(self):
+    def test_a_condition_that_holds_never(self) -> None:
         never = ManifestPreloadConfig(preload_if=ManifestPreloadCondition.false())
 
         assert chosen(never, {"/time": ["times"]}) == []
@@ -138,7 +145,7 @@ class TestByCondition:
         max_total_refs=st.none() | st.integers(0, 300),
     ),
 )
-def test_limits_hold_and_nothing_that_would_fit_is_left_out(snapshot, rule):
+def test_limits_hold_and_nothing_that_would_fit_is_left_out(snapshot: Any, rule: Any) -> None:
     sizes, lists = snapshot
     arrays = {f"/{number}": manifests for number, manifests in enumerate(lists)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +43,7 @@ Dimension = ManifestSplitDimCondition
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "gen3-header39" / "config.yaml"
 
-STORES = {
+STORES: dict[str, Any] = {
     "s3://bucket/": ObjectStoreConfig.S3(S3Options(region="eu-west-1", anonymous=True)),
     "s3://other/": ObjectStoreConfig.S3Compatible(
         S3Options(endpoint_url="http://localhost:9000", allow_http=True, force_path_style=True)
@@ -103,14 +104,14 @@ EVERYTHING = RepositoryConfig(
 
 
 class TestJson:
-    def test_everything_comes_back(self):
+    def test_everything_comes_back(self) -> None:
         assert from_json(to_json(EVERYTHING)) == EVERYTHING
 
-    def test_nothing_given_is_an_empty_object(self):
+    def test_nothing_given_is_an_empty_object(self) -> None:
         assert to_json(RepositoryConfig()) == b"{}\n"
         assert from_json(b"{}") == RepositoryConfig()
 
-    def test_only_what_was_given_is_written(self):
+    def test_only_what_was_given_is_written(self) -> None:
         config = RepositoryConfig(
             inline_chunk_threshold_bytes=512, caching=CachingConfig(num_bytes_chunks=0)
         )
@@ -121,19 +122,19 @@ class TestJson:
             "caching": {"num_bytes_chunks": 0},
         }
 
-    def test_cleared_containers_are_not_missing_ones(self):
+    def test_cleared_containers_are_not_missing_ones(self) -> None:
         cleared = RepositoryConfig(virtual_chunk_containers={})
 
         assert json.loads(to_json(cleared)) == {"virtual_chunk_containers": {}}
         assert from_json(to_json(cleared)) == cleared
 
-    def test_a_named_container_comes_back(self):
+    def test_a_named_container_comes_back(self) -> None:
         container = VirtualChunkContainer("s3://a/", STORES["s3://bucket/"], name="data")
         config = RepositoryConfig(virtual_chunk_containers={"s3://a/": container})
 
         assert from_json(to_json(config)) == config
 
-    def test_both_spellings_of_keys_are_read(self):
+    def test_both_spellings_of_keys_are_read(self) -> None:
         assert from_json(b'{"caching": {"num-chunk-refs": 3}}') == from_json(
             b'{"caching": {"num_chunk_refs": 3}}'
         )
@@ -215,11 +216,11 @@ class TestJson:
             ),
         ],
     )
-    def test_what_is_wrong_is_named(self, text, message):
+    def test_what_is_wrong_is_named(self, text: str, message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             from_json(text.encode())
 
-    def test_a_wrong_object_of_a_storage_is_a_format_error(self):
+    def test_a_wrong_object_of_a_storage_is_a_format_error(self) -> None:
         with pytest.raises(FormatError, match=r"config/ZZZZZZZZ\.json: the config") as error:
             from_json(b'{"x": 1}', key="config/ZZZZZZZZ.json")
 
@@ -242,12 +243,12 @@ class TestJson:
         ],
         ids=["lists", "objects", "not-utf-8", "empty", "huge", "nested-conditions", "long-number"],
     )
-    def test_hostile_bytes_are_refused(self, data):
+    def test_hostile_bytes_are_refused(self, data: bytes) -> None:
         with pytest.raises(FormatError):
             from_json(data, key="config/ZZZZZZZZ.json")
 
     @given(st.binary(max_size=200))
-    def test_any_bytes_are_read_or_refused(self, data):
+    def test_any_bytes_are_read_or_refused(self, data: bytes) -> None:
         try:
             config = from_json(data, key="x")
         except FormatError:
@@ -256,7 +257,7 @@ class TestJson:
 
 
 class TestYaml:
-    def test_the_keys_are_those_of_json(self):
+    def test_the_keys_are_those_of_json(self) -> None:
         import yaml
 
         tree = json.loads(to_json(EVERYTHING))
@@ -264,10 +265,10 @@ class TestYaml:
         assert from_yaml(yaml.safe_dump(tree, sort_keys=False)) == EVERYTHING
         assert from_yaml(to_json(EVERYTHING)) == EVERYTHING
 
-    def test_an_empty_file_gives_nothing(self):
+    def test_an_empty_file_gives_nothing(self) -> None:
         assert from_yaml("") == from_yaml("# nothing\n") == RepositoryConfig()
 
-    def test_tags_name_choices(self):
+    def test_tags_name_choices(self) -> None:
         text = """
         inline-chunk-threshold-bytes: 12
         virtual_chunk_containers:
@@ -342,7 +343,7 @@ class TestYaml:
             ),
         )
 
-    def test_an_early_file_of_the_reference_implementation(self):
+    def test_an_early_file_of_the_reference_implementation(self) -> None:
         text = """
         inline_chunk_threshold_bytes: 12
         unsafe_overwrite_refs: false
@@ -367,7 +368,7 @@ class TestYaml:
         assert config.inline_chunk_threshold_bytes == 12
 
     @pytest.mark.skipif(not GOLDEN.exists(), reason="the golden repositories are not here")
-    def test_the_golden_file_is_read(self):
+    def test_the_golden_file_is_read(self) -> None:
         config = from_yaml(GOLDEN.read_bytes(), key="config.yaml")
 
         assert config == RepositoryConfig(
@@ -401,11 +402,11 @@ class TestYaml:
             ("x: \x07", "not valid YAML"),
         ],
     )
-    def test_more_than_data_is_refused(self, text, message):
+    def test_more_than_data_is_refused(self, text: str, message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             from_yaml(text)
 
-    def test_a_file_of_aliases_is_refused_at_once(self):
+    def test_a_file_of_aliases_is_refused_at_once(self) -> None:
         lines = ["a0: &a0 [1, 1]"]
         lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
 
@@ -413,7 +414,7 @@ class TestYaml:
             from_yaml("\n".join(lines), key="config.yaml")
 
     @given(st.text(max_size=100))
-    def test_any_text_is_read_or_refused(self, text):
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
         try:
             config = from_yaml(text)
         except InvalidInputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,11 @@ def container(prefix: str) -> VirtualChunkContainer:
 
 
 class TestRepositoryConfig:
-    def test_nothing_is_given_by_default(self):
+    def test_nothing_is_given_by_default(self) -> None:
         assert RepositoryConfig() == RepositoryConfig.default()
         assert all(getattr(RepositoryConfig(), name) is None for name in _FIELDS)
 
-    def test_positional_arguments_come_in_the_known_order(self):
+    def test_positional_arguments_come_in_the_known_order(self) -> None:
         config = RepositoryConfig(7, 8, CompressionConfig(level=2), 9, CachingConfig())
 
         assert config.inline_chunk_threshold_bytes == 7
@@ -51,7 +52,7 @@ class TestRepositoryConfig:
         assert config.max_concurrent_requests == 9
         assert config.caching == CachingConfig()
 
-    def test_fields_of_sections_are_settable_in_place(self):
+    def test_fields_of_sections_are_settable_in_place(self) -> None:
         config = RepositoryConfig(caching=CachingConfig(), compression=CompressionConfig())
 
         config.inline_chunk_threshold_bytes = 5
@@ -83,7 +84,7 @@ class TestRepositoryConfig:
             ("manifest", CachingConfig()),
         ],
     )
-    def test_a_wrong_value_is_refused_where_it_is_given(self, field, value):
+    def test_a_wrong_value_is_refused_where_it_is_given(self, field: str, value: Any) -> None:
         with pytest.raises(InvalidInputError, match=f"RepositoryConfig.{field} cannot be"):
             RepositoryConfig(**{field: value})
         config = RepositoryConfig()
@@ -91,11 +92,11 @@ class TestRepositoryConfig:
             setattr(config, field, value)
         assert config == RepositoryConfig()
 
-    def test_a_misspelled_field_is_refused(self):
+    def test_a_misspelled_field_is_refused(self) -> None:
         with pytest.raises(AttributeError):
-            RepositoryConfig().inline_chunk_threshold = 5  # type: ignore[attr-defined]
+            RepositoryConfig().inline_chunk_threshold = 5
 
-    def test_configurations_pickle_and_copy(self):
+    def test_configurations_pickle_and_copy(self) -> None:
         config = RepositoryConfig(
             caching=CachingConfig(num_chunk_refs=1),
             manifest=ManifestConfig(
@@ -115,7 +116,7 @@ class TestRepositoryConfig:
 class TestMerge:
     """api-facts 9: per field and deep; what is given wins, None inherits."""
 
-    def test_goes_into_sections(self):
+    def test_goes_into_sections(self) -> None:
         ours = RepositoryConfig(
             inline_chunk_threshold_bytes=1,
             caching=CachingConfig(num_chunk_refs=3, num_bytes_chunks=4),
@@ -144,7 +145,7 @@ class TestMerge:
             ),
         )
 
-    def test_goes_into_the_sections_of_sections(self):
+    def test_goes_into_the_sections_of_sections(self) -> None:
         splitting = ManifestSplittingConfig.from_dict(
             {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): 3}}
         )
@@ -157,14 +158,14 @@ class TestMerge:
             preload=ManifestPreloadConfig(max_total_refs=3), splitting=splitting
         )
 
-    def test_given_containers_replace_the_others(self):
+    def test_given_containers_replace_the_others(self) -> None:
         ours = RepositoryConfig(virtual_chunk_containers={"s3://a/": container("s3://a/")})
         theirs = RepositoryConfig(virtual_chunk_containers={"s3://b/": container("s3://b/")})
 
         assert ours.merge(RepositoryConfig()).virtual_chunk_containers.keys() == {"s3://a/"}
         assert ours.merge(theirs).virtual_chunk_containers.keys() == {"s3://b/"}
 
-    def test_cleared_containers_clear_the_others(self):
+    def test_cleared_containers_clear_the_others(self) -> None:
         ours = RepositoryConfig(virtual_chunk_containers={"s3://a/": container("s3://a/")})
         cleared = RepositoryConfig()
         cleared.clear_virtual_chunk_containers()
@@ -173,7 +174,7 @@ class TestMerge:
         assert cleared != RepositoryConfig()
         assert ours.merge(cleared).virtual_chunk_containers == {}
 
-    def test_the_result_shares_nothing_with_its_sources(self):
+    def test_the_result_shares_nothing_with_its_sources(self) -> None:
         ours = RepositoryConfig(caching=CachingConfig(num_chunk_refs=1))
         theirs = RepositoryConfig(storage=StorageSettings(retries=StorageRetriesSettings(1)))
 
@@ -186,7 +187,7 @@ class TestMerge:
 
 
 class TestEffective:
-    def test_defaults(self):
+    def test_defaults(self) -> None:
         settings = RepositoryConfig().effective()
 
         assert settings.inline_chunk_threshold_bytes == 512  # R2-36
@@ -202,7 +203,7 @@ class TestEffective:
         assert settings.storage is None
         assert settings.virtual_chunk_containers == {}
 
-    def test_what_is_given_holds_even_if_it_is_zero_or_empty(self):
+    def test_what_is_given_holds_even_if_it_is_zero_or_empty(self) -> None:
         config = RepositoryConfig(
             inline_chunk_threshold_bytes=0,
             inline_attributes_threshold_bytes=1,
@@ -224,7 +225,7 @@ class TestEffective:
         assert settings.publish_max_tries == 2
         assert settings.publish_initial_backoff_ms == 2
 
-    def test_settings_do_not_follow_later_changes(self):
+    def test_settings_do_not_follow_later_changes(self) -> None:
         config = RepositoryConfig(storage=StorageSettings(storage_class="COLD"))
 
         settings = config.effective()
@@ -233,7 +234,7 @@ class TestEffective:
         assert settings.storage.storage_class == "COLD"
         assert pickle.loads(pickle.dumps(settings)) == settings
 
-    def test_a_container_that_makes_no_sense_is_refused(self):
+    def test_a_container_that_makes_no_sense_is_refused(self) -> None:
         config = RepositoryConfig(virtual_chunk_containers={"s3://b": container("s3://b")})
 
         with pytest.raises(ValueError, match="must end in a /"):

@@ -33,7 +33,7 @@ def test_the_copy_shares_nothing() -> None:
     given_by_user = {"list": [1], "dict": {"a": [2]}}
     copied = plain_metadata(given_by_user)
     given_by_user["list"].append(3)  # type: ignore[attr-defined]
-    given_by_user["dict"]["a"].append(4)  # type: ignore[call-overload]
+    given_by_user["dict"]["a"].append(4)
     assert copied == {"list": [1], "dict": {"a": [2]}}
 
 

@@ -94,7 +94,7 @@ def test_a_number_that_was_given_is_kept_and_taken() -> None:
     )
     assert found.others == {given: 4, mine: 5}
     without = changes(base)
-    without.deleted = {given: base.nodes.by_id(given)}  # type: ignore[dict-item]
+    without.deleted = {given: base.nodes.by_id(given)}
     found = number_nodes(without, base, NodeNumbering.SEQUENTIAL, NodeOrigin.SESSION)
     assert found.properties == {NEXT_NODE: 5}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icefloe.errors import FormatError
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     MAX_FREE_VALUES,
     pack_integers,
     pack_list,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -26,6 +27,9 @@ from icefloe.formats.container import (
     object_attributes,
     read_header,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ANY = msgspec.msgpack.Decoder()
 
@@ -134,7 +138,7 @@ def test_frames_without_a_size_are_read(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [compress, undeclared])
-def test_frames_must_be_whole_and_alone(make) -> None:  # R2-20
+def test_frames_must_be_whole_and_alone(make: Callable[..., Any]) -> None:  # R2-20
     frame = make(b"some content that is long enough" * 9)
     for length in range(len(frame)):
         with pytest.raises(FormatError):

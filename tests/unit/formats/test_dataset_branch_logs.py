@@ -77,7 +77,7 @@ def test_nothing_that_was_collected_is_listed(repo: Repository, storage: Storage
         # The collection moved branches that are there, and numbers go on where they were.
         assert found.sequence == tip.sequence + (tip.snapshot_id is not None)
     repo.create_branch("old", base)
-    assert repo._context.refs.tip("old").sequence == 2  # type: ignore[union-attr]
+    assert repo._context.refs.tip("old").sequence == 2
 
 
 def test_a_session_from_before_the_trimming_notices_that_the_branch_moved(

@@ -23,8 +23,8 @@ from icefloe import BasicConflictSolver, Repository, RepositoryConfig
 from icefloe.errors import AlreadyExistsError, ConflictError, FormatError, InvalidInputError
 from icefloe.formats.dataset import coordinates, fill_values
 from icefloe.formats.dataset.arrow_schemas import manifest_schema, structure_schema
-from icefloe.formats.dataset.file_ids import id_of_file
 from icefloe.formats.dataset.file_names import decode_ids, encode_ids
+from icefloe.formats.dataset.layout import id_of_file
 from icefloe.formats.dataset.state import State, state_schema
 from icefloe.formats.dataset.structure_table import document_of
 from icefloe.formats.port import ObjectKind
@@ -32,6 +32,7 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.model.nodes import ArrayNode
 from icefloe.objects.metadata import MetadataFiles
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.forwarding import ForwardingStorage
@@ -41,8 +42,9 @@ from tests.documents import array, group, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from icefloe.storage.port import BytesLike, Storage, Version
+    from icefloe.storage.port import BytesLike, ObjectVersion, Storage
 
 FORMAT = format_for("dataset")
 CODEC = FORMAT.codec
@@ -327,7 +329,7 @@ class Doubled(ForwardingStorage):
 
     between: Callable[[], object] | None = None
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         replaced = super().replace(key, data, expected)
         if self.between is None:
             return replaced
@@ -371,7 +373,7 @@ def test_snapshots_can_be_forgotten(repo: Repository, storage: Storage) -> None:
     assert left["generation"] == state.generation + 1
 
 
-def test_the_state_file_may_be_elsewhere(tmp_path) -> None:  # R0-33 R0-44
+def test_the_state_file_may_be_elsewhere(tmp_path: Path) -> None:  # R0-33 R0-44
     both = icefloe.split_storage(state=str(tmp_path / "catalog"), data=str(tmp_path / "data"))
     repo = Repository.create(both, generation="dataset")
     make_tree(repo)
@@ -584,7 +586,7 @@ def test_manifest_rows() -> None:  # R0-21 R0-52 R0-55 R0-60 R0-61 R0-62 H-04 H-
     }
     parts = [
         (node(9), ArrayChunks.of([()], [NativeRef(file_id, 0, 5)], 0)),
-        (node(2), ArrayChunks.of(list(first), list(first.values()), 2)),
+        (node(2), ArrayChunks.of(list(first), list(first.values()), 2)),  # type: ignore[arg-type]
     ]
     data = CODEC.encode_manifest(parts).data
     rows = pq.read_table(io.BytesIO(data)).to_pylist()
@@ -598,7 +600,7 @@ def test_manifest_rows() -> None:  # R0-21 R0-52 R0-55 R0-60 R0-61 R0-62 H-04 H-
     assert [row["inline_data"] for row in rows] == [None, None, None, b"abc", b"", None]
     index = CODEC.decode_manifest_index(data, len(data), KEY)
     assert not isinstance(index, msgspec.UnsetType)
-    spans = index.block_spans.tolist()  # type: ignore[union-attr]
+    spans = index.block_spans.tolist()
     manifest = Manifest(
         index,  # type: ignore[arg-type]
         lambda n: CODEC.decode_block(index, n, data[spans[n][0] : sum(spans[n])], KEY),  # type: ignore[arg-type]
@@ -670,7 +672,7 @@ def test_a_lookup_reads_the_footer_and_one_row_group(storage: Storage) -> None:
     region = np.indices((20, 500)).reshape(2, -1).T.astype(np.uint64) + np.array(
         [300, 0], np.uint64
     )
-    assert node_ is not None
+    assert isinstance(node_, ArrayNode)
     assert sum(len(found.rows) for found in chunks.find_many(node_, region)) == 10_000
     # A region reads the row groups that have it: of four, the one from place 131,072 on.
     assert [entry for entry in faulty.trace if entry[1] == key] == [("get", key)] * 2

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from icefloe.formats.port import ObjectKind, ObjectName
-from icefloe.formats.repository.layout import RepositoryLayout
+from icefloe.formats.repository.layout import LAYOUT
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
-LAYOUT = RepositoryLayout()
 RAW = bytes(range(12))
 TEXT = "000G40R40M30E209185G"  # R1-15
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,14 +24,17 @@ from icefloe.storage.memory import MemoryStorage
 from tests.unit.formats.test_sequence import PickyStorage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icefloe.formats.sequence_refs import SequenceRefs
+    from icefloe.storage.port import Storage
 
 ONE, TWO, THREE = (SnapshotId(bytes([number]) * 12) for number in (1, 2, 3))
 TWO_AND_A_HALF = SnapshotId(bytes(12))
 
 
 @pytest.fixture(params=["memory", "probing", "local"])
-def storage(request: pytest.FixtureRequest, tmp_path):
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage | PickyStorage:
     match request.param:
         case "memory":
             return MemoryStorage()
@@ -42,13 +45,13 @@ def storage(request: pytest.FixtureRequest, tmp_path):
 
 
 @pytest.fixture
-def refs(storage) -> SequenceRefs:
+def refs(storage: Storage | PickyStorage) -> SequenceRefs:
     refs = repository_refs(storage)
     refs.create_branch("main", ONE)
     return refs
 
 
-def keys(storage) -> list[str]:
+def keys(storage: Any) -> list[str]:
     return [info.key for info in storage.list()]
 
 
@@ -61,7 +64,7 @@ def test_content_is_as_in_spec_001() -> None:  # R2-02
     assert parse_ref(ref_content(None), "k") is None
 
 
-def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
+def test_files_of_a_branch(refs: SequenceRefs, storage: Storage | PickyStorage) -> None:
     # R3-39, R3-40, R1-17, R1-18, R1-20
     tip = refs.tip("main")
     assert tip == LiveTip("main", 0, ONE)
@@ -71,7 +74,9 @@ def test_files_of_a_branch(refs: SequenceRefs, storage) -> None:
     assert refs.tip("main") == repository_refs(storage).tip("main") == LiveTip("main", 1, TWO)
 
 
-def test_a_conflict_tells_where_the_branch_is_now(refs: SequenceRefs, storage) -> None:
+def test_a_conflict_tells_where_the_branch_is_now(
+    refs: SequenceRefs, storage: Storage | PickyStorage
+) -> None:
     tip = refs.tip("main")
     others = repository_refs(storage)
     second = others.advance(others.tip("main"), TWO)
@@ -81,7 +86,9 @@ def test_a_conflict_tells_where_the_branch_is_now(refs: SequenceRefs, storage) -
     assert caught.value.actual_parent == str(THREE)
 
 
-def test_a_torn_branch_does_not_hide_the_others(refs: SequenceRefs, storage, caplog) -> None:
+def test_a_torn_branch_does_not_hide_the_others(
+    refs: SequenceRefs, storage: Storage | PickyStorage, caplog: pytest.LogCaptureFixture
+) -> None:
     refs.create_branch("whole", ONE)
     refs.create_branch("torn", ONE)
     torn = next(key for key in keys(storage) if "branch.torn" in key)
@@ -111,7 +118,9 @@ def test_our_own_landed_commit_is_no_conflict(refs: SequenceRefs) -> None:
     assert refs.advance(tip, TWO) == LiveTip("main", 1, TWO)  # H-49
 
 
-def test_delete_and_create_again_continue_the_sequence(refs: SequenceRefs, storage) -> None:
+def test_delete_and_create_again_continue_the_sequence(
+    refs: SequenceRefs, storage: Storage | PickyStorage
+) -> None:
     tip = refs.create_branch("feature", ONE)
     gone = refs.advance(tip, None)  # H-22
     assert gone == DeletedTip("feature", 1)
@@ -156,7 +165,7 @@ def test_what_never_existed(refs: SequenceRefs) -> None:
         assert refs.tag(name) is None
 
 
-def test_tags(refs: SequenceRefs, storage) -> None:
+def test_tags(refs: SequenceRefs, storage: Storage | PickyStorage) -> None:
     refs.create_tag("it works!", TWO)
     content = storage.get("refs/tag.it works!/ref.json")
     assert b"".join(content.split()) == ref_content(TWO)  # R1-22
@@ -172,7 +181,9 @@ def test_tags(refs: SequenceRefs, storage) -> None:
     assert refs.branches() == {"main", "it works!"}
 
 
-def test_tombstones_of_the_reference_implementation(refs: SequenceRefs, storage) -> None:
+def test_tombstones_of_the_reference_implementation(
+    refs: SequenceRefs, storage: Storage | PickyStorage
+) -> None:
     refs.create_tag("deleted", ONE)
     storage.put("refs/tag.deleted/ref.json.deleted", b"")
     assert refs.tag("deleted") is None
@@ -219,7 +230,9 @@ def test_names_that_some_storages_confuse_are_refused(
 
 
 @pytest.mark.parametrize("length", range(35))
-def test_a_torn_reference_is_never_an_older_one(refs: SequenceRefs, storage, length: int) -> None:
+def test_a_torn_reference_is_never_an_older_one(
+    refs: SequenceRefs, storage: Storage | PickyStorage, length: int
+) -> None:
     refs.advance(refs.tip("main"), TWO)
     key = "refs/branch.main/ZZZZZZZX.json"
     storage.put(key, ref_content(THREE)[:length])
@@ -243,20 +256,24 @@ def test_a_torn_reference_is_never_an_older_one(refs: SequenceRefs, storage, len
         b"[" * 100_000,
     ],
 )
-def test_other_damage_is_found(refs: SequenceRefs, storage, content: bytes) -> None:
+def test_other_damage_is_found(
+    refs: SequenceRefs, storage: Storage | PickyStorage, content: bytes
+) -> None:
     storage.put("refs/tag.bad/ref.json", content)
     with pytest.raises(FormatError) as caught:
         refs.tag("bad")
     assert caught.value.key == "refs/tag.bad/ref.json"
 
 
-def test_a_tag_names_a_snapshot(refs: SequenceRefs, storage) -> None:
+def test_a_tag_names_a_snapshot(refs: SequenceRefs, storage: Storage | PickyStorage) -> None:
     storage.put("refs/tag.bad/ref.json", b'{"snapshot":null}')
     with pytest.raises(FormatError, match="found null"):
         refs.tag("bad")
 
 
-def test_a_gap_in_the_sequence_is_reported(refs: SequenceRefs, storage) -> None:
+def test_a_gap_in_the_sequence_is_reported(
+    refs: SequenceRefs, storage: Storage | PickyStorage
+) -> None:
     for snapshot_id in (TWO, THREE):
         refs.advance(refs.tip("main"), snapshot_id)
     storage.delete_many(["refs/branch.main/ZZZZZZZY.json"])
@@ -265,7 +282,7 @@ def test_a_gap_in_the_sequence_is_reported(refs: SequenceRefs, storage) -> None:
             list(refs.reflog("main"))
 
 
-def test_one_of_many_wins(refs: SequenceRefs, storage) -> None:
+def test_one_of_many_wins(refs: SequenceRefs, storage: Storage | PickyStorage) -> None:
     tip = refs.tip("main")
     barrier = threading.Barrier(8)
     won: list[SnapshotId] = []
@@ -300,7 +317,7 @@ def test_without_listing_only_enumeration_fails() -> None:
             enumerate_all()
 
 
-def test_refs_travel_by_pickle(tmp_path) -> None:
+def test_refs_travel_by_pickle(tmp_path: Path) -> None:
     refs = repository_refs(LocalStorage(str(tmp_path)))
     refs.create_branch("main", ONE)
     assert pickle.loads(pickle.dumps(refs)).tip("main") == LiveTip("main", 0, ONE)

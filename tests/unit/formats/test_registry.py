@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.formats.registry import Format, detect, format_for
+from icefloe.formats.registry import detect, format_for
 from icefloe.storage.memory import MemoryStorage
 from scripts import make_golden
 
@@ -89,5 +89,5 @@ def test_a_deleted_main_is_reported() -> None:
 
 def test_formats_travel_by_pickle() -> None:
     fmt = format_for(spec_version=1)
-    copy: Format = pickle.loads(pickle.dumps(fmt))
+    copy = pickle.loads(pickle.dumps(fmt))
     assert copy == fmt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -27,14 +29,14 @@ class PickyStorage(MemoryStorage):
         self.listings: list[int | None] = []
 
     @property
-    def capabilities(self):
+    def capabilities(self) -> Any:
         return msgspec.structs.replace(super().capabilities, **self.chosen)
 
-    def get(self, key, start=0, length=None):
+    def get(self, key: Any, start: int = 0, length: Any = None) -> Any:
         self.reads.append(key)
         return super().get(key, start, length)
 
-    def list(self, prefix="", *, start_after="", limit=None):
+    def list(self, prefix: str = "", *, start_after: str = "", limit: Any = None) -> Any:
         assert self.chosen["can_list"]
         self.listings.append(limit)
         return super().list(prefix, start_after=start_after, limit=limit)

@@ -6,15 +6,17 @@ import gc
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats import nodes as node_rules
 from icefloe.formats.container import HEADER_SIZE, compress, decompress
+from icefloe.formats.nodes import check_paths
 from icefloe.formats.registry import format_for
-from icefloe.formats.repository import rows, snapshot_columns
-from icefloe.formats.repository.snapshot_columns import check_paths
+from icefloe.formats.repository import rows
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
@@ -27,7 +29,7 @@ CODECS = {version: format_for(spec_version=version).codec for version in (1, 2)}
 versions = pytest.mark.parametrize("version", [1, 2])
 
 
-def first_snapshot(**changes) -> Snapshot:
+def first_snapshot(**changes: Any) -> Snapshot:
     snapshot = Snapshot(
         id=FIRST_SNAPSHOT_ID,
         parent_id=None,
@@ -79,7 +81,7 @@ def test_history_is_limited(version: int) -> None:
     snapshot = first_snapshot(history=stubs, parent_id=stubs[0].id, total_parents=1500)
     data = CODECS[version].encode_snapshot(snapshot).data
     found = CODECS[version].decode_snapshot(data, snapshot.id, "key")
-    limit = rows.MAX_HISTORY if version == 1 else snapshot_columns.MAX_HISTORY
+    limit = rows.MAX_HISTORY if version == 1 else node_rules.MAX_HISTORY
     assert found.history == stubs[:limit]  # H-15
     assert found.parent_id == stubs[0].id
     assert found.total_parents == 1500

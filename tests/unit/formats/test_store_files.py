@@ -23,7 +23,7 @@ from icefloe.formats.registry import detect, format_for
 from icefloe.formats.store import zarr_json
 from icefloe.formats.store.object_ids import file_name, node_id
 from icefloe.formats.store.schema_files import seed_schema
-from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
+from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
 from icefloe.model.zarr_document import parse_document
@@ -31,6 +31,8 @@ from icefloe.testing.clock import ClockedStorage
 from tests.documents import group
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icefloe.storage.port import Storage
 
 FORMAT = format_for("store")
@@ -50,7 +52,7 @@ def validate_all(storage: Storage) -> dict[str, int]:
         value = json.loads(storage.get(info.key))
         counts[folder] += 1
         name = {"r": "ref", "s": "snapshot", "m": "manifest"}[folder]
-        check(value, seed_schema(name))
+        check(value, seed_schema(name))  # type: ignore[arg-type]
     return counts
 
 
@@ -102,7 +104,7 @@ def committed(*documents: bytes) -> tuple[Storage, dict[str, Any]]:
 # --- layout and references
 
 
-def test_where_files_lie(tmp_path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-91 H-24
+def test_where_files_lie(tmp_path: Path) -> None:  # R3-04 R3-27 R3-44 R3-45 R3-47 R3-91 H-24
     # R3-23, R3-39, R3-41, R3-43
     storage = icefloe.local_filesystem_storage(str(tmp_path))
     config = RepositoryConfig(inline_attributes_threshold_bytes=50)
@@ -336,7 +338,7 @@ def test_ordinary_datasets_of_xarray_are_valid_by_the_schema() -> None:
         name: (dims, rng.random(shape).astype(name))
         for name in ("float16", "float32", "float64", "complex64", "complex128")
     }
-    variables |= {
+    variables |= {  # type: ignore[arg-type]
         "flag": (dims, rng.random(shape) > 0.5),
         "text": (dims, np.full(shape, "é", dtype=np.dtypes.StringDType())),
         "span": (dims, np.full(shape, 5, dtype="m8[ns]")),
@@ -520,7 +522,7 @@ def test_properties_that_json_has_not_come_back() -> None:  # R3-53
 # --- manifests
 
 
-def test_payloads(tmp_path) -> None:  # R3-85 R3-86 R3-87 R3-88 R3-89
+def test_payloads(tmp_path: Path) -> None:  # R3-85 R3-86 R3-87 R3-88 R3-89
     source = tmp_path / "data.bin"
     source.write_bytes(bytes(range(100)))
     prefix = f"file://{tmp_path}/"
@@ -738,7 +740,7 @@ def test_a_flipped_bit_is_found() -> None:
 
 
 def test_manifests_round_trip_as_columns() -> None:
-    refs = {
+    refs: dict[tuple[int, ...], ChunkRef] = {
         (0, 0): NativeRef(ChunkFileId(b"f" * 12), 5, 6, 7),
         (0, 9): VirtualRef("s3://b/k", 1, 2, '"e"', None),
         (3, 0): VirtualRef("s3://b/k", 1, 2, None, 1_700_000_000),
@@ -748,6 +750,6 @@ def test_manifests_round_trip_as_columns() -> None:
     file = CODEC.encode_manifest([(node_id(9), chunks)])
     index = CODEC.decode_manifest_index(file.data, len(file.data), KEY)
     assert not isinstance(index, msgspec.UnsetType)
-    manifest = Manifest(index, index.resident.__getitem__)  # type: ignore[union-attr]
+    manifest = Manifest(index, index.resident.__getitem__)  # type: ignore[arg-type]
     for coords, ref in refs.items():
         assert manifest.find(node_id(9), coords) == ref

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import icefloe
+from icefloe.errors import InvalidInputError
 from icefloe.ingest.axes import in_units_of
 from icefloe.ingest.headers import FileHeader, VariableHeader
 from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
+from icefloe.ingest.parsers.detection import parse_file
 from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import EXISTING
 from icefloe.ingest.planner import plan_files
 from icefloe.model.virtual_columns import VirtualColumns
+from icefloe.objects.foreign import VirtualChunkResolver
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BYTES_PER_ROW = 8 * 3
 
@@ -180,3 +188,38 @@ def test_other_calendars_do_not_mix() -> None:
     ]
     plan = plan_files(headers, concat_dims=["t"])
     assert [(each.variable, each.what) for each in plan.errors] == [("t", "calendar")]
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "message"),
+    [
+        ("v/2.0", ["d.bin", 0, 24], r"chunk \[2, 0\], which is outside of its chunk grid"),
+        ("v/-1.0", ["d.bin", 0, 24], "outside of its chunk grid"),
+        ("v/1.0", ["d.bin", 2**63 - 8, 24], "ends below 2"),
+        ("v/1.0", "x" * 24, None),
+    ],
+)
+def test_chunks_of_a_file_are_checked_when_it_is_parsed(
+    tmp_path: Path, key: str, entry: Any, message: str | None
+) -> None:
+    zarray = {
+        "zarr_format": 2,
+        "shape": [2, 3],
+        "chunks": [1, 3],
+        "dtype": "<f8",
+        "fill_value": 0,
+        "order": "C",
+        "compressor": None,
+        "filters": None,
+    }
+    refs = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(zarray), key: entry}
+    (tmp_path / "refs.json").write_text(json.dumps(refs))
+    prefix = f"{tmp_path.as_uri()}/"
+    store = icefloe.local_filesystem_store(str(tmp_path))
+    container = icefloe.VirtualChunkContainer(prefix, store)
+    sources = VirtualChunkResolver({prefix: container}, {prefix: None})
+    if message is None:
+        assert len(parse_file(f"{prefix}refs.json", sources).arrays["v"].inline) == 1
+    else:
+        with pytest.raises(InvalidInputError, match=message):
+            parse_file(f"{prefix}refs.json", sources)

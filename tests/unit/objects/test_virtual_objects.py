@@ -25,6 +25,8 @@ from icefloe.storage.access.stores import azure_store, gcs_store, s3_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.endpoints.fixtures import GcsEndpoint, S3Endpoint
+
 DATA = b"0123456789"
 
 
@@ -85,7 +87,7 @@ def recorder() -> Iterator[Recorder]:
 
 
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -98,7 +100,7 @@ def other_recorder() -> Iterator[Recorder]:
 
 
 @pytest.fixture
-def surroundings(monkeypatch):
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that the machine happens to have."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AMBIENTCANARY",
@@ -116,7 +118,7 @@ class TestCredentials:
         return VirtualChunkContainer("s3://bucket/data/", store)
 
     @pytest.mark.usefixtures("surroundings")
-    def test_none_signs_nothing_whatever_the_machine_has(self, recorder):
+    def test_none_signs_nothing_whatever_the_machine_has(self, recorder: Recorder) -> None:
         ref = VirtualRef("s3://bucket/data/x", 0, 10)
 
         assert resolver(self.s3(recorder)).read(ref, 0, 10) == DATA
@@ -127,7 +129,7 @@ class TestCredentials:
         assert "canary" not in str(recorder.requests).lower()
 
     @pytest.mark.usefixtures("surroundings")
-    def test_the_given_one_is_used_alone(self, recorder):
+    def test_the_given_one_is_used_alone(self, recorder: Recorder) -> None:
         credential = s3_static_credentials(access_key_id="GIVENKEY", secret_access_key="given")
         ref = VirtualRef("s3://bucket/data/x", 0, 10)
 
@@ -138,7 +140,7 @@ class TestCredentials:
         assert "canary" not in str(recorder.requests).lower()
 
     @pytest.mark.usefixtures("surroundings")
-    def test_the_machines_own_is_used_if_that_was_said(self, recorder):
+    def test_the_machines_own_is_used_if_that_was_said(self, recorder: Recorder) -> None:
         ref = VirtualRef("s3://bucket/data/x", 0, 10)
 
         assert resolver(self.s3(recorder), s3_from_env_credentials()).read(ref, 0, 10) == DATA
@@ -147,7 +149,7 @@ class TestCredentials:
         assert "Credential=AMBIENTCANARY/" in headers["authorization"]
 
     @pytest.mark.usefixtures("surroundings")
-    def test_none_signs_nothing_on_other_stores(self, recorder):
+    def test_none_signs_nothing_on_other_stores(self, recorder: Recorder) -> None:
         options = {"allow_http": "true"}
         gcs = gcs_store({"base_url": recorder.url, **options})
         azure = azure_store(account="someone", config={"endpoint": recorder.url, **options})
@@ -160,7 +162,7 @@ class TestCredentials:
         assert not any("authorization" in headers for _, headers in recorder.requests)
         assert "canary" not in str(recorder.requests).lower()
 
-    def test_names_are_decoded_once(self, recorder):
+    def test_names_are_decoded_once(self, recorder: Recorder) -> None:
         reader = resolver(self.s3(recorder))
         names = {"a b": "a%20b", "a%20b": "a%20b", "a%2520b": "a%2520b", "%252e%252e": "%252e%252e"}
 
@@ -169,7 +171,9 @@ class TestCredentials:
             assert recorder.requests[-1][0] == f"/bucket/data/{sent}"
 
     @pytest.mark.parametrize("kind", ["s3", "gcs", "azure"])
-    def test_a_redirect_to_another_server_is_not_followed(self, recorder, other_recorder, kind):
+    def test_a_redirect_to_another_server_is_not_followed(
+        self, recorder: Recorder, other_recorder: Recorder, kind: str
+    ) -> None:
         port = other_recorder.url.rpartition(":")[2]
         recorder.redirect = f"http://localhost:{port}/bucket/data/x"  # the same machine by name
         options = {"allow_http": "true"}
@@ -190,14 +194,14 @@ class TestCredentials:
         assert recorder.requests
         assert other_recorder.requests == []
 
-    def test_an_azure_container_needs_an_account(self):
+    def test_an_azure_container_needs_an_account(self) -> None:
         container = VirtualChunkContainer("az://bucket/", azure_store(account="a"))
         del container.store.opts["account"]
 
         with pytest.raises(InvalidInputError, match="'account'"):
             resolver(container).read(VirtualRef("az://bucket/x", 0, 1), 0, 1)
 
-    def test_nothing_but_containers_of_the_configuration_is_asked(self, recorder):
+    def test_nothing_but_containers_of_the_configuration_is_asked(self, recorder: Recorder) -> None:
         reader = resolver(self.s3(recorder))
 
         for location in (
@@ -217,12 +221,14 @@ class TestStores:
     """The same on every kind of store."""
 
     @pytest.fixture(params=["s3", "gcs", "azure"])
-    def place(self, request) -> tuple[VirtualChunkContainer, Any, str]:
+    def place(self, request: pytest.FixtureRequest) -> tuple[VirtualChunkContainer, Any, str]:
         """A container, its credential, and the URL of a folder with the object `x` in it."""
         endpoint = request.getfixturevalue(f"{request.param}_endpoint")
         storage = endpoint.storage()
         storage.put("x", DATA)
         folder = storage.location.partition("?")[0].rpartition("tests/")[2]
+        store: Any
+        credential: Any
         match request.param:
             case "s3":
                 prefix = f"s3://{endpoint.bucket}/tests/"
@@ -246,7 +252,7 @@ class TestStores:
                 credential = azure_credentials(access_key=endpoint.key)
         return VirtualChunkContainer(prefix, store), credential, f"{prefix}{folder}"
 
-    def test_a_range_is_read(self, place):
+    def test_a_range_is_read(self, place: tuple[Any, ...]) -> None:
         container, credential, folder = place
         reader = resolver(container, credential)
         ref = VirtualRef(f"{folder}/x", 2, 6)
@@ -255,7 +261,7 @@ class TestStores:
         assert reader.read(ref, 1, 2) == b"34"
         assert asyncio.run(reader.read_async(ref, 5, 1)) == b"7"
 
-    def test_a_missing_object_is_named(self, place):
+    def test_a_missing_object_is_named(self, place: tuple[Any, ...]) -> None:
         container, credential, folder = place
         reader = resolver(container, credential)
 
@@ -264,7 +270,9 @@ class TestStores:
         with pytest.raises(VirtualChunkError, match=r"/nothing does not exist"):
             asyncio.run(reader.read_async(VirtualRef(f"{folder}/nothing", 0, 1), 0, 1))
 
-    def test_too_few_bytes_are_an_error_unless_the_checksum_proves_the_object(self, place):
+    def test_too_few_bytes_are_an_error_unless_the_checksum_proves_the_object(
+        self, place: tuple[Any, ...]
+    ) -> None:
         container, credential, folder = place
         reader = resolver(container, credential)
 
@@ -275,7 +283,7 @@ class TestStores:
         future = VirtualRef(f"{folder}/x", 5, 6, None, 4_294_111_232)
         assert reader.read(future, 0, 6) == b"56789"
 
-    def test_a_changed_object_is_refused(self, place):
+    def test_a_changed_object_is_refused(self, place: tuple[Any, ...]) -> None:
         container, credential, folder = place
         reader = resolver(container, credential)
 
@@ -286,7 +294,7 @@ class TestStores:
             with pytest.raises(VirtualChunkError, match="chunk has changed"):
                 asyncio.run(reader.read_async(ref, 0, 10))
 
-    def test_a_promise_of_exabytes_costs_no_memory(self, place):
+    def test_a_promise_of_exabytes_costs_no_memory(self, place: tuple[Any, ...]) -> None:
         container, credential, folder = place
 
         with pytest.raises(VirtualChunkError, match="not enough data"):
@@ -294,7 +302,7 @@ class TestStores:
 
 
 @pytest.mark.endpoint
-def test_a_wrong_secret_is_an_error_that_does_not_show_it(gcs_endpoint):
+def test_a_wrong_secret_is_an_error_that_does_not_show_it(gcs_endpoint: GcsEndpoint) -> None:
     store = gcs_store({"base_url": gcs_endpoint.endpoint_url, "allow_http": "true"})
     container = VirtualChunkContainer(f"gs://{gcs_endpoint.bucket}/", store)
     credential = gcs_credentials(bearer_token="hunter2")
@@ -306,7 +314,7 @@ def test_a_wrong_secret_is_an_error_that_does_not_show_it(gcs_endpoint):
 
 
 @pytest.mark.endpoint
-def test_the_etag_of_the_store_is_accepted(s3_endpoint):
+def test_the_etag_of_the_store_is_accepted(s3_endpoint: S3Endpoint) -> None:
     storage = s3_endpoint.storage("tests/etag")
     storage.put("x", DATA)
     store = s3_store(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,17 +26,20 @@ from icefloe.storage.access.stores import (
     s3_store,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def containers(*items: VirtualChunkContainer) -> dict[str, VirtualChunkContainer]:
     return {item.url_prefix: item for item in items}
 
 
-def folder(path, name=None) -> VirtualChunkContainer:
+def folder(path: Any, name: Any = None) -> VirtualChunkContainer:
     return VirtualChunkContainer(f"file://{path}/", local_filesystem_store(path), name)
 
 
 @pytest.fixture
-def data(tmp_path):
+def data(tmp_path: Path) -> Path:
     """A folder to read from, with a neighbour whose name starts alike."""
     for name, content in {
         "data/x": b"0123456789",
@@ -49,12 +53,12 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def reader(data, **options) -> VirtualChunkResolver:
+def reader(data: Any, **options: Any) -> VirtualChunkResolver:
     return VirtualChunkResolver(containers(folder(data)), {f"file://{data}/": None}, **options)
 
 
 class TestReading:
-    def test_a_range_of_a_file(self, data):
+    def test_a_range_of_a_file(self, data: Path) -> None:
         ref = VirtualRef(f"file://{data}/x", 2, 6)
 
         assert reader(data).read(ref, 0, 6) == b"234567"
@@ -62,7 +66,7 @@ class TestReading:
         assert asyncio.run(reader(data).read_async(ref, 5, 1)) == b"7"
         assert reader(data).read(ref, 0, 0) == b""
 
-    def test_one_resolver_serves_many_threads(self, data):
+    def test_one_resolver_serves_many_threads(self, data: Path) -> None:
         resolver = reader(data)
         refs = [VirtualRef(f"file://{data}/x", start, 1) for start in range(10)] * 20
 
@@ -73,7 +77,7 @@ class TestReading:
 
 
 class TestContainers:
-    def test_a_location_in_no_container_is_refused(self, data):
+    def test_a_location_in_no_container_is_refused(self, data: Path) -> None:
         ref = VirtualRef("s3://bucket/x", 0, 1)
 
         with pytest.raises(VirtualChunkError, match="edit the repository configuration"):
@@ -96,7 +100,7 @@ class TestContainers:
             "http://localhost/x",
         ],
     )
-    def test_nothing_next_to_a_container_is_read(self, data, location):
+    def test_nothing_next_to_a_container_is_read(self, data: Path, location: str) -> None:
         ref = VirtualRef(location.format(root=data.parent), 0, 1)
 
         with pytest.raises(VirtualChunkError, match="in no virtual chunk container"):
@@ -104,7 +108,7 @@ class TestContainers:
         with pytest.raises(VirtualChunkError, match="in no virtual chunk container"):
             asyncio.run(reader(data).read_async(ref, 0, 1))
 
-    def test_dots_that_are_encoded_twice_are_a_name(self, data):
+    def test_dots_that_are_encoded_twice_are_a_name(self, data: Path) -> None:
         ref = VirtualRef(f"file://{data}/%252e%252e/secret", 0, 1)
 
         with pytest.raises(VirtualChunkError, match="does not exist"):
@@ -114,27 +118,27 @@ class TestContainers:
         "location",
         ["", "data/x", "file://server{root}/data/x", "file://{root}/data/a%2f..%2fsecret"],
     )
-    def test_a_location_that_is_none_is_refused(self, data, location):
+    def test_a_location_that_is_none_is_refused(self, data: Path, location: str) -> None:
         ref = VirtualRef(location.format(root=data.parent), 0, 1)
 
         with pytest.raises(VirtualChunkError, match="error parsing"):
             reader(data).read(ref, 0, 1)
 
-    def test_a_password_in_a_location_is_refused_and_not_repeated(self, data):
+    def test_a_password_in_a_location_is_refused_and_not_repeated(self, data: Path) -> None:
         ref = VirtualRef("https://user:hunter2@example.org/x", 0, 1)
 
         with pytest.raises(VirtualChunkError, match="user name or password") as error:
             reader(data).read(ref, 0, 1)
         assert "hunter2" not in str(error.value)
 
-    def test_a_bucket_whose_name_starts_alike_is_another_one(self):
+    def test_a_bucket_whose_name_starts_alike_is_another_one(self) -> None:
         bucket = VirtualChunkContainer("s3://bucket/", s3_store())
         resolver = VirtualChunkResolver(containers(bucket), {"s3://bucket/": None})
 
         with pytest.raises(VirtualChunkError, match="in no virtual chunk container"):
             resolver.read(VirtualRef("s3://bucket-evil/x", 0, 1), 0, 1)
 
-    def test_the_longest_prefix_wins(self, data):
+    def test_the_longest_prefix_wins(self, data: Path) -> None:
         both = containers(folder(data), folder(data / "sub"))
         outer = VirtualChunkResolver(both, {f"file://{data}/": None})
         inner = VirtualChunkResolver(both, {f"file://{data}/sub/": None})
@@ -146,13 +150,13 @@ class TestContainers:
         with pytest.raises(VirtualChunkError, match="authorize"):
             inner.read(VirtualRef(f"file://{data}/x", 0, 1), 0, 1)
 
-    def test_containers_that_make_no_sense_are_refused(self):
+    def test_containers_that_make_no_sense_are_refused(self) -> None:
         with pytest.raises(InvalidInputError, match="must end in a /"):
             VirtualChunkResolver(containers(VirtualChunkContainer("s3://bucket", s3_store())))
 
 
 class TestRelativeLocations:
-    def test_are_below_the_named_container(self, data):
+    def test_are_below_the_named_container(self, data: Path) -> None:
         resolver = VirtualChunkResolver(
             containers(folder(data, name="mine")), {f"file://{data}": None}
         )
@@ -162,7 +166,7 @@ class TestRelativeLocations:
         with pytest.raises(VirtualChunkError, match="named 'other'"):
             resolver.read(VirtualRef("vcc://other/x", 0, 1), 0, 1)
 
-    def test_do_not_leave_it(self, data):
+    def test_do_not_leave_it(self, data: Path) -> None:
         resolver = VirtualChunkResolver(
             containers(folder(data, name="mine")), {f"file://{data}": None}
         )
@@ -171,7 +175,7 @@ class TestRelativeLocations:
             with pytest.raises(VirtualChunkError, match="does not exist"):
                 resolver.read(VirtualRef(location, 0, 1), 0, 1)
 
-    def test_need_the_authorization_of_the_container_too(self, data):
+    def test_need_the_authorization_of_the_container_too(self, data: Path) -> None:
         resolver = VirtualChunkResolver(containers(folder(data, name="mine")), {})
 
         with pytest.raises(VirtualChunkError, match="authorize"):
@@ -179,18 +183,18 @@ class TestRelativeLocations:
 
 
 class TestAuthorization:
-    def test_nothing_is_authorized_by_default(self, data):
+    def test_nothing_is_authorized_by_default(self, data: Path) -> None:
         resolver = VirtualChunkResolver(containers(folder(data)))
 
         with pytest.raises(VirtualChunkError, match="authorize"):
             resolver.read(VirtualRef(f"file://{data}/x", 0, 1), 0, 1)
 
-    def test_the_slash_at_the_end_does_not_matter(self, data):
+    def test_the_slash_at_the_end_does_not_matter(self, data: Path) -> None:
         resolver = VirtualChunkResolver(containers(folder(data)), {f"file://{data}": None})
 
         assert resolver.read(VirtualRef(f"file://{data}/x", 0, 1), 0, 1) == b"0"
 
-    def test_a_wider_or_narrower_prefix_does_not_do(self, data):
+    def test_a_wider_or_narrower_prefix_does_not_do(self, data: Path) -> None:
         for prefix in (f"file://{data.parent}/", f"file://{data}/sub/"):
             resolver = VirtualChunkResolver(containers(folder(data)), {prefix: None})
             with pytest.raises(VirtualChunkError, match="authorize"):
@@ -209,12 +213,14 @@ class TestAuthorization:
             (VirtualChunkContainer("az://b/", azure_store(account="a")), "hunter2"),
         ],
     )
-    def test_a_credential_for_another_kind_of_store_is_refused(self, container, credential):
+    def test_a_credential_for_another_kind_of_store_is_refused(
+        self, container: VirtualChunkContainer, credential: Any
+    ) -> None:
         with pytest.raises(InvalidInputError, match="does not fit its store") as error:
             VirtualChunkResolver(containers(container), {container.url_prefix: credential})
         assert "hunter2" not in str(error.value)
 
-    def test_wrapped_credentials_are_taken(self):
+    def test_wrapped_credentials_are_taken(self) -> None:
         wrapped = containers_credentials({"s3://b/": s3_anonymous_credentials()})
         bucket = VirtualChunkContainer("s3://b/", s3_store())
 
@@ -230,7 +236,9 @@ class TestAuthorization:
             ),
         ],
     )
-    def test_an_endpoint_that_nobody_confirmed_is_not_called(self, store):
+    def test_an_endpoint_that_nobody_confirmed_is_not_called(
+        self, store: VirtualChunkContainer
+    ) -> None:
         ref = VirtualRef(f"{store.url_prefix}x", 0, 1)
         grants = {store.url_prefix: None}
 
@@ -238,14 +246,14 @@ class TestAuthorization:
         with pytest.raises(VirtualChunkError, match="the repository's own configuration sends"):
             resolver.read(ref, 0, 1)
 
-    def test_a_store_without_an_endpoint_needs_no_confirmation(self, data):
+    def test_a_store_without_an_endpoint_needs_no_confirmation(self, data: Path) -> None:
         resolver = reader(data, confirmed_prefixes=())
 
         assert resolver.read(VirtualRef(f"file://{data}/x", 0, 1), 0, 1) == b"0"
 
 
 class TestCheck:
-    def test_gives_the_canonical_location(self, data):
+    def test_gives_the_canonical_location(self, data: Path) -> None:
         ref = VirtualRef(f"file://{data}//sub/.././x y", 1, 2, "etag", 3)
 
         checked = reader(data).check(ref)
@@ -253,12 +261,12 @@ class TestCheck:
         assert checked == VirtualRef(f"file://{data}/x%20y", 1, 2, "etag", 3)
         assert reader(data).check(checked) == checked
 
-    def test_authorization_is_not_needed_to_write_references(self, data):
+    def test_authorization_is_not_needed_to_write_references(self, data: Path) -> None:
         ref = VirtualRef(f"file://{data}/x", 0, 1)
 
         assert VirtualChunkResolver(containers(folder(data))).check(ref) == ref
 
-    def test_a_location_in_no_container_is_refused_unless_asked_not_to(self, data):
+    def test_a_location_in_no_container_is_refused_unless_asked_not_to(self, data: Path) -> None:
         ref = VirtualRef("s3://bucket/x", 0, 1)
 
         with pytest.raises(InvalidInputError, match="invalid chunk location"):
@@ -266,7 +274,7 @@ class TestCheck:
         assert reader(data).check(ref, validate_container=False) == ref
 
     @pytest.mark.parametrize("location", ["", "x", "s3:///x", "s3://bucket", "s3://bucket/"])
-    def test_a_location_that_is_none_is_always_refused(self, data, location):
+    def test_a_location_that_is_none_is_always_refused(self, data: Path, location: str) -> None:
         ref = VirtualRef(location, 0, 1)
 
         for validate in (True, False):
@@ -274,11 +282,11 @@ class TestCheck:
                 reader(data).check(ref, validate_container=validate)
 
     @pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, -1), (2**63, 1), (0, 1.5)])
-    def test_impossible_ranges_are_refused(self, data, offset, length):
+    def test_impossible_ranges_are_refused(self, data: Path, offset: int, length: float) -> None:
         with pytest.raises(InvalidInputError, match="offset and a length"):
-            reader(data).check(VirtualRef(f"file://{data}/x", offset, length))
+            reader(data).check(VirtualRef(f"file://{data}/x", offset, length))  # type: ignore[arg-type]
 
-    def test_relative_locations_stay_relative(self, data):
+    def test_relative_locations_stay_relative(self, data: Path) -> None:
         resolver = VirtualChunkResolver(containers(folder(data, name="mine")))
 
         assert resolver.check(VirtualRef("vcc://mine//x", 0, 1)).location == "vcc://mine/x"

@@ -57,7 +57,9 @@ def test_closure_of_the_worked_example(modified: str) -> None:  # R4-52
         return MANIFESTS[manifest]
 
     found, seen = closure(
-        modified, lambda a: [m for m, arrays in MANIFESTS.items() if a in arrays], members
+        modified,
+        lambda a: [m for m, arrays in MANIFESTS.items() if a in arrays],  # type: ignore[misc]
+        members,
     )
     assert found == set("abc")
     assert seen == set(MANIFESTS)

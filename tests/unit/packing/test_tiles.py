@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from itertools import combinations, pairwise, product
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,12 +14,16 @@ from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.packing.tiles import Tiling
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 Coords = tuple[int, ...]
 
 
-def table(coords: set[Coords]) -> ArrayChunks:
-    rank = len(next(iter(coords)))
-    return ArrayChunks.of(list(coords), [InlineRef(repr(c).encode()) for c in coords], rank)
+def table(places: Iterable[Coords]) -> ArrayChunks:
+    coords = list(places)
+    rank = len(coords[0])
+    return ArrayChunks.of(coords, [InlineRef(repr(c).encode()) for c in coords], rank)
 
 
 def contents(chunks: ArrayChunks) -> dict[Coords, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ integers = npst.arrays(
 )
 
 
-def in_parts(aggregation, values, labels, num_groups, cuts):
+def in_parts(aggregation: Any, values: Any, labels: Any, num_groups: Any, cuts: Any) -> Any:
     state = None
     bounds = sorted({0, len(values), *(cut % len(values) for cut in cuts)})
     for low, high in itertools.pairwise(bounds):
@@ -37,7 +38,7 @@ def in_parts(aggregation, values, labels, num_groups, cuts):
     return finish(aggregation, state, values.dtype)
 
 
-def with_xarray(aggregation, values, labels):
+def with_xarray(aggregation: Any, values: Any, labels: Any) -> Any:
     array = xr.DataArray(values, dims=("t", "x"), coords={"t": np.arange(len(values))})
     how = aggregation.how
     given = {} if how == "count" else {"skipna": aggregation.skipna}
@@ -59,7 +60,9 @@ def with_xarray(aggregation, values, labels):
     labels=st.lists(st.integers(0, 2), min_size=9, max_size=9),
     skipna=st.sampled_from([None, True, False]),
 )
-def test_parts_give_what_xarray_gives(how, values, cuts, labels, skipna):
+def test_parts_give_what_xarray_gives(
+    how: str, values: Any, cuts: Any, labels: Any, skipna: Any
+) -> None:
     if how in ("first", "last") and skipna is False:
         skipna = None  # xarray means the same, and says so only in newer versions
     aggregation = Aggregation(how, skipna, (0.0, 0.3, 1.0) if how == "quantile" else ())
@@ -77,7 +80,7 @@ def test_parts_give_what_xarray_gives(how, values, cuts, labels, skipna):
         assert found.dtype == expected.dtype
 
 
-def test_a_sketch_of_many_values_is_close():
+def test_a_sketch_of_many_values_is_close() -> None:
     values = np.random.default_rng(4).normal(size=(20_000, 3))
     aggregation = Aggregation("quantile", None, (0.0, 0.05, 0.5, 0.9, 1.0))
     found = in_parts(aggregation, values, None, 1, range(0, 20_000, 1000))[:, 0]
@@ -88,7 +91,7 @@ def test_a_sketch_of_many_values_is_close():
     np.testing.assert_array_equal(found[-1], values.max(axis=0))
 
 
-def test_several_dimensions_vanish_together():
+def test_several_dimensions_vanish_together() -> None:
     values = np.random.default_rng(5).normal(size=(4, 5, 6))
     labels = np.arange(20).reshape(4, 5) % 3
     mean = Aggregation("mean")
@@ -105,6 +108,6 @@ def test_several_dimensions_vanish_together():
         Aggregation("quantile", None, (2.0,)),
     ],
 )
-def test_nonsense_is_refused(wrong):
+def test_nonsense_is_refused(wrong: Aggregation) -> None:
     with pytest.raises(InvalidInputError):
         wrong.check()

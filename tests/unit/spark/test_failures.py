@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,15 +24,18 @@ from icefloe.spark.engine.failures import (
 )
 from icefloe.spark.engine.tasks import SCHEMA, Output, run_items
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-def caught(action):
+
+def caught(action: Callable[..., Any]) -> Any:
     with pytest.raises(Exception) as found:  # noqa: PT011
         action()
     return found.value
 
 
-def test_the_inner_name_counts():
-    def act():
+def test_the_inner_name_counts() -> None:
+    def act() -> None:
         with doing(array="/outer", source="a.nc"), doing(array="/inner", region=(slice(0, 2),)):
             raise ValueError("broken")
 
@@ -53,11 +57,11 @@ def test_the_inner_name_counts():
         (RuntimeError("x"), False),
     ],
 )
-def test_only_errors_that_may_pass_are_tried_again(error, permanent):
+def test_only_errors_that_may_pass_are_tried_again(error: Any, permanent: bool) -> None:
     assert is_permanent(error) is permanent
 
 
-def test_a_failure_is_found_in_the_text_of_an_exception():
+def test_a_failure_is_found_in_the_text_of_an_exception() -> None:
     failure = describe(1, OSError('a "quoted" line\nand another'))
     text = f"Job aborted: Traceback…\n{RetryableTaskError(failure)}\n at java.lang.Thread"
     assert from_text(text) == failure
@@ -68,7 +72,7 @@ def test_a_failure_is_found_in_the_text_of_an_exception():
     assert "nothing was committed" in str(failures.lost("job", RuntimeError("no executors")))
 
 
-def test_many_failures_are_told_in_short():
+def test_many_failures_are_told_in_short() -> None:
     many = [describe(number, ValueError("x")) for number in range(30)]
     error = failures.failed("job", many, 40)
     assert "30 of 40" in str(error)
@@ -76,7 +80,7 @@ def test_many_failures_are_told_in_short():
     assert len(pickle.loads(pickle.dumps(error)).failures) == 30
 
 
-def work(item, shared):
+def work(item: Any, shared: Any) -> Iterator[Any]:
     if item == "bad":
         raise ValueError("bad item")
     if item == "flaky":
@@ -84,7 +88,7 @@ def work(item, shared):
     yield Output(f"{item}{shared}", chunks=1)
 
 
-def rows_of(items, **given):
+def rows_of(items: list[str], **given: Any) -> list[Any]:
     pickled = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
     batches = run_items(pickled, pickle.dumps(work), pickle.dumps("!"), **given)
     rows = []
@@ -94,7 +98,7 @@ def rows_of(items, **given):
     return rows
 
 
-def test_rows_of_good_and_bad_items():
+def test_rows_of_good_and_bad_items() -> None:
     rows = rows_of(["a", "bad", "flaky", "b"], may_retry=False)
     assert [(row["task"], row["name"], bool(row["error"])) for row in rows] == [
         (0, "a!", False),
@@ -104,7 +108,7 @@ def test_rows_of_good_and_bad_items():
     ]
 
 
-def test_what_may_pass_is_raised_while_spark_tries_again():
+def test_what_may_pass_is_raised_while_spark_tries_again() -> None:
     assert len(rows_of(["bad"], may_retry=True)) == 1
     with pytest.raises(RetryableTaskError, match="flaky"):
         rows_of(["flaky"], may_retry=True)

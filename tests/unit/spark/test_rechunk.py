@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from icefloe.tables.zarr_arrays import resolve_chunks
 
 
 @st.composite
-def problems(draw):
+def problems(draw: Any) -> Any:
     rank = draw(st.integers(1, 4))
     shape = draw(st.tuples(*[st.integers(1, 300)] * rank))
     chunks = st.tuples(*[st.integers(1, 100)] * rank)
@@ -31,7 +32,7 @@ def problems(draw):
 
 
 @given(problems())
-def test_regions_fit_and_are_whole_target_chunks(problem):
+def test_regions_fit_and_are_whole_target_chunks(problem: Any) -> None:
     shape, source, target, memory = problem
     plan = plan_rechunk(shape, source, target, item_bytes=4, memory_bytes=memory)
     assert plan.region_bytes * REGION_SHARE <= memory
@@ -45,7 +46,7 @@ def test_regions_fit_and_are_whole_target_chunks(problem):
         assert plan.stages[0].target_chunks == plan.stages[1].source_chunks
 
 
-def test_maps_to_time_series_take_one_pass_where_memory_allows():
+def test_maps_to_time_series_take_one_pass_where_memory_allows() -> None:
     plan = plan_rechunk(
         (256, 512, 512), (4, 512, 512), (256, 64, 64), item_bytes=4, memory_bytes=512 * 2**20
     )
@@ -53,29 +54,29 @@ def test_maps_to_time_series_take_one_pass_where_memory_allows():
     assert plan.stages[0].amplification <= 2
 
 
-def test_a_hopeless_direct_copy_takes_two_passes():
+def test_a_hopeless_direct_copy_takes_two_passes() -> None:
     shape, memory = (10_000, 1000, 1000), 64 * 2**20
     plan = plan_rechunk(shape, (1, 1000, 1000), (10_000, 10, 10), item_bytes=4, memory_bytes=memory)
     assert len(plan.stages) == 2
     assert sum(stage.amplification for stage in plan.stages) <= 2 * MAX_AMPLIFICATION
 
 
-def test_equal_chunks_are_read_once():
+def test_equal_chunks_are_read_once() -> None:
     plan = plan_rechunk((100, 100), (10, 10), (10, 10), item_bytes=8, memory_bytes=10_000)
     assert plan.stages[0].amplification == 1
 
 
-def test_a_chunk_that_does_not_fit_is_refused():
+def test_a_chunk_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="one new chunk has 80000 bytes"):
         plan_rechunk((100, 100), (10, 10), (100, 100), item_bytes=8, memory_bytes=100_000)
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 50))
-def test_reading_less_than_everything_is_impossible(extent, source, size):
+def test_reading_less_than_everything_is_impossible(extent: int, source: int, size: int) -> None:
     assert axis_amplification(extent, min(source, extent), min(size, extent)) >= 1
 
 
-def test_chunks_as_users_give_them():
+def test_chunks_as_users_give_them() -> None:
     dims = ("time", "y", "x")
     assert resolve_chunks({"time": -1}, (9, 8, 7), (1, 4, 4), dims) == (9, 4, 4)
     assert resolve_chunks((100, 2, 3), (9, 8, 7), (1, 4, 4), dims) == (9, 2, 3)

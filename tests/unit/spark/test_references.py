@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ inline = st.builds(InlineRef, st.binary(max_size=9))
 
 
 @st.composite
-def written(draw):
+def written(draw: Any) -> Any:
     rank = draw(st.integers(0, 3))
     coords = st.tuples(*[st.integers(0, 5)] * rank)
     refs = st.one_of(native, virtual, inline)
@@ -51,7 +53,7 @@ def written(draw):
 
 
 @given(written())
-def test_references_come_back_as_they_were(example):
+def test_references_come_back_as_they_were(example: Any) -> None:
     rank, kept, given_chunks, gone = example
     back = from_table(unpack(pack(to_table(given_chunks))), rank)
     found = {}
@@ -63,9 +65,9 @@ def test_references_come_back_as_they_were(example):
     assert len(back.coords(rank)) == back.num_chunks
 
 
-def test_a_part_of_a_batch_is_read_like_a_whole_one():
+def test_a_part_of_a_batch_is_read_like_a_whole_one() -> None:
     refs = [InlineRef(b"abc"), InlineRef(b"de"), VirtualRef("s3://b/x", 1, 2)]
-    chunks = ArrayChunks.of([(0,), (1,), (2,)], refs, 1)
+    chunks = ArrayChunks.of([(0,), (1,), (2,)], refs, 1)  # type: ignore[arg-type]
     part = to_table(WrittenChunks(chunks, None)).slice(1)
     back = from_table(part, 1).chunks
     assert back is not None

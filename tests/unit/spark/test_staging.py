@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,14 +22,22 @@ from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
 from icefloe.tables.target_arrays import WriteRequest, dims_of
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @pytest.fixture
-def repo(tmp_path):
+def repo(tmp_path: Path) -> icefloe.Repository:
     return icefloe.Repository.create(str(tmp_path / "r"))
 
 
 def write(
-    repo: icefloe.Repository, rows: pa.Table, *, tasks: int = 3, txn: Any = (None, None), **request
+    repo: icefloe.Repository,
+    rows: pa.Table,
+    *,
+    tasks: int = 3,
+    txn: Any = (None, None),
+    **request: Any,
 ) -> str | None:
     context = pickle.dumps(repo._context)
     asked = WriteRequest(**request)
@@ -45,7 +53,7 @@ def write(
     return commit_staged(repo, asked, rows.schema, dims, parts, how)
 
 
-def opened(repo, **arguments):
+def opened(repo: icefloe.Repository, **arguments: Any) -> xr.Dataset:
     store = repo.readonly_session("main").store
     return xr.open_zarr(store, consolidated=False, chunks=None, **arguments)
 
@@ -71,7 +79,7 @@ def sample(days: int = 4, start: str = "2020-01-01") -> xr.Dataset:
     )
 
 
-def test_rows_create_arrays_that_xarray_reads(repo):
+def test_rows_create_arrays_that_xarray_reads(repo: icefloe.Repository) -> None:
     dataset = sample()
     rows = rows_of(dataset).take(np.random.default_rng(0).permutation(20))
     first = write(repo, rows, dims=("time", "x"), chunks={"time": 3, "x": 2})
@@ -81,14 +89,14 @@ def test_rows_create_arrays_that_xarray_reads(repo):
     assert len(list(repo.ancestry(branch="main"))) == 2
 
 
-def test_append_adds_days(repo):
+def test_append_adds_days(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"), chunks={"time": 3})
     write(repo, rows_of(sample(2, "2020-01-05")))
     both = xr.concat([sample(), sample(2, "2020-01-05")], "time")
     xr.testing.assert_identical(opened(repo).drop_attrs(), both)
 
 
-def test_append_refuses_what_is_there(repo):
+def test_append_refuses_what_is_there(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     with pytest.raises(InvalidInputError, match=r"5 rows are outside .*time=2020-01-04"):
         write(repo, rows_of(sample(2, "2020-01-04")))
@@ -99,7 +107,7 @@ def test_append_refuses_what_is_there(repo):
     assert len(list(repo.ancestry(branch="main"))) == 2
 
 
-def test_upsert_sets_cells_and_grows(repo):
+def test_upsert_sets_cells_and_grows(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"), chunks={"time": 2, "x": 2})
     rows = rows_of(sample(3, "2020-01-03")).filter(pa.array([True, False, True] * 5))
     write(repo, rows, operation="upsert")
@@ -114,7 +122,7 @@ def test_upsert_sets_cells_and_grows(repo):
             np.testing.assert_equal(found.t.values[i, j], np.float32(wanted))
 
 
-def test_overwrite_replaces_a_region(repo):
+def test_overwrite_replaces_a_region(repo: icefloe.Repository) -> None:
     dataset = sample()
     write(repo, rows_of(dataset[["t"]]), dims=("time", "x"), chunks={"time": 2, "x": 2})
     rows = rows_of((dataset[["t"]] + 100).isel(time=slice(1, 3), x=[0, 2]))
@@ -132,7 +140,7 @@ def test_overwrite_replaces_a_region(repo):
     assert left.sel(time="2020-01-01").notnull().all()
 
 
-def test_replace_makes_new_arrays(repo):
+def test_replace_makes_new_arrays(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     write(repo, rows_of(sample(2, "1999-01-01")), operation="replace", dims=("x", "time"))
     found = opened(repo)
@@ -140,7 +148,7 @@ def test_replace_makes_new_arrays(repo):
     np.testing.assert_array_equal(found.t.transpose("time", "x"), sample(2, "1999-01-01").t)
 
 
-def test_duplicates_are_refused_with_examples(repo):
+def test_duplicates_are_refused_with_examples(repo: icefloe.Repository) -> None:
     rows = rows_of(sample())
     twice = pa.concat_tables([rows, rows.slice(3, 2)])
     with pytest.raises(InvalidInputError) as caught:
@@ -150,7 +158,7 @@ def test_duplicates_are_refused_with_examples(repo):
     assert len(list(repo.ancestry(branch="main"))) == 1
 
 
-def test_gaps_are_missing_whatever_the_type(repo):
+def test_gaps_are_missing_whatever_the_type(repo: icefloe.Repository) -> None:
     rows = pa.table(
         {
             "x": pa.array([0, 1, 3]),
@@ -170,7 +178,7 @@ def test_gaps_are_missing_whatever_the_type(repo):
         assert column == [wanted[name][0], None, None, wanted[name][2]], name
 
 
-def test_encodings_are_obeyed(repo):
+def test_encodings_are_obeyed(repo: icefloe.Repository) -> None:
     rows = pa.table({"x": [0, 1, 2], "v": [1.5, 2.5, None], "w": [1, 2, 3]})
     write(
         repo,
@@ -200,18 +208,20 @@ def test_encodings_are_obeyed(repo):
         ({"x": [1.5], "v": [1]}, "coordinate is of"),
     ],
 )
-def test_values_that_do_not_fit(repo, rows, reason):
+def test_values_that_do_not_fit(
+    repo: icefloe.Repository, rows: dict[str, Any], reason: str
+) -> None:
     start = pa.table({"x": [0, 1], "v": pa.array([1, 2], pa.int16())})
     encoding = {"v": {"dtype": "u1"}}
     if "missing" in reason:
-        encoding["v"]["_FillValue"] = 255
+        encoding["v"]["_FillValue"] = 255  # type: ignore[assignment]
     write(repo, start, dims=("x",), encoding=encoding)
     columns = {"x": rows["x"], "v": pa.array(rows["v"], pa.int64() if None in rows["v"] else None)}
     with pytest.raises(InvalidInputError, match=reason):
         write(repo, pa.table(columns), operation="upsert")
 
 
-def test_numbered_dimensions(repo):
+def test_numbered_dimensions(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((2, 2)))})
     dataset.to_zarr(session.store, consolidated=False, zarr_format=3)
@@ -220,7 +230,7 @@ def test_numbered_dimensions(repo):
     np.testing.assert_array_equal(opened(repo).v, [[2, 0], [0, 0], [np.nan, np.nan], [np.nan, 1]])
 
 
-def test_a_new_variable_joins_the_grid(repo):
+def test_a_new_variable_joins_the_grid(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     more = rows_of(sample()[["t"]] * 2).rename_columns(["time", "x", "twice"]).slice(0, 7)
     write(repo, more, dims=("time", "x"))
@@ -235,7 +245,7 @@ def test_a_new_variable_joins_the_grid(repo):
         write(repo, outside, dims=("time", "x"))
 
 
-def test_other_arrays_along_the_dimension_grow_too(repo):
+def test_other_arrays_along_the_dimension_grow_too(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     dataset = sample().assign(co2=("time", np.arange(4.0)))
     dataset.to_zarr(session.store, consolidated=False, zarr_format=3)
@@ -244,7 +254,7 @@ def test_other_arrays_along_the_dimension_grow_too(repo):
     assert opened(repo).sizes == {"time": 5, "x": 5}
 
 
-def test_a_repeated_transaction_is_no_second_commit(repo):
+def test_a_repeated_transaction_is_no_second_commit(repo: icefloe.Repository) -> None:
     rows = rows_of(sample())
     first = write(repo, rows, dims=("time", "x"), txn=("job", 3))
     assert write(repo, rows, dims=("time", "x"), txn=("job", 3)) == first
@@ -252,13 +262,15 @@ def test_a_repeated_transaction_is_no_second_commit(repo):
     assert write(repo, rows_of(sample(1, "2020-02-01")), txn=("job", 4)) != first
 
 
-def test_a_branch_that_moves_meanwhile(repo, monkeypatch):
+def test_a_branch_that_moves_meanwhile(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     other = rows_of(sample(1, "2020-01-05"))
     real = icefloe.Session.commit
-    turns = []
+    turns: list[Any] = []
 
-    def commit(session, *arguments, **named):
+    def commit(session: Any, *arguments: Any, **named: Any) -> Any:
         if not turns:
             turns.append(1)
             write(repo, other)
@@ -276,7 +288,7 @@ def _never(*_: Any, **__: Any) -> str:
     raise ConflictError("moved")
 
 
-def test_statistics_are_kept_with_the_rows(repo):
+def test_statistics_are_kept_with_the_rows(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"), chunks={"time": 2}, statistics=True)
     session = repo.readonly_session("main")
     top = float(sample().t[2:].max())
@@ -285,13 +297,15 @@ def test_statistics_are_kept_with_the_rows(repo):
     assert not Scan(session, ScanRequest(where="n > 100")).splits()
 
 
-def test_coordinates_that_are_too_many_to_travel(repo, monkeypatch):
+def test_coordinates_that_are_too_many_to_travel(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staging, "_MAX_DISTINCT", 3)
     write(repo, rows_of(sample()), dims=("time", "x"))
     xr.testing.assert_identical(opened(repo).drop_attrs(), sample())
 
 
-def test_no_rows_no_commit(repo):
+def test_no_rows_no_commit(repo: icefloe.Repository) -> None:
     empty = pa.table({"x": pa.array([], pa.int64()), "v": pa.array([], pa.float64())})
     assert write(repo, empty, dims=("x",)) is None
 
@@ -314,11 +328,12 @@ def test_any_rows_in_any_order_make_the_same_arrays(data: Any) -> None:
     grid = {d: (np.arange(n) * 2.5).tolist() for d, n in zip(dims, shape, strict=True)}
     request = WriteRequest(dims=tuple(dims), chunks=chunks, coordinates=grid)
     session = repo.writable_session("main")
-    found = staging.RowSummary(rows.schema, {}, rows.num_rows, {"v": 0})
-    plan = staging.prepare(session, request, found)
+    found = staging.RowSummary(rows.schema, {}, rows.num_rows, {"v": 0})  # type: ignore[attr-defined]
+    plan = staging.prepare(session, request, found)  # type: ignore[attr-defined]
     fragments = [
         staging.Fragment(
-            pickle.dumps(staging.files_of(session).write(staging.pack(rows.slice(at, 3)))), 1
+            pickle.dumps(staging.files_of(session).write(staging.pack(rows.slice(at, 3)))),  # type: ignore[attr-defined]
+            1,
         )
         for at in range(0, rows.num_rows, 3)
     ]
@@ -327,7 +342,7 @@ def test_any_rows_in_any_order_make_the_same_arrays(data: Any) -> None:
     np.testing.assert_array_equal(opened(repo).v.values.astype(float).ravel(), wanted)
 
 
-def test_append_says_what_to_do_with_cells_that_exist(repo):
+def test_append_says_what_to_do_with_cells_that_exist(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     row = rows_of(sample(1, "2020-01-04")).slice(0, 1)
     with pytest.raises(InvalidInputError, match=r"1 row is outside .* \(upsert sets cells"):
@@ -336,7 +351,7 @@ def test_append_says_what_to_do_with_cells_that_exist(repo):
         write(repo, rows_of(sample(1)[["t"]].rename(t="other")))
 
 
-def test_xarray_reads_texts_with_gaps(repo):
+def test_xarray_reads_texts_with_gaps(repo: icefloe.Repository) -> None:
     rows = pa.table({"x": [0, 1, 3], "s": ["a", None, "c"]})
     write(repo, rows, dims=("x",))
     found = opened(repo)
@@ -345,7 +360,9 @@ def test_xarray_reads_texts_with_gaps(repo):
 
 
 @pytest.mark.parametrize("calendar", ["noleap", "360_day", "julian"])
-def test_times_of_other_calendars_are_written_as_texts(repo, calendar):
+def test_times_of_other_calendars_are_written_as_texts(
+    repo: icefloe.Repository, calendar: str
+) -> None:
     texts = ["2000-02-28T00:00:00", "2000-03-01T12:00:00"]
     rows = pa.table({"time": texts, "v": [1.0, 2.0]})
     encoding = {"time": {"units": "hours since 1999-12-30", "calendar": calendar}}
@@ -365,13 +382,13 @@ def test_times_of_other_calendars_are_written_as_texts(repo, calendar):
             write(repo, pa.table({"time": [wrong], "v": [3.0]}))
 
 
-def test_texts_with_units_need_a_calendar(repo):
+def test_texts_with_units_need_a_calendar(repo: icefloe.Repository) -> None:
     rows = pa.table({"time": ["2000-02-28T00:00:00"], "v": [1.0]})
     with pytest.raises(InvalidInputError, match="make timestamps"):
         write(repo, rows, dims=("time",), encoding={"time": {"units": "days since 2000-01-01"}})
 
 
-def test_time_spans_come_back(repo):
+def test_time_spans_come_back(repo: icefloe.Repository) -> None:
     spans = pa.array([6 * 3600_000_000, None, 18 * 3600_000_000], pa.duration("us"))
     rows = pa.table({"x": [0, 1, 2], "span": spans})
     write(repo, rows, dims=("x",), encoding={"span": {"units": "hours"}})

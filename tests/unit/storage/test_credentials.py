@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,11 @@ from icefloe.storage.access.factories import (
     s3_storage,
     tigris_storage,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.storage.port import Storage
 
 SECRET = "canary-secret"
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
@@ -50,7 +56,7 @@ WITH_SECRETS = [
 
 
 @pytest.mark.parametrize("credential", WITH_SECRETS, ids=lambda value: type(value).__qualname__)
-def test_no_secret_is_printed(credential):
+def test_no_secret_is_printed(credential: Any) -> None:
     wrapped = credential
     if not isinstance(credential, c.S3StaticCredentials | c.GcsBearerCredential):
         wrapped = c.containers_credentials({"s3://bucket/": credential})
@@ -61,7 +67,7 @@ def test_no_secret_is_printed(credential):
     assert pickle.loads(pickle.dumps(credential)) == credential
 
 
-def test_the_kind_follows_from_the_arguments():
+def test_the_kind_follows_from_the_arguments() -> None:
     assert c.s3_credentials() == c.S3Credentials.FromEnv()
     assert c.s3_credentials(from_env=True) == c.s3_from_env_credentials()
     assert c.s3_credentials(anonymous=True) == c.s3_anonymous_credentials()
@@ -88,17 +94,19 @@ def test_the_kind_follows_from_the_arguments():
         c.gcs_static_credentials,
         lambda: c.azure_credentials(access_key=SECRET, sas_token=SECRET),
         c.azure_static_credentials,
-        lambda: c.containers_credentials({"s3://bucket/": SECRET}),
+        lambda: c.containers_credentials({"s3://bucket/": SECRET}),  # type: ignore[dict-item]
     ],
 )
-def test_conflicting_arguments_are_refused_without_repeating_secrets(make):
+def test_conflicting_arguments_are_refused_without_repeating_secrets(
+    make: Callable[..., Any],
+) -> None:
     with pytest.raises(ValueError, match=r"conflicting|needs both|expected") as caught:
         make()
     assert isinstance(caught.value, InvalidInputError)
     assert SECRET not in str(caught.value)
 
 
-def test_container_credentials_are_wrapped_by_kind():
+def test_container_credentials_are_wrapped_by_kind() -> None:
     wrapped = c.containers_credentials(
         {
             "s3://a/": c.s3_anonymous_credentials(),
@@ -129,7 +137,7 @@ STORAGES = [
 
 
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.location)
-def test_a_storage_shows_no_secret(storage):
+def test_a_storage_shows_no_secret(storage: Storage) -> None:
     for text in (repr(storage), str(storage), storage.location, repr(storage.__getstate__())):
         assert SECRET not in text
     copy = pickle.loads(pickle.dumps(storage))
@@ -137,12 +145,12 @@ def test_a_storage_shows_no_secret(storage):
     assert repr(copy) == repr(storage)
 
 
-def test_a_pickle_with_refreshable_credentials_holds_no_secret():
+def test_a_pickle_with_refreshable_credentials_holds_no_secret() -> None:
     storage = s3_storage(bucket="b", prefix="p", get_credentials=fetch_s3)
     assert SECRET.encode() not in pickle.dumps(storage)
 
 
-def test_scattered_credentials_travel():
+def test_scattered_credentials_travel() -> None:
     storage = s3_storage(
         bucket="b", prefix="p", get_credentials=fetch_s3, scatter_initial_credentials=True
     )
@@ -162,12 +170,12 @@ def test_scattered_credentials_travel():
         lambda: http_storage("https://host", {"unknown": "option"}),
     ],
 )
-def test_impossible_places_are_refused(make):
+def test_impossible_places_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(InvalidInputError):
         make()
 
 
-def test_places():
+def test_places() -> None:
     assert r2_storage(prefix="b/p/q", account_id="acc", anonymous=True).location == (
         "s3://b/p/q?endpoint_url=https%3A%2F%2Facc.r2.cloudflarestorage.com"
     )

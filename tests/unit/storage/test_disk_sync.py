@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -10,14 +11,17 @@ from hypothesis import strategies as st
 from icefloe.errors import StorageError
 from icefloe.storage.local.disk_sync import FolderSet, Unsynced, sync_whole_filesystem
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path):
+
+def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path: Path) -> None:
     unsynced = Unsynced(str(tmp_path))
     unsynced.add_file("a")
     syncing, returned = threading.Event(), threading.Event()
     too_early = []
 
-    def slow_sync(files, folders):
+    def slow_sync(files: Any, folders: Any) -> Any:
         syncing.set()
         too_early.append(returned.wait(0.3))
         return set()
@@ -32,18 +36,18 @@ def test_a_caller_waits_for_files_that_another_is_syncing(tmp_path):
     assert too_early == [False]
 
 
-def test_one_sync_serves_all_who_wait(tmp_path):
+def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:
     unsynced = Unsynced(str(tmp_path))
     batches = []
     started, go_on = threading.Event(), threading.Event()
 
-    def sync(files, folders):
+    def sync(files: Any, folders: Any) -> Any:
         batches.append(files)
         started.set()
         go_on.wait()
         return set()
 
-    def write(name):
+    def write(name: Any) -> None:
         unsynced.add_file(name)
         unsynced.settle(sync)
 
@@ -62,7 +66,7 @@ def test_one_sync_serves_all_who_wait(tmp_path):
     assert len(batches[1]) == 8
 
 
-def test_a_failed_file_stays_lost_until_it_is_written_again(tmp_path):
+def test_a_failed_file_stays_lost_until_it_is_written_again(tmp_path: Path) -> None:
     unsynced = Unsynced(str(tmp_path))
     unsynced.add_file("a")
     with pytest.raises(StorageError, match="'a'"):
@@ -73,11 +77,11 @@ def test_a_failed_file_stays_lost_until_it_is_written_again(tmp_path):
     unsynced.settle(lambda files, folders: set())
 
 
-def test_an_interrupted_sync_is_done_again(tmp_path):
+def test_an_interrupted_sync_is_done_again(tmp_path: Path) -> None:
     unsynced = Unsynced(str(tmp_path))
     unsynced.add_file("a")
 
-    def interrupt(files, folders):
+    def interrupt(files: Any, folders: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +91,7 @@ def test_an_interrupted_sync_is_done_again(tmp_path):
     assert seen == [{"a"}]
 
 
-def test_the_whole_filesystem(tmp_path):
+def test_the_whole_filesystem(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         assert sync_whole_filesystem(folder) in (True, None)

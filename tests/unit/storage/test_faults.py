@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,19 +14,24 @@ from icefloe.testing.faults import CrashError, Fault, FaultyStorage
 from icefloe.testing.logged import LoggedStorage
 from icefloe.testing.storage import StorageTests
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icefloe.storage.port import Storage
+
 
 class TestForwarding(StorageTests):
     @pytest.fixture
-    def storage(self, tmp_path):
+    def storage(self, tmp_path: Path) -> Storage:
         return FaultyStorage(LoggedStorage(LocalStorage(tmp_path, durability="none")))
 
 
 @pytest.fixture
-def storage():
+def storage() -> FaultyStorage:
     return FaultyStorage(MemoryStorage())
 
 
-def test_the_trace_tells_what_was_done_in_order(storage):
+def test_the_trace_tells_what_was_done_in_order(storage: FaultyStorage) -> None:
     storage.put("chunks/a", b"1")
     asyncio.run(storage.put_async("chunks/b", b"2"))
     storage.create("refs/1", b"3")
@@ -45,7 +51,7 @@ def test_the_trace_tells_what_was_done_in_order(storage):
     assert [verb for verb, _ in storage.writes()] == ["put", "put", "create", "delete_many"]
 
 
-def test_an_error_means_not_done(storage):
+def test_an_error_means_not_done(storage: FaultyStorage) -> None:
     storage.inject(Fault.ERROR, verb="put", nth=2)
     storage.put("a", b"1")
     with pytest.raises(StorageError):
@@ -54,7 +60,7 @@ def test_an_error_means_not_done(storage):
     assert [info.key for info in storage.list()] == ["a", "c"]
 
 
-def test_a_lost_answer_means_done(storage):
+def test_a_lost_answer_means_done(storage: FaultyStorage) -> None:
     storage.inject(Fault.LOST_ANSWER, key="refs/")
     storage.put("chunks/a", b"1")
     with pytest.raises(CommitStateUnknownError) as caught:
@@ -72,7 +78,7 @@ def test_a_lost_answer_means_done(storage):
 @pytest.mark.parametrize(
     ("fault", "done"), [(Fault.CRASH_BEFORE, False), (Fault.CRASH_AFTER, True)]
 )
-def test_after_a_crash_nothing_works(storage, fault, done):
+def test_after_a_crash_nothing_works(storage: FaultyStorage, fault: Fault, done: bool) -> None:
     storage.put("a", b"1")
     storage.inject(fault, nth=2)
     storage.put("b", b"2")
@@ -85,14 +91,14 @@ def test_after_a_crash_nothing_works(storage, fault, done):
     assert [info.key for info in storage.list()] == ["a", "b"] + ["c"] * done
 
 
-def test_a_pickled_copy_starts_anew(storage):
+def test_a_pickled_copy_starts_anew(storage: FaultyStorage) -> None:
     storage.put("a", b"1")
     copy = pickle.loads(pickle.dumps(storage))
     assert copy.trace == []
     assert copy.get("a") == b"1"
 
 
-def test_every_operation_is_logged_and_no_content(caplog):
+def test_every_operation_is_logged_and_no_content(caplog: pytest.LogCaptureFixture) -> None:
     storage = LoggedStorage(MemoryStorage())
     with caplog.at_level(logging.DEBUG, logger="icefloe.testing.logged"):
         storage.put("chunks/a", b"content")

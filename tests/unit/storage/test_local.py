@@ -12,6 +12,7 @@ import time
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,14 +29,19 @@ from icefloe.storage.local import local_storage as local
 from icefloe.storage.local.temporary_files import TemporaryFile
 from icefloe.storage.port import Swept
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.storage.port import Storage
+
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
 @pytest.fixture
-def storage(root):
+def storage(root: Path) -> Storage:
     return LocalStorage(root)
 
 
@@ -47,36 +53,42 @@ class TestNothingOutsideTheRoot:
     """Symbolic links could lead out of the root: none below it is followed."""
 
     @pytest.fixture
-    def outside(self, tmp_path):
+    def outside(self, tmp_path: Path) -> Path:
         outside = tmp_path / "outside"
         outside.mkdir()
         (outside / "secret").write_bytes(b"secret")
         return outside
 
     @pytest.fixture
-    def linked_file(self, storage, root, outside):
+    def linked_file(self, storage: Storage, root: Path, outside: Path) -> str:
         storage.put("chunks/real", b"real")
         (root / "chunks" / "link").symlink_to(outside / "secret")
         return "chunks/link"
 
     @pytest.fixture(params=["first segment", "deeper"])
-    def below_linked_folder(self, request, storage, root, outside):
+    def below_linked_folder(
+        self, request: pytest.FixtureRequest, storage: Storage, root: Path, outside: Path
+    ) -> str:
         storage.put("a/real", b"real")
         folder = root / "linked" if request.param == "first segment" else root / "a" / "linked"
         folder.symlink_to(outside, target_is_directory=True)
         return f"{folder.relative_to(root)}/secret"
 
-    def test_a_linked_file_is_not_read(self, storage, linked_file):
+    def test_a_linked_file_is_not_read(self, storage: Storage, linked_file: str) -> None:
         for read in (storage.get, storage.head, storage.get_with_version):
             with pytest.raises(StorageError, match="symbolic link"):
                 read(linked_file)
 
-    def test_below_a_linked_folder_nothing_is_read(self, storage, below_linked_folder):
+    def test_below_a_linked_folder_nothing_is_read(
+        self, storage: Storage, below_linked_folder: str
+    ) -> None:
         for read in (storage.get, storage.head):
             with pytest.raises(StorageError, match="symbolic link"):
                 read(below_linked_folder)
 
-    def test_below_a_linked_folder_nothing_is_written(self, storage, below_linked_folder, outside):
+    def test_below_a_linked_folder_nothing_is_written(
+        self, storage: Storage, below_linked_folder: str, outside: Path
+    ) -> None:
         for key in (below_linked_folder, below_linked_folder + "-new"):
             for write in (
                 storage.put,
@@ -91,8 +103,8 @@ class TestNothingOutsideTheRoot:
         assert (outside / "secret").read_bytes() == b"secret"
 
     def test_writing_over_a_linked_file_leaves_its_target_alone(
-        self, storage, linked_file, outside
-    ):
+        self, storage: Storage, linked_file: str, outside: Path
+    ) -> None:
         with pytest.raises(StorageError, match="symbolic link"):
             storage.create(linked_file, b"other")
         with pytest.raises(StorageError, match="symbolic link"):
@@ -100,26 +112,34 @@ class TestNothingOutsideTheRoot:
         storage.put(linked_file, b"other")  # replaces the link itself
         assert (outside / "secret").read_bytes() == b"secret"
 
-    def test_links_are_not_listed(self, storage, linked_file, below_linked_folder):
+    def test_links_are_not_listed(
+        self, storage: Storage, linked_file: str, below_linked_folder: str
+    ) -> None:
         assert {info.key for info in storage.list()} == {"a/real", "chunks/real"}
         assert storage.list_dir("chunks") == ["real"]
         assert storage.list_dir("") == ["a", "chunks"]
 
-    def test_a_linked_folder_is_not_listed_by_name(self, storage, below_linked_folder):
+    def test_a_linked_folder_is_not_listed_by_name(
+        self, storage: Storage, below_linked_folder: str
+    ) -> None:
         folder = below_linked_folder.rpartition("/")[0]
         with pytest.raises(StorageError, match="symbolic link"):
             storage.list_dir(folder)
         with pytest.raises(StorageError, match="symbolic link"):
             [*storage.list(f"{folder}/")]
 
-    def test_temporary_files_do_not_follow_a_link(self, storage, root, outside):
+    def test_temporary_files_do_not_follow_a_link(
+        self, storage: Storage, root: Path, outside: Path
+    ) -> None:
         root.mkdir()
         (root / RESERVED_SEGMENT).symlink_to(outside, target_is_directory=True)
         with pytest.raises(StorageError):
             storage.put("key", b"data")
         assert files_below(outside) == {"secret"}
 
-    def test_the_root_itself_may_be_reached_by_a_link(self, storage, root, tmp_path):
+    def test_the_root_itself_may_be_reached_by_a_link(
+        self, storage: Storage, root: Path, tmp_path: Path
+    ) -> None:
         storage.put("key", b"data")
         (tmp_path / "link").symlink_to(root, target_is_directory=True)
         linked = LocalStorage(tmp_path / "link")
@@ -128,7 +148,7 @@ class TestNothingOutsideTheRoot:
 
 
 class TestOddFilesystemContents:
-    def test_a_planted_fifo_does_not_hang(self, storage, root):
+    def test_a_planted_fifo_does_not_hang(self, storage: Storage, root: Path) -> None:
         storage.put("folder/real", b"1")
         os.mkfifo(root / "folder" / "fifo")
         with pytest.raises(ObjectNotFoundError):
@@ -137,7 +157,9 @@ class TestOddFilesystemContents:
             storage.head("folder/fifo")
         assert storage.list_dir("folder") == ["real"]
 
-    def test_folders_too_deep_are_an_error_and_not_a_crash(self, storage, root):
+    def test_folders_too_deep_are_an_error_and_not_a_crash(
+        self, storage: Storage, root: Path
+    ) -> None:
         storage.put("a/real", b"1")
         deep = root
         for _ in range(100):
@@ -147,14 +169,14 @@ class TestOddFilesystemContents:
         with pytest.raises(StorageError, match="deep"):
             [*storage.list()]
 
-    def test_a_folder_without_objects_is_none(self, storage, root):
+    def test_a_folder_without_objects_is_none(self, storage: Storage, root: Path) -> None:
         storage.put("full/object", b"1")
         (root / "empty" / "emptier").mkdir(parents=True)
         assert storage.list_dir("") == ["full"]
         assert storage.list_dir("empty") == []
         assert [info.key for info in storage.list()] == ["full/object"]
 
-    def test_a_file_where_a_folder_should_be(self, storage):
+    def test_a_file_where_a_folder_should_be(self, storage: Storage) -> None:
         storage.put("name", b"1")
         with pytest.raises(StorageError):
             storage.put("name/below", b"2")
@@ -165,11 +187,11 @@ class TestOddFilesystemContents:
             storage.create("folder", b"2")
         assert storage.get("name") == b"1"
 
-    def test_a_name_too_long_for_the_filesystem(self, storage):
+    def test_a_name_too_long_for_the_filesystem(self, storage: Storage) -> None:
         with pytest.raises(InvalidInputError):
             storage.put("n" * 300, b"1")
 
-    def test_reading_makes_nothing(self, storage, root):
+    def test_reading_makes_nothing(self, storage: Storage, root: Path) -> None:
         assert [*storage.list()] == []
         assert storage.list_dir("") == []
         assert storage.sweep_temporary(datetime.now(UTC)) == Swept()
@@ -178,7 +200,7 @@ class TestOddFilesystemContents:
             storage.get("absent")
         assert not root.exists()
 
-    def test_the_root_may_vanish_and_come_back(self, storage, root):
+    def test_the_root_may_vanish_and_come_back(self, storage: Storage, root: Path) -> None:
         storage.put("a/b", b"1")
         subprocess.run(["rm", "-r", str(root)], check=True)
         assert [*storage.list()] == []
@@ -188,7 +210,7 @@ class TestOddFilesystemContents:
 
 
 class TestTemporaryFiles:
-    def test_none_is_left_behind(self, storage, root):
+    def test_none_is_left_behind(self, storage: Storage, root: Path) -> None:
         storage.put("a", b"1")
         storage.create("b", b"2")
         with pytest.raises(AlreadyExistsError):
@@ -197,13 +219,13 @@ class TestTemporaryFiles:
         storage.replace("c", b"5", version)
         assert files_below(root / RESERVED_SEGMENT) == {"replace.lock", "reserve"}
 
-    def test_they_are_never_listed(self, storage, root):
+    def test_they_are_never_listed(self, storage: Storage, root: Path) -> None:
         storage.put("a", b"1")
         (root / RESERVED_SEGMENT / "left-by-a-dead-writer").write_bytes(b"x")
         assert [info.key for info in storage.list()] == ["a"]
         assert storage.list_dir("") == ["a"]
 
-    def test_old_ones_are_swept(self, storage, root):
+    def test_old_ones_are_swept(self, storage: Storage, root: Path) -> None:
         storage.replace("a", b"1", None)
         folder = root / RESERVED_SEGMENT
         (folder / "old").write_bytes(b"x")
@@ -225,12 +247,14 @@ class TestTemporaryFiles:
             lambda storage: storage.replace("a", b"1", None),
         ],
     )
-    def test_a_writer_whose_file_is_swept_away_writes_it_again(self, storage, monkeypatch, write):
+    def test_a_writer_whose_file_is_swept_away_writes_it_again(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Any]
+    ) -> None:
         storage.put("other", b"1")
         whole = TemporaryFile.write
-        swept = []
+        swept: list[Any] = []
 
-        def write_and_be_suspended(temporary, data):
+        def write_and_be_suspended(temporary: Any, data: Any) -> None:
             whole(temporary, data)
             if len(swept) < 2:
                 swept.append(storage.sweep_temporary(datetime.now(UTC) + timedelta(hours=1)).files)
@@ -244,14 +268,14 @@ class TestTemporaryFiles:
 class Recorder:
     """Notes which files are synced, and when names appear, by watching the system calls."""
 
-    def __init__(self, monkeypatch, root: Path) -> None:
+    def __init__(self, monkeypatch: Any, root: Path) -> None:
         self.calls: list[tuple[str, str]] = []
         self.root = root
         for name in ("fsync", "link", "rename"):
-            monkeypatch.setattr(local.os, name, self.watch(name, getattr(os, name)))
+            monkeypatch.setattr(local.os, name, self.watch(name, getattr(os, name)))  # type: ignore[attr-defined]
 
-    def watch(self, name, call):
-        def watched(first, *args, **kwargs):
+    def watch(self, name: Any, call: Any) -> Any:
+        def watched(first: Any, *args: Any, **kwargs: Any) -> Any:
             if name == "fsync":
                 target = str(Path(f"/proc/self/fd/{first}").readlink())
             else:
@@ -268,10 +292,12 @@ class Recorder:
 
 class TestDurability:
     @pytest.fixture(autouse=True)
-    def one_by_one(self, monkeypatch):
+    def one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local, "_SYNC_ALL_FROM", sys.maxsize)
 
-    def test_all_is_synced_before_a_reference_appears(self, storage, root, monkeypatch):
+    def test_all_is_synced_before_a_reference_appears(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recorder = Recorder(monkeypatch, root)
         storage.put("chunks/a", b"1")
         storage.put("snapshots/b", b"2")
@@ -283,7 +309,9 @@ class TestDurability:
         assert any(path.startswith(f"{RESERVED_SEGMENT}/") for path in synced), "the reference"
         assert recorder.calls[published + 1 :] == [("fsync", "refs/main")]
 
-    def test_all_is_synced_before_a_state_is_replaced(self, storage, root, monkeypatch):
+    def test_all_is_synced_before_a_state_is_replaced(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recorder = Recorder(monkeypatch, root)
         storage.put("chunks/a", b"1")
         storage.replace("state", b"3", None)
@@ -292,7 +320,9 @@ class TestDurability:
         assert recorder.position("fsync", "chunks") < published
         assert recorder.calls[published + 1 :] == [("fsync", ".")]
 
-    def test_what_is_synced_is_not_synced_again(self, storage, root, monkeypatch):
+    def test_what_is_synced_is_not_synced_again(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         storage.put("chunks/a", b"1")
         storage.create("refs/1", b"1")
         recorder = Recorder(monkeypatch, root)
@@ -303,13 +333,17 @@ class TestDurability:
         storage.sync()
         assert recorder.calls == []
 
-    def test_a_copy_syncs_what_the_original_wrote(self, storage, root, monkeypatch):
+    def test_a_copy_syncs_what_the_original_wrote(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recorder = Recorder(monkeypatch, root)
         storage.put("chunks/a", b"1")
         LocalStorage(root).create("refs/1", b"2")
         assert recorder.position("fsync", "chunks/a") < recorder.position("link", "refs/1")
 
-    def test_a_deleted_object_need_not_be_synced(self, storage, root, monkeypatch):
+    def test_a_deleted_object_need_not_be_synced(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recorder = Recorder(monkeypatch, root)
         storage.put("a", b"1")
         storage.put("b", b"1")
@@ -318,7 +352,9 @@ class TestDurability:
         storage.sync()
         assert ("fsync", "a") not in recorder.calls
 
-    def test_nothing_is_synced_if_so_chosen(self, root, monkeypatch):
+    def test_nothing_is_synced_if_so_chosen(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recorder = Recorder(monkeypatch, root)
         storage = LocalStorage(root, durability="none")
         storage.put("a", b"1")
@@ -327,10 +363,12 @@ class TestDurability:
         storage.sync()
         assert "fsync" not in {call for call, _ in recorder.calls}
 
-    def test_many_files_are_synced_with_one_call(self, storage, root, monkeypatch):
+    def test_many_files_are_synced_with_one_call(
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(local, "_SYNC_ALL_FROM", 4)
         calls = []
-        real = local.sync_whole_filesystem
+        real = local.sync_whole_filesystem  # type: ignore[attr-defined]
         monkeypatch.setattr(
             local, "sync_whole_filesystem", lambda folder: calls.append(folder) or real(folder)
         )
@@ -343,17 +381,17 @@ class TestDurability:
 
     @pytest.mark.parametrize("all_from", [1, sys.maxsize])
     def test_a_disk_that_fails_stops_every_later_reference(
-        self, storage, root, monkeypatch, all_from
-    ):
+        self, storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch, all_from: int
+    ) -> None:
         # The kernel reports a failed write once, and then forgets the bytes.
         monkeypatch.setattr(local, "_SYNC_ALL_FROM", all_from)
         storage.put("chunks/a", b"1")
 
-        def fail(descriptor):
+        def fail(descriptor: Any) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as broken:
-            broken.setattr(local.os, "fsync", fail)
+            broken.setattr(local.os, "fsync", fail)  # type: ignore[attr-defined]
             broken.setattr(local, "sync_whole_filesystem", lambda folder: False)
             with pytest.raises(StorageError, match="chunks/a"):
                 storage.create("refs/1", b"1")
@@ -363,27 +401,29 @@ class TestDurability:
             storage.sync()
         assert storage.list_dir("refs") == []
 
-    def test_a_failure_to_open_is_no_failure_of_the_disk(self, storage, monkeypatch):
+    def test_a_failure_to_open_is_no_failure_of_the_disk(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         storage.put("chunks/a", b"1")
         real = os.open
 
-        def fail(path, *args, **kwargs):
+        def fail(path: Any, *args: Any, **kwargs: Any) -> Any:
             if path == "a":
                 raise OSError(errno.EMFILE, "Too many open files")
             return real(path, *args, **kwargs)
 
         with monkeypatch.context() as broken:
-            broken.setattr(local.os, "open", fail)
+            broken.setattr(local.os, "open", fail)  # type: ignore[attr-defined]
             with pytest.raises(StorageError, match="Too many"):
                 storage.sync()
         storage.create("refs/1", b"1")
 
-    def test_durability_is_checked(self, root):
+    def test_durability_is_checked(self, root: Path) -> None:
         with pytest.raises(InvalidInputError):
-            LocalStorage(root, durability="perhaps")
+            LocalStorage(root, durability="perhaps")  # type: ignore[arg-type]
 
 
-def run_child(code: str, *args: str, **options) -> subprocess.Popen[str]:
+def run_child(code: str, *args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True, **options
     )
@@ -434,7 +474,7 @@ class TestKilledProcesses:
             child.wait()
             child.stdout.close()
 
-    def test_a_state_is_never_torn_nor_locked(self, storage, root):
+    def test_a_state_is_never_torn_nor_locked(self, storage: Storage, root: Path) -> None:
         storage.replace("state", json.dumps([0, "", 0]).encode(), None)
         chance = random.Random(1)
         for _ in range(6):
@@ -444,7 +484,7 @@ class TestKilledProcesses:
             assert checksum == zlib.crc32(filler.encode())
             storage.replace("state", json.dumps([count, filler, checksum]).encode() + b" ", version)
 
-    def test_no_object_is_ever_partial(self, storage, root):
+    def test_no_object_is_ever_partial(self, storage: Storage, root: Path) -> None:
         chance = random.Random(2)
         for _ in range(4):
             self.kill_soon(PUT_FOR_EVER, root, chance)
@@ -453,7 +493,7 @@ class TestKilledProcesses:
         assert files_below(root / RESERVED_SEGMENT) <= {"replace.lock", "reserve"}
 
 
-def test_a_forked_child_can_write(storage):
+def test_a_forked_child_can_write(storage: Storage) -> None:
     storage.put("before", b"1")
     child = os.fork()
     if child == 0:
@@ -470,7 +510,7 @@ def test_a_forked_child_can_write(storage):
     storage.create("refs/parent", b"5")
 
 
-def test_a_full_disk_leaves_no_partial_object(root):
+def test_a_full_disk_leaves_no_partial_object(root: Path) -> None:
     code = """
 import resource, signal, sys
 from icefloe.errors import StorageError
@@ -495,7 +535,7 @@ storage.create("small", bytes(1000))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_missing_permissions_are_reported(tmp_path):
+def test_missing_permissions_are_reported(tmp_path: Path) -> None:
     code = """
 import os, sys
 from icefloe.errors import StoragePermissionError

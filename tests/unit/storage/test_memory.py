@@ -10,14 +10,14 @@ from icefloe.errors import StorageError
 from icefloe.storage.memory import MemoryStorage
 
 
-def test_two_storages_share_nothing():
+def test_two_storages_share_nothing() -> None:
     one, other = MemoryStorage(), MemoryStorage()
     one.put("key", b"1")
     assert [*other.list()] == []
     assert one != other
 
 
-def test_one_name_is_one_storage():
+def test_one_name_is_one_storage() -> None:
     storage = MemoryStorage.named("shared-by-name")
     storage.put("key", b"1")
     assert MemoryStorage.named("shared-by-name").get("key") == b"1"
@@ -25,7 +25,7 @@ def test_one_name_is_one_storage():
     assert [*MemoryStorage.named("another-name").list()] == []
 
 
-def test_a_pickle_does_not_keep_the_data_alive():
+def test_a_pickle_does_not_keep_the_data_alive() -> None:
     storage = MemoryStorage()
     storage.put("key", b"1")
     pickled = pickle.dumps(storage)
@@ -42,7 +42,7 @@ def test_a_pickle_does_not_keep_the_data_alive():
     assert pickle.loads(pickle.dumps(copy)).location == copy.location
 
 
-def test_a_write_in_a_forked_child_does_not_vanish_silently():
+def test_a_write_in_a_forked_child_does_not_vanish_silently() -> None:
     storage = MemoryStorage()
     storage.put("key", b"1")
     child = os.fork()
@@ -57,7 +57,7 @@ def test_a_write_in_a_forked_child_does_not_vanish_silently():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_objects_change_between_the_pages_of_a_listing():
+def test_objects_change_between_the_pages_of_a_listing() -> None:
     storage = MemoryStorage()
     for number in range(3000):
         storage.put(f"{number:05}", b"")

@@ -11,7 +11,7 @@ from icefloe.storage.settings import (
 )
 
 
-def test_merging_is_deep_and_none_inherits():
+def test_merging_is_deep_and_none_inherits() -> None:
     base = StorageSettings(
         concurrency=StorageConcurrencySettings(5, 100),
         retries=StorageRetriesSettings(max_tries=3),
@@ -33,7 +33,7 @@ def test_merging_is_deep_and_none_inherits():
     assert base.concurrency == StorageConcurrencySettings(5, 100)
 
 
-def test_fields_can_be_set():
+def test_fields_can_be_set() -> None:
     settings = StorageSettings()
     settings.retries = StorageRetriesSettings()
     settings.retries.max_tries = 2
@@ -41,7 +41,7 @@ def test_fields_can_be_set():
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_defaults_are_filled_in():
+def test_defaults_are_filled_in() -> None:
     filled = fill_in(None)
     assert filled == fill_in(StorageSettings())
     assert filled.uses_conditional_create

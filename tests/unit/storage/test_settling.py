@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,9 +28,9 @@ class BadNetwork:
         self.store = store
         self.chance = chance
         self.reliability = reliability
-        self.in_flight = []
+        self.in_flight: list[Any] = []
 
-    def send(self, request):
+    def send(self, request: Any) -> Any:
         """Deliver a request, or not, or later, or twice; answer, or not."""
         self.deliver_late()
         if self.chance.random() < self.reliability:
@@ -51,7 +52,7 @@ class BadNetwork:
             case _:
                 raise StoragePermissionError("clock skew")
 
-    def deliver_late(self, *, all_of_them: bool = False):
+    def deliver_late(self, *, all_of_them: bool = False) -> None:
         for request in [*self.in_flight]:
             if all_of_them or self.chance.random() < 0.5:
                 self.in_flight.remove(request)
@@ -68,7 +69,7 @@ def strictly_create(store: MemoryStorage, key: str, data: bytes) -> None:
 
 
 @given(seed=st.integers(0, 2**32), reliability=st.sampled_from([0.1, 0.5, 0.9]))
-def test_create_tells_the_truth_on_a_bad_network(seed, reliability):
+def test_create_tells_the_truth_on_a_bad_network(seed: int, reliability: Any) -> None:
     chance = random.Random(seed)
     store = MemoryStorage()
     networks = [BadNetwork(store, chance, reliability) for _ in range(3)]
@@ -79,10 +80,10 @@ def test_create_tells_the_truth_on_a_bad_network(seed, reliability):
             settle_create(
                 "key",
                 data,
-                put=lambda network=network, data=data: network.send(
+                put=lambda network=network, data=data: network.send(  # type: ignore[misc]
                     lambda: strictly_create(store, "key", data)
                 ),
-                read=lambda network=network: network.send(lambda: store.get("key")),
+                read=lambda network=network: network.send(lambda: store.get("key")),  # type: ignore[misc]
                 tries=range(8),
             )
             outcomes[data] = "created"
@@ -109,14 +110,14 @@ def test_create_tells_the_truth_on_a_bad_network(seed, reliability):
 
 
 @given(seed=st.integers(0, 2**32), reliability=st.sampled_from([0.1, 0.5, 0.9]))
-def test_replace_tells_the_truth_on_a_bad_network(seed, reliability):
+def test_replace_tells_the_truth_on_a_bad_network(seed: int, reliability: Any) -> None:
     chance = random.Random(seed)
     store = MemoryStorage()
     first = store.replace("key", b"start", None)
     applied = {b"start"}
     networks = [BadNetwork(store, chance, reliability) for _ in range(3)]
 
-    def apply(data, expected):
+    def apply(data: Any, expected: Any) -> Any:
         version = store.replace("key", data, expected)
         applied.add(data)
         return version
@@ -130,10 +131,10 @@ def test_replace_tells_the_truth_on_a_bad_network(seed, reliability):
                 "key",
                 data,
                 expected,
-                put=lambda network=network, data=data, expected=expected: network.send(
+                put=lambda network=network, data=data, expected=expected: network.send(  # type: ignore[misc]
                     lambda: apply(data, expected)
                 ),
-                read=lambda network=network: network.send(lambda: store.get_with_version("key")),
+                read=lambda network=network: network.send(lambda: store.get_with_version("key")),  # type: ignore[misc]
                 tries=range(8),
             )
             outcomes[data] = "replaced"
@@ -157,39 +158,39 @@ def never() -> None:
     raise StorageError("no route")
 
 
-def test_without_any_answer_the_state_is_unknown():
+def test_without_any_answer_the_state_is_unknown() -> None:
     for tries in (0, 1, 3):
         with pytest.raises(CommitStateUnknownError) as caught:
             settle_create("key", b"1", put=never, read=never, tries=range(tries))
         assert caught.value.key == "key"
 
 
-def test_a_409_while_nothing_is_there_is_tried_again():
+def test_a_409_while_nothing_is_there_is_tried_again() -> None:
     answers = [AlreadyExistsError("409"), AlreadyExistsError("409"), None]
 
-    def put():
+    def put() -> None:
         answer = answers.pop(0)
         if answer is not None:
             raise answer
 
-    def read():
+    def read() -> None:
         raise ObjectNotFoundError("key", "key")
 
     settle_create("key", b"1", put=put, read=read, tries=range(5))
     assert answers == []
 
 
-def test_attempts_are_counted_and_end_in_time():
+def test_attempts_are_counted_and_end_in_time() -> None:
     assert [*attempts(3, 0.0, 0.0, 60.0)] == [0, 1, 2]
     assert [*attempts(1, 10.0, 10.0, 0.0)] == [0]
     assert len([*attempts(1000, 10.0, 10.0, 0.0)]) < 1000
 
 
-def test_a_change_that_another_writer_replaced_since_is_unknown_and_no_conflict():
+def test_a_change_that_another_writer_replaced_since_is_unknown_and_no_conflict() -> None:
     store = MemoryStorage()
     first = store.replace("key", b"start", None)
 
-    def put():
+    def put() -> None:
         ours = store.replace("key", b"ours", first)
         store.replace("key", b"theirs", ours)
         raise StorageError("connection reset")

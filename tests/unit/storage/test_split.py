@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local import LocalStorage
@@ -9,8 +10,11 @@ from icefloe.storage.local.disk_reserve import RESERVE_FILE
 from icefloe.storage.port import Swept
 from icefloe.storage.split import STATE_KEY, SplitStorage
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def test_both_places_are_swept_and_have_a_reserve(tmp_path):
+
+def test_both_places_are_swept_and_have_a_reserve(tmp_path: Path) -> None:
     state, data = LocalStorage(tmp_path / "state"), LocalStorage(tmp_path / "data")
     storage = SplitStorage(state, data)
     storage.replace(STATE_KEY, b"{}", None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,18 +13,21 @@ from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.object_store import ObjectStorage
 from icefloe.storage.port import Storage
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SECRET = "canary-secret"
 
 
 @pytest.fixture(autouse=True)
-def no_credentials(monkeypatch):
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
 
 
-def test_a_storage_is_itself():
+def test_a_storage_is_itself() -> None:
     storage = MemoryStorage()
     assert storage_from_url(storage) is storage
 
@@ -38,7 +42,7 @@ def test_a_storage_is_itself():
         lambda path: Path(path).as_uri(),
     ],
 )
-def test_paths(tmp_path, make):
+def test_paths(tmp_path: Path, make: Callable[..., Any] | type[Any]) -> None:
     path = tmp_path / "with space #1 and ü%"
     made = make(path)
     if isinstance(made, str) and made.startswith("file://") and "%20" not in made:
@@ -51,12 +55,12 @@ def test_paths(tmp_path, make):
     assert storage_from_url(storage.location) == storage
 
 
-def test_durability_is_an_option(tmp_path):
-    assert storage_from_url(f"file://{tmp_path}").durability == "fsync"
-    assert storage_from_url(f"file://{tmp_path}?durability=none").durability == "none"
+def test_durability_is_an_option(tmp_path: Path) -> None:
+    assert storage_from_url(f"file://{tmp_path}").durability == "fsync"  # type: ignore[attr-defined]
+    assert storage_from_url(f"file://{tmp_path}?durability=none").durability == "none"  # type: ignore[attr-defined]
 
 
-def test_memory_by_name():
+def test_memory_by_name() -> None:
     storage_from_url("memory://url-test").put("key", b"1")
     assert storage_from_url("memory://url-test").get("key") == b"1"
 
@@ -80,7 +84,7 @@ def test_memory_by_name():
         ("http://127.0.0.1:9/data", "http://127.0.0.1:9/data"),
     ],
 )
-def test_object_stores(url, location):
+def test_object_stores(url: str, location: str) -> None:
     storage = storage_from_url(url)
     assert isinstance(storage, ObjectStorage)
     assert storage.location == location
@@ -97,7 +101,9 @@ def test_object_stores(url, location):
         ("az://account/container/prefix", "AZURE_STORAGE_ACCOUNT_KEY"),
     ],
 )
-def test_credentials_come_from_the_environment_or_not_at_all(url, variable, monkeypatch):
+def test_credentials_come_from_the_environment_or_not_at_all(
+    url: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidInputError, match="anonymous=true"):
         storage_from_url(url)
     monkeypatch.setenv(variable, SECRET)
@@ -122,14 +128,14 @@ def test_credentials_come_from_the_environment_or_not_at_all(url, variable, monk
         f"https://host/path?signature={SECRET}",
     ],
 )
-def test_bad_urls_are_refused_without_repeating_secrets(url):
+def test_bad_urls_are_refused_without_repeating_secrets(url: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         storage_from_url(url)
     assert SECRET not in str(caught.value)
 
 
-def test_other_things_are_refused():
+def test_other_things_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="int"):
-        storage_from_url(42)
+        storage_from_url(42)  # type: ignore[arg-type]
     assert not isinstance(42, Storage)
     assert not isinstance(42, icefloe.Storage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ from icefloe.spark.sql import staging
 from icefloe.tables import block_writer
 from icefloe.tables.block_writer import BlockFiller, BlockWriter
 from icefloe.tables.target_arrays import RowSummary, WritePlan, WriteRequest, prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = pa.schema([("y", pa.int64()), ("x", pa.int64()), ("v", pa.float64())])
 
@@ -53,14 +56,14 @@ class Run:
         return self.session.read_region("/v")
 
 
-def test_rows_in_order_are_read_once_whatever_the_room(monkeypatch):
+def test_rows_in_order_are_read_once_whatever_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_writer, "MAX_OPEN_BYTES", 40 * 9 * 2)  # room for a row of blocks
     run = Run((40, 20), (2, 10))
     assert run.fill(np.split(np.arange(800), 20), 20) == 1
     np.testing.assert_array_equal(run.values().ravel(), np.arange(800))
 
 
-def test_without_room_rows_wait_for_another_pass(monkeypatch):
+def test_without_room_rows_wait_for_another_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_writer, "MAX_OPEN_BYTES", 1)
     run = Run((4, 4), (2, 2))
     cells = np.random.default_rng(3).permutation(16)
@@ -93,17 +96,17 @@ def test_any_rows_and_any_room(data: Any) -> None:
         assert run.writer.cells == len(cells)
 
 
-def test_rows_outside_are_counted_once(monkeypatch):
+def test_rows_outside_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_writer, "MAX_OPEN_BYTES", 1)
     run = Run((4, 4), (2, 2))
     run.fill([np.array([0, 3, 16, 17]), np.array([15, 18])], 4)
     assert run.writer.refused.outside == 3
 
 
-def test_a_write_that_is_too_large_for_one_process_names_the_other_way(tmp_path):
+def test_a_write_that_is_too_large_for_one_process_names_the_other_way(tmp_path: Path) -> None:
     repo = icefloe.Repository.create(str(tmp_path / "r"))
     rows = pa.table([pa.array([0, 1]), pa.array([0, 1]), pa.array([1.0, 2.0])], schema=SCHEMA)
-    context = staging.pickle.dumps(repo._context)
+    context = staging.pickle.dumps(repo._context)  # type: ignore[attr-defined]
     with pytest.raises(InvalidInputError, match="write_table"):
         staging.stage(context, ("y", "x"), rows.to_batches(), 47)
     staged = staging.stage(context, ("y", "x"), rows.to_batches(), 48)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import zarr
 
@@ -13,7 +15,7 @@ from icefloe.tables.versions import SnapshotSelector
 
 
 @pytest.fixture(scope="module")
-def repo():
+def repo() -> icefloe.Repository:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
@@ -29,14 +31,14 @@ def repo():
     return repo
 
 
-def rows(repo, what, **version):
+def rows(repo: icefloe.Repository, what: str, **version: Any) -> list[Any]:
     batches = list(read_metadata_table(repo, SnapshotSelector(**version), what))
     for batch in batches:
         assert batch.schema == METADATA_TABLES[what].schema
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_snapshots_of_a_version_or_of_all(repo):
+def test_snapshots_of_a_version_or_of_all(repo: icefloe.Repository) -> None:
     assert [r["message"] for r in rows(repo, "snapshots", branch="main")] == [
         "one", "Repository initialized",
     ]  # fmt: skip
@@ -45,14 +47,14 @@ def test_snapshots_of_a_version_or_of_all(repo):
     assert every[1]["metadata"] == [("author", "me")]
 
 
-def test_refs_and_history(repo):
+def test_refs_and_history(repo: icefloe.Repository) -> None:
     found = {(r["name"], r["type"]) for r in rows(repo, "refs")}
     assert found == {("main", "branch"), ("dev", "branch"), ("v1", "tag")}
     assert [r["steps_back"] for r in rows(repo, "history", branch="dev")] == [0, 1, 2]
     assert len(rows(repo, "history", tag="v1")) == 2
 
 
-def test_nodes_chunks_and_files(repo):
+def test_nodes_chunks_and_files(repo: icefloe.Repository) -> None:
     nodes = {r["path"]: r for r in rows(repo, "nodes", branch="main")}
     assert nodes["/v"]["shape"] == [4]
     assert nodes["/v"]["attributes"] == '{"units": "m"}'
@@ -63,20 +65,20 @@ def test_nodes_chunks_and_files(repo):
     assert manifest["arrays"] == ["/v"]
 
 
-def test_transactions(repo):
+def test_transactions(repo: icefloe.Repository) -> None:
     found = {
         (r["change"], r["path"], r["chunks"]) for r in rows(repo, "transactions", branch="dev")
     }
     assert {("new_array", "/v", None), ("updated_chunk", "/v", 1)} <= found
 
 
-def test_ingested_files(repo):
+def test_ingested_files(repo: icefloe.Repository) -> None:
     (row,) = rows(repo, "ingested_files", branch="dev")
     assert (row["url"], row["mode"], row["is_current"]) == ("s3://b/f.nc", "virtual", True)
     assert rows(repo, "ingested_files", branch="main") == []
 
 
-def test_nothing_else(repo):
+def test_nothing_else(repo: icefloe.Repository) -> None:
     assert rows(repo, "virtual_sources", branch="dev") == []
     assert rows(repo, "statistics", branch="dev") == []
     with pytest.raises(InvalidInputError, match="inspect is one of"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
@@ -71,7 +71,8 @@ def test_versions_are_selected_of_repositories_only(repo: icefloe.Repository) ->
     session.commit("zeros")
     repo.create_tag("start", before)
     assert icefloe.tables.scan(repo).to_table()["v"].to_pylist()[-1] == 0
-    for version in ({"snapshot_id": before}, {"tag": "start"}):
+    versions: list[dict[str, Any]] = [{"snapshot_id": before}, {"tag": "start"}]
+    for version in versions:
         assert icefloe.tables.scan(repo, **version).to_table()["v"].to_pylist()[-1] == 119
     changed = icefloe.tables.scan(repo, changed_since=before)
     assert changed.num_chunks == TIMES // CHUNK
@@ -126,8 +127,10 @@ def test_duckdb_polars_and_arrow_take_it(repo: icefloe.Repository) -> None:
     scan = icefloe.tables.scan(repo, where="t < 6")
     expected = scan.to_table()
     assert pa.table(scan) == expected
-    assert pl.DataFrame(scan).equals(pl.from_arrow(expected))
-    assert pl.from_arrow(scan.to_reader()).equals(pl.from_arrow(expected))
+    assert pl.DataFrame(scan).equals(pl.DataFrame(expected))
+    streamed = pl.from_arrow(scan.to_reader())
+    assert isinstance(streamed, pl.DataFrame)
+    assert streamed.equals(pl.DataFrame(expected))
     sums = duckdb.from_arrow(scan.to_reader()).aggregate("sum(v), count(*)").fetchall()
     assert sums == [(sum(range(60)), 60)]
 
@@ -152,7 +155,7 @@ def test_chunks_are_rows_if_asked_for(repo: icefloe.Repository) -> None:
     ],
 )
 def test_mistakes_are_named_before_anything_is_read(
-    repo: icefloe.Repository, arguments: dict[str, object], error: type[Exception], reason: str
+    repo: icefloe.Repository, arguments: dict[str, Any], error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
         icefloe.tables.scan(repo, **arguments)
@@ -173,4 +176,4 @@ def test_importing_the_package_loads_no_arrow() -> None:
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     with pytest.raises(AttributeError, match="no attribute 'scans'"):
-        _ = icefloe.tables.scans
+        getattr(icefloe.tables, "scans")  # noqa: B009 (mypy knows that it is not there)

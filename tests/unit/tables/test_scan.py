@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,12 @@ from icefloe.tables.table_scan import Scan
 def stored(dataset: xr.Dataset, **arguments: object) -> icefloe.Session:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
-    dataset.to_zarr(session.store, consolidated=False, zarr_format=3, **arguments)
+    dataset.to_zarr(session.store, consolidated=False, zarr_format=3, **arguments)  # type: ignore[call-overload]
     session.commit("data")
     return repo.readonly_session("main")
 
 
-def frame(session: icefloe.Session, **request: object) -> pd.DataFrame:
+def frame(session: icefloe.Session, **request: Any) -> pd.DataFrame:
     scan = Scan(session, ScanRequest(**request))
     batches = [batch for boxes in scan.splits() for batch in scan.read(boxes)]
     return pa.Table.from_batches(batches, schema=scan.schema).to_pandas()
@@ -125,7 +126,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("sel", SELECTIONS, ids=str)
-def test_sel_means_what_it_means_in_xarray(session: icefloe.Session, sel: dict) -> None:
+def test_sel_means_what_it_means_in_xarray(session: icefloe.Session, sel: dict[str, Any]) -> None:
     dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)[["t2m"]].sel(sel)
     lifted = dataset.expand_dims([d for d in ("time", "lat", "lon") if d not in dataset.dims])
     theirs = lifted.to_dataframe().reset_index()
@@ -135,7 +136,7 @@ def test_sel_means_what_it_means_in_xarray(session: icefloe.Session, sel: dict) 
 @pytest.mark.parametrize(
     "isel", [{"time": -1}, {"time": slice(1, 8, 3), "lat": [0, 2]}, {"lon": {"stop": 2}}], ids=str
 )
-def test_isel_means_what_it_means_in_xarray(session: icefloe.Session, isel: dict) -> None:
+def test_isel_means_what_it_means_in_xarray(session: icefloe.Session, isel: dict[str, Any]) -> None:
     plain = {k: slice(v["stop"]) if isinstance(v, dict) else v for k, v in isel.items()}
     dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)[["t2m"]].isel(plain)
     lifted = dataset.expand_dims([d for d in ("time", "lat", "lon") if d not in dataset.dims])
@@ -197,7 +198,9 @@ def test_conditions_that_are_not_understood(
         ({"sel": {"time": 5}}, "has times"),
     ],
 )
-def test_requests_that_are_refused(session: icefloe.Session, request_: dict, reason: str) -> None:
+def test_requests_that_are_refused(
+    session: icefloe.Session, request_: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(InvalidInputError, match=reason):
         frame(session, variables=("t2m",), **request_)
 
@@ -339,7 +342,7 @@ def cf(values: np.ndarray, **attributes: object) -> pa.Array:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
-    group.create_array("v", data=values, dimension_names=["x"], attributes=attributes)
+    group.create_array("v", data=values, dimension_names=["x"], attributes=attributes)  # type: ignore[arg-type]
     scan = Scan(session, ScanRequest())
     (batch,) = [b for boxes in scan.splits() for b in scan.read(boxes)]
     return batch.column("v")

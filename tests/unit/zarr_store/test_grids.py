@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.zarr_document import parse_document
 
+if TYPE_CHECKING:
+    from icefloe.model.zarr_document import ArrayMetadata
 
-def parse(shape, name, **configuration):
+
+def parse(shape: list[Any], name: str, **configuration: Any) -> ArrayMetadata:
     document = {
         "shape": shape,
         "data_type": "int32",
@@ -30,7 +34,7 @@ def parse(shape, name, **configuration):
     ("shape", "chunks", "counts"),
     [([], [], ()), ([10, 9], [3, 3], (4, 3)), ([0, 5], [1, 9], (0, 1)), ([0, 5], [0, 5], (0, 1))],
 )
-def test_regular_grids(shape, chunks, counts):
+def test_regular_grids(shape: list[Any], chunks: list[Any], counts: tuple[Any, ...]) -> None:
     array = parse(shape, "regular", chunk_shape=chunks)
     assert array.grid_shape == counts
     assert array.chunk_shape == tuple(chunks)
@@ -52,7 +56,7 @@ def test_regular_grids(shape, chunks, counts):
         (0, 7, 0),
     ],
 )
-def test_rectilinear_grids(extent, edges, count):
+def test_rectilinear_grids(extent: int, edges: Any, count: int) -> None:
     array = parse([extent, 4], "rectilinear", kind="inline", chunk_shapes=[edges, 4])
     assert array.grid_shape == (count, 1)
     assert array.chunk_shape is None
@@ -75,12 +79,12 @@ def test_rectilinear_grids(extent, edges, count):
         None,
     ],
 )
-def test_bad_rectilinear_grids(edges):
+def test_bad_rectilinear_grids(edges: Any) -> None:
     with pytest.raises(InvalidInputError, match="bad metadata"):
         parse([10], "rectilinear", kind="inline", chunk_shapes=[edges])
 
 
-def test_a_grid_that_is_not_known_has_any_chunk():
+def test_a_grid_that_is_not_known_has_any_chunk() -> None:
     assert parse([10], "hexagonal", size=3).grid_shape is None
     with pytest.raises(InvalidInputError, match="bad metadata"):
         parse([10], "rectilinear", kind="inline", chunk_shapes=[[10], [10]])

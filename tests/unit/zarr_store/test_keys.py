@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from icefloe.zarr_store.keys import (
 ENCODINGS = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")]
 
 
-def array_document(rank=2, encoding="default", separator="/"):
+def array_document(rank: int = 2, encoding: str = "default", separator: str = "/") -> bytes:
     return json.dumps(
         {
             "zarr_format": 3,
@@ -68,7 +69,7 @@ GROUP = b'{"zarr_format": 3, "node_type": "group"}'
         ("zarr.json/zarr.json", "/zarr.json"),
     ],
 )
-def test_documents(key, path):
+def test_documents(key: str, path: str) -> None:
     assert document_path(key) == path
     assert resolve(key, Tree()) == (path, None)
     assert document_path(document_key(path)) == path
@@ -90,7 +91,9 @@ def test_documents(key, path):
         ("c/0/c/1", "/c/0", (1,)),
     ],
 )
-def test_default_chunk_keys_are_known_by_their_form(key, path, coords):
+def test_default_chunk_keys_are_known_by_their_form(
+    key: str, path: str, coords: tuple[Any, ...]
+) -> None:
     # Also without an array there: the session then says which node is missing.
     assert resolve(key, Tree()) == (path, coords)
     assert resolve(key, Tree(**{path: array_document(len(coords))})) == (path, coords)
@@ -120,14 +123,14 @@ def test_default_chunk_keys_are_known_by_their_form(key, path, coords):
         "ac/0",
     ],
 )
-def test_other_keys_are_refused(key):
+def test_other_keys_are_refused(key: str) -> None:
     nodes = Tree(**{"/": GROUP, "/a": array_document(1)})
     with pytest.raises(InvalidInputError, match="invalid zarr key format"):
         resolve(key, nodes)
 
 
 @pytest.mark.parametrize("name", [".zarray", ".zgroup", ".zattrs", ".zmetadata"])
-def test_names_of_zarr_2_resolve_to_nothing(name):
+def test_names_of_zarr_2_resolve_to_nothing(name: str) -> None:
     nodes = Tree(**{"/a": array_document(1)})
     assert resolve(name, nodes) is None
     assert resolve("a/" + name, nodes) is None
@@ -136,11 +139,13 @@ def test_names_of_zarr_2_resolve_to_nothing(name):
 @pytest.mark.parametrize(("encoding", "separator"), ENCODINGS)
 @pytest.mark.parametrize("path", ["/", "/a", "/a/c", "/c/0/x"])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
-def test_every_encoding_is_resolved_by_the_array_that_uses_it(encoding, separator, path, rank):
+def test_every_encoding_is_resolved_by_the_array_that_uses_it(
+    encoding: str, separator: str, path: str, rank: int
+) -> None:
     zarr_encoding = DefaultChunkKeyEncoding if encoding == "default" else V2ChunkKeyEncoding
     nodes = Tree(**{path: array_document(rank, encoding, separator)})
     coords = (1, 0, 12)[:rank]
-    name = zarr_encoding(separator=separator).encode_chunk_key(coords)
+    name = zarr_encoding(separator=separator).encode_chunk_key(coords)  # type: ignore[arg-type]
     key = name if path == "/" else f"{path[1:]}/{name}"
     array = nodes.get_node(path).array
     assert resolve(key, nodes) == (path, coords)
@@ -149,14 +154,14 @@ def test_every_encoding_is_resolved_by_the_array_that_uses_it(encoding, separato
     assert list(chunk_keys(path, array, rows)) == [key]
 
 
-def test_an_array_is_not_reached_by_the_names_of_another_encoding():
+def test_an_array_is_not_reached_by_the_names_of_another_encoding() -> None:
     nodes = Tree(**{"/a": array_document(2, "v2", "."), "/b": array_document(2, "default", ".")})
     for key in ["a/c/0/0", "a/0/0", "a/c.0.0", "b/c/0/0", "b/0.0", "b/c", "a/0", "a/0.0.0"]:
         with pytest.raises(InvalidInputError, match="invalid zarr key format"):
             resolve(key, nodes)
 
 
-def test_default_form_comes_first_and_then_the_longest_path():
+def test_default_form_comes_first_and_then_the_longest_path() -> None:
     nodes = Tree(
         **{
             "/a": array_document(2, "default", "/"),
@@ -172,7 +177,7 @@ def test_default_form_comes_first_and_then_the_longest_path():
     assert resolve("x/1/1", nodes) == ("/x", (1, 1))
 
 
-def test_a_wrong_number_of_indices_is_left_to_the_session():
+def test_a_wrong_number_of_indices_is_left_to_the_session() -> None:
     nodes = Tree(**{"/a": array_document(2)})
     assert resolve("a/c/0", nodes) == ("/a", (0,))
     assert resolve("a/c/0/0/0", nodes) == ("/a", (0, 0, 0))
@@ -194,7 +199,9 @@ def test_a_wrong_number_of_indices_is_left_to_the_session():
         ("v2", ".", "1", None),
     ],
 )
-def test_folders_of_chunks(encoding, separator, name, expected):
+def test_folders_of_chunks(
+    encoding: str, separator: str, name: str, expected: tuple[Any, ...] | None
+) -> None:
     array = make_node(NodeId.random(), "/a", array_document(2, encoding, separator)).array
     assert chunk_folder(array, name) == expected
 
@@ -203,7 +210,9 @@ segment = st.sampled_from(["a", "c", "0", "1", "cc", "zarr.json", "00", "", ".za
 
 
 @given(st.lists(segment, max_size=6).map("/".join), st.sampled_from(ENCODINGS), st.integers(0, 3))
-def test_a_resolved_key_is_the_key_of_what_it_resolves_to(key, encoding, rank):
+def test_a_resolved_key_is_the_key_of_what_it_resolves_to(
+    key: Any, encoding: Any, rank: int
+) -> None:
     nodes = Tree(**{"/a": array_document(rank, *encoding), "/c": array_document(rank, *encoding)})
     try:
         target = resolve(key, nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -23,6 +24,10 @@ from icefloe.errors import (
     StoreKeyNotFoundError,
 )
 from icefloe.storage.forwarding import ForwardingStorage
+from tests.builders import new_repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROTOTYPE = default_buffer_prototype()
 GROUP = b'{"zarr_format": 3, "node_type": "group", "attributes": {"title": "\xc3\xa9"}}'
@@ -32,7 +37,13 @@ def buffer(data: bytes) -> cpu.Buffer:
     return cpu.Buffer.from_bytes(data)
 
 
-def array_document(shape=(4, 4), chunks=(2, 2), encoding="default", separator="/", **more):
+def array_document(
+    shape: tuple[Any, ...] = (4, 4),
+    chunks: tuple[Any, ...] = (2, 2),
+    encoding: str = "default",
+    separator: str = "/",
+    **more: Any,
+) -> bytes:
     return json.dumps(
         {
             "zarr_format": 3,
@@ -49,21 +60,21 @@ def array_document(shape=(4, 4), chunks=(2, 2), encoding="default", separator="/
 
 
 @pytest.fixture
-def repository():
-    return icefloe.Repository.create(icefloe.in_memory_storage())
+def repository() -> icefloe.Repository:
+    return new_repository()
 
 
 @pytest.fixture
-def store(repository):
+def store(repository: icefloe.Repository) -> icefloe.IcefloeStore:
     return repository.writable_session("main").store
 
 
-async def value(store, key, byte_range=None):
+async def value(store: Any, key: Any, byte_range: Any = None) -> Any:
     result = await store.get(key, PROTOTYPE, byte_range)
     return None if result is None else result.to_bytes()
 
 
-async def test_documents_come_back_byte_for_byte(store):
+async def test_documents_come_back_byte_for_byte(store: icefloe.IcefloeStore) -> None:
     odd = b' {"node_type" :\n"group","zarr_format":3, "attributes":{"z":1,"a":[1.50,"\\u00e9"]} }\n'
     await store.set("zarr.json", buffer(odd))
     assert await value(store, "zarr.json") == odd
@@ -90,14 +101,16 @@ async def test_documents_come_back_byte_for_byte(store):
         b"[" * 100_000,
     ],
 )
-async def test_bad_documents_are_refused(store, document):
+async def test_bad_documents_are_refused(store: icefloe.IcefloeStore, document: bytes) -> None:
     with pytest.raises(InvalidInputError, match="bad metadata"):
         await store.set("a/zarr.json", buffer(document))
     assert not await store.exists("a/zarr.json")
 
 
 @pytest.mark.parametrize("attribute", [float("nan"), float("-inf"), "\ud942", 10**40, 2.0**1000])
-def test_attributes_that_python_writes_and_zarr_reads(repository, attribute):
+def test_attributes_that_python_writes_and_zarr_reads(
+    repository: icefloe.Repository, attribute: Any
+) -> None:
     session = repository.writable_session("main")
     zarr.create_group(session.store, attributes={"odd": attribute})
     zarr.create_array(session.store, name="a", shape=1, dtype="i4", attributes={"odd": attribute})
@@ -107,7 +120,7 @@ def test_attributes_that_python_writes_and_zarr_reads(repository, attribute):
         assert repr(node.attrs["odd"]) == repr(attribute)
 
 
-async def test_a_node_does_not_change_its_kind(store):
+async def test_a_node_does_not_change_its_kind(store: icefloe.IcefloeStore) -> None:
     await store.set("g/zarr.json", buffer(GROUP))
     with pytest.raises(AlreadyExistsError, match="node already exists"):
         await store.set("g/zarr.json", buffer(array_document()))
@@ -118,13 +131,13 @@ async def test_a_node_does_not_change_its_kind(store):
 
 
 @pytest.mark.parametrize("path", ["a/../b", "./a", "a\0b"])
-async def test_paths_that_no_node_can_have(store, path):
+async def test_paths_that_no_node_can_have(store: icefloe.IcefloeStore, path: str) -> None:
     with pytest.raises(InvalidInputError):
         await store.set(f"{path}/zarr.json", buffer(GROUP))
     assert list(store.list()) == []
 
 
-async def test_parents_are_neither_required_nor_implied(store):
+async def test_parents_are_neither_required_nor_implied(store: icefloe.IcefloeStore) -> None:
     await store.set("p/q/zarr.json", buffer(GROUP))
     assert list(store.list_dir("")) == []
     assert list(store.list_dir("p")) == []
@@ -134,7 +147,7 @@ async def test_parents_are_neither_required_nor_implied(store):
     assert not await store.is_empty("p")
 
 
-async def test_missing_things(store):
+async def test_missing_things(store: icefloe.IcefloeStore) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     await store.set("g/zarr.json", buffer(GROUP))
     assert await value(store, "no/zarr.json") is None
@@ -155,7 +168,7 @@ async def test_missing_things(store):
         assert caught.value.key == key
 
 
-async def test_names_of_zarr_2(store):
+async def test_names_of_zarr_2(store: icefloe.IcefloeStore) -> None:
     for key in (".zgroup", "a/.zarray", "a/.zattrs", ".zmetadata"):
         assert await value(store, key) is None
         assert not await store.exists(key)
@@ -167,7 +180,7 @@ async def test_names_of_zarr_2(store):
 
 
 @pytest.mark.parametrize("key", ["foo", "foo/bar", "a/c/0.0", "a/c/0/0/"])
-async def test_other_keys_are_errors_everywhere(store, key):
+async def test_other_keys_are_errors_everywhere(store: icefloe.IcefloeStore, key: str) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     for call in (
         store.get(key, PROTOTYPE),
@@ -181,7 +194,7 @@ async def test_other_keys_are_errors_everywhere(store, key):
             await call
 
 
-async def test_chunk_index_outside_of_the_grid(store):
+async def test_chunk_index_outside_of_the_grid(store: icefloe.IcefloeStore) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     for key in ("a/c/2/0", "a/c/0/2", "a/c/0", "a/c/0/0/0", "a/c", "a/c/18446744073709551616/0"):
         assert await value(store, key) is None
@@ -208,7 +221,9 @@ async def test_chunk_index_outside_of_the_grid(store):
         (SuffixByteRequest(0), slice(0, 0)),
     ],
 )
-async def test_byte_ranges_of_documents_and_chunks(store, request_, part):
+async def test_byte_ranges_of_documents_and_chunks(
+    store: icefloe.IcefloeStore, request_: Any, part: Any
+) -> None:
     big, small = bytes(range(200)) * 4, bytes(range(200))
     await store.set("a/zarr.json", buffer(array_document()))
     await store.set("a/c/0/0", buffer(big))
@@ -226,26 +241,28 @@ async def test_byte_ranges_of_documents_and_chunks(store, request_, part):
 @pytest.mark.parametrize(
     "byte_range", [(0, 2), 7, "1-2", RangeByteRequest(-1, 2), OffsetByteRequest(-3)]
 )
-async def test_wrong_byte_ranges(store, byte_range):
+async def test_wrong_byte_ranges(store: icefloe.IcefloeStore, byte_range: Any) -> None:
     await store.set("zarr.json", buffer(GROUP))
     with pytest.raises(ValueError, match="Unexpected byte_range, got"):
         await store.get("zarr.json", PROTOTYPE, byte_range)
 
 
-async def test_values_must_be_buffers(store):
+async def test_values_must_be_buffers(store: icefloe.IcefloeStore) -> None:
     message = "`value` must be a Buffer instance. Got an instance of <class 'int'> instead."
     await store.set("zarr.json", buffer(GROUP))
     with pytest.raises(TypeError, match=message):
-        await store.set("zarr.json", 5)
+        await store.set("zarr.json", 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=message):
-        store.set_sync("zarr.json", 5)
+        store.set_sync("zarr.json", 5)  # type: ignore[arg-type]
     # Not looked at when the key has a value already.
-    await store.set_if_not_exists("zarr.json", 5)
+    await store.set_if_not_exists("zarr.json", 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=message):
-        await store.set_if_not_exists("g/zarr.json", 5)
+        await store.set_if_not_exists("g/zarr.json", 5)  # type: ignore[arg-type]
 
 
-async def test_a_chunk_does_not_change_with_the_array_it_was_written_from(store):
+async def test_a_chunk_does_not_change_with_the_array_it_was_written_from(
+    store: icefloe.IcefloeStore,
+) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     for size, key in ((100, "a/c/0/0"), (5000, "a/c/0/1")):
         memory = np.ones(size, dtype=np.uint8)
@@ -254,7 +271,7 @@ async def test_a_chunk_does_not_change_with_the_array_it_was_written_from(store)
         assert await value(store, key) == bytes([1]) * size
 
 
-async def test_empty_chunks_are_not_absent_ones(store):  # H-50
+async def test_empty_chunks_are_not_absent_ones(store: icefloe.IcefloeStore) -> None:  # H-50
     await store.set("a/zarr.json", buffer(array_document()))
     await store.set("a/c/0/0", buffer(b""))
     store.session.commit("one empty chunk")
@@ -264,7 +281,7 @@ async def test_empty_chunks_are_not_absent_ones(store):  # H-50
     assert not await store.exists("a/c/0/1")
 
 
-async def make_tree(store):
+async def make_tree(store: Any) -> None:
     """A group with arrays of every chunk key encoding; one lies in another."""
     await store.set("zarr.json", buffer(GROUP))
     await store.set("foo/zarr.json", buffer(array_document()))
@@ -304,21 +321,21 @@ async def make_tree(store):
         ("foo/zarr.json", []),
     ],
 )
-async def test_list_dir(store, folder, names):
+async def test_list_dir(store: icefloe.IcefloeStore, folder: str, names: list[Any]) -> None:
     await make_tree(store)
     assert sorted(store.list_dir(folder)) == names
     store.session.commit("the same from storage")
     assert sorted(store.list_dir(folder)) == names
 
 
-async def test_an_array_always_lists_the_folder_of_its_chunks(store):
+async def test_an_array_always_lists_the_folder_of_its_chunks(store: icefloe.IcefloeStore) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     await store.set("z/zarr.json", buffer(array_document((0, 3), (1, 3))))
     assert sorted(store.list_dir("a")) == sorted(store.list_dir("z")) == ["c", "zarr.json"]
     assert list(store.list_dir("a/c")) == []
 
 
-async def test_list_prefix(store):
+async def test_list_prefix(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     inside = [
         "foo/c/0/1",
@@ -337,13 +354,15 @@ async def test_list_prefix(store):
 
 
 @pytest.mark.parametrize("prefix", ["fo", "missing", "foo/c", "foo/c/0", "foo/zarr.json", "a//b"])
-async def test_bad_prefixes_are_refused_at_the_call(store, prefix):
+async def test_bad_prefixes_are_refused_at_the_call(
+    store: icefloe.IcefloeStore, prefix: str
+) -> None:
     await make_tree(store)
     with pytest.raises(IcefloeError, match="bad key prefix"):
         store.list_prefix(prefix)
 
 
-async def test_listings_work_in_loops_of_both_kinds(store):
+async def test_listings_work_in_loops_of_both_kinds(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     for make in (store.list, lambda: store.list_prefix("foo"), lambda: store.list_dir("foo")):
         keys = list(make())
@@ -358,7 +377,7 @@ async def test_listings_work_in_loops_of_both_kinds(store):
             await anext(listing)
 
 
-async def test_a_listing_survives_deletes(store):
+async def test_a_listing_survives_deletes(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     listing = store.list()
     first = next(listing)
@@ -367,7 +386,7 @@ async def test_a_listing_survives_deletes(store):
     assert first == "zarr.json"
 
 
-async def test_sizes(store):
+async def test_sizes(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     chunks = {"foo/c/0/1": 9, "foo/c/1/0": 9, "foo/c/1/1": 9, "foo/in/c": 8}
     foo = len(array_document()) + len(array_document((), ())) + sum(chunks.values())
@@ -422,7 +441,13 @@ async def test_sizes(store):
     ],
 )
 @pytest.mark.parametrize("committed", [False, True])
-async def test_delete_dir(repository, store, folder, gone, committed):
+async def test_delete_dir(
+    repository: icefloe.Repository,
+    store: icefloe.IcefloeStore,
+    folder: str,
+    gone: list[Any],
+    committed: bool,
+) -> None:
     await make_tree(store)
     before = sorted(store.list())
     if committed:
@@ -435,7 +460,9 @@ async def test_delete_dir(repository, store, folder, gone, committed):
         assert sorted(store.list()) == [key for key in before if key not in gone]
 
 
-async def test_chunks_that_a_resize_keeps_are_not_listed_until_they_are_back(store):
+async def test_chunks_that_a_resize_keeps_are_not_listed_until_they_are_back(
+    store: icefloe.IcefloeStore,
+) -> None:
     await store.set("a/zarr.json", buffer(array_document()))
     for key in ("a/c/0/0", "a/c/1/1"):
         await store.set(key, buffer(b"1234"))
@@ -450,7 +477,7 @@ async def test_chunks_that_a_resize_keeps_are_not_listed_until_they_are_back(sto
     assert sorted(store.list()) == ["a/c/0/0", "a/c/1/1", "a/zarr.json"]
 
 
-async def test_deleting_a_document_deletes_all_below(store):
+async def test_deleting_a_document_deletes_all_below(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     await store.delete("foo/zarr.json")
     assert not any(key.startswith("foo/") for key in store.list())
@@ -459,7 +486,7 @@ async def test_deleting_a_document_deletes_all_below(store):
 
 
 @pytest.mark.parametrize("clear", ["clear", "sync_clear", "delete_dir"])
-async def test_clearing(store, clear):
+async def test_clearing(store: icefloe.IcefloeStore, clear: str) -> None:
     await make_tree(store)
     if clear == "clear":
         await store.clear()
@@ -474,7 +501,7 @@ async def test_clearing(store, clear):
     assert not store.session.has_uncommitted_changes
 
 
-async def test_is_empty(store):
+async def test_is_empty(store: icefloe.IcefloeStore) -> None:
     await make_tree(store)
     for folder in ("", "foo", "foo/c", "foo/c/1", "foo-bar", "v/0"):
         assert not await store.is_empty(folder)
@@ -482,7 +509,7 @@ async def test_is_empty(store):
         assert await store.is_empty(folder)
 
 
-async def test_stores_of_one_session_are_views_of_one_state(repository):
+async def test_stores_of_one_session_are_views_of_one_state(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     store, other = session.store, session.store
     assert store is not other
@@ -499,7 +526,9 @@ async def test_stores_of_one_session_are_views_of_one_state(repository):
     assert array[:].tolist() == [5, 5, 5]
 
 
-async def test_discarding_changes_shows_in_arrays_that_are_open(repository):
+async def test_discarding_changes_shows_in_arrays_that_are_open(
+    repository: icefloe.Repository,
+) -> None:
     session = repository.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=3, dtype="i4", fill_value=7)
     session.commit("an array")
@@ -510,7 +539,9 @@ async def test_discarding_changes_shows_in_arrays_that_are_open(repository):
     assert array[:].tolist() == [7, 7, 7]
 
 
-async def test_writing_through_a_read_only_session(repository, store):
+async def test_writing_through_a_read_only_session(
+    repository: icefloe.Repository, store: icefloe.IcefloeStore
+) -> None:
     await make_tree(store)
     store.session.commit("something to read")
     reader = repository.readonly_session("main").store
@@ -536,7 +567,7 @@ async def test_writing_through_a_read_only_session(repository, store):
     assert len(list(reader.list())) == 14
 
 
-async def test_closed_stores_still_work(store):
+async def test_closed_stores_still_work(store: icefloe.IcefloeStore) -> None:
     closed = store.with_read_only()
     assert not closed._is_open
     await closed.set("zarr.json", buffer(GROUP))
@@ -546,13 +577,13 @@ async def test_closed_stores_still_work(store):
     assert list(closed.list()) == ["zarr.json"]
 
 
-async def test_partial_writes_are_not_supported(store):
+async def test_partial_writes_are_not_supported(store: icefloe.IcefloeStore) -> None:
     assert not store.supports_partial_writes
     with pytest.raises(NotImplementedError):
         await store.set_partial_values([("zarr.json", 0, b"x")])
 
 
-def test_stores_of_one_session_are_equal_whatever_is_written(store):
+def test_stores_of_one_session_are_equal_whatever_is_written(store: icefloe.IcefloeStore) -> None:
     other, another = store.session.store, icefloe.Repository.create(icefloe.in_memory_storage())
     assert other == store
     store.session.tree.set_document("/", GROUP)
@@ -560,13 +591,13 @@ def test_stores_of_one_session_are_equal_whatever_is_written(store):
     assert another.writable_session("main").store != store
 
 
-def test_a_store_is_not_hashable_like_those_of_zarr(store):
+def test_a_store_is_not_hashable_like_those_of_zarr(store: icefloe.IcefloeStore) -> None:
     for each in (store, zarr.storage.MemoryStore()):
         with pytest.raises(TypeError, match="unhashable"):
             hash(each)
 
 
-async def test_virtual_references(store, tmp_path):
+async def test_virtual_references(store: icefloe.IcefloeStore, tmp_path: Path) -> None:
     config = icefloe.RepositoryConfig.default()
     prefix = f"file://{tmp_path}/"
     (tmp_path / "data.bin").write_bytes(bytes(range(100)))
@@ -601,8 +632,8 @@ async def test_virtual_references(store, tmp_path):
         store.set_virtual_ref("no/c/0", prefix + "data.bin", offset=0, length=1)
 
 
-def test_one_store_in_many_event_loops(store):
-    async def write_and_read(number):
+def test_one_store_in_many_event_loops(store: icefloe.IcefloeStore) -> None:
+    async def write_and_read(number: Any) -> Any:
         await store.set(f"a{number}/zarr.json", buffer(array_document()))
         for i in range(2):
             for j in range(2):
@@ -618,21 +649,21 @@ def test_one_store_in_many_event_loops(store):
 class Distant(ForwardingStorage):
     """A storage that is not immediate, and tells in which threads it was read."""
 
-    def __init__(self, inner):
+    def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        self.threads = []
+        self.threads: list[Any] = []
 
     @property
-    def capabilities(self):
+    def capabilities(self) -> Any:
         return msgspec.structs.replace(self._inner.capabilities, reads_are_immediate=False)
 
-    def _run(self, verb, key, act):
+    def _run(self, verb: Any, key: Any, act: Any) -> Any:
         if verb == "get":
             self.threads.append((key.partition("/")[0], threading.get_ident()))
         return act()
 
 
-async def test_a_manifest_is_not_fetched_by_the_event_loop():
+async def test_a_manifest_is_not_fetched_by_the_event_loop() -> None:
     inner = icefloe.in_memory_storage()
     writer = icefloe.Repository.create(inner).writable_session("main")
     await writer.store.set("a/zarr.json", buffer(array_document()))
@@ -651,7 +682,7 @@ async def test_a_manifest_is_not_fetched_by_the_event_loop():
     assert threading.get_ident() not in fetched
 
 
-async def test_edits_are_found_without_a_manifest():
+async def test_edits_are_found_without_a_manifest() -> None:
     inner = icefloe.in_memory_storage()
     writer = icefloe.Repository.create(inner).writable_session("main")
     await writer.store.set("a/zarr.json", buffer(array_document()))
@@ -664,7 +695,7 @@ async def test_edits_are_found_without_a_manifest():
     assert not [folder for folder, _ in distant.threads if folder == "manifests"]
 
 
-async def test_a_folder_of_chunks_is_deleted_at_once(repository):
+async def test_a_folder_of_chunks_is_deleted_at_once(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     await session.store.set("a/zarr.json", buffer(array_document((8, 4))))
     for row in range(4):
@@ -686,7 +717,7 @@ async def test_a_folder_of_chunks_is_deleted_at_once(repository):
     assert [tuple(row) for row in again.tree.chunk_coords("/a").tolist()] == left
 
 
-async def test_partial_values_are_read_a_few_at_a_time(monkeypatch):
+async def test_partial_values_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     config = icefloe.RepositoryConfig(get_partial_values_concurrency=3)
     storage = icefloe.in_memory_storage()
     store = icefloe.Repository.create(storage, config=config).writable_session("main").store
@@ -694,7 +725,7 @@ async def test_partial_values_are_read_a_few_at_a_time(monkeypatch):
     running = most = 0
     real = store.get
 
-    async def get(key, prototype, byte_range=None):
+    async def get(key: Any, prototype: Any, byte_range: Any = None) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)

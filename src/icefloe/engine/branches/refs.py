@@ -20,8 +20,7 @@ from icefloe.errors import (
     RefNotFoundError,
     SnapshotNotFoundError,
 )
-from icefloe.formats.port import LiveTip
-from icefloe.formats.sequence_refs import MAIN
+from icefloe.formats.port import MAIN, LiveTip
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:

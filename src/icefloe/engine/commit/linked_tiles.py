@@ -40,7 +40,7 @@ def can_link(tree: WorkingTree, path: str) -> bool:
     """
     with tree.lock:
         node = tree.get_array(path)
-        is_numbered_later = tree.context.format.generation.node_numbering is not None
+        is_numbered_later = tree.context.format.node_numbering is not None
         return not (is_numbered_later and node.id in tree.changes.new)
 
 

@@ -1,7 +1,7 @@
 """Gives new nodes the numbers that are their ids in generations whose ids have 4 bytes (H-20).
 
 Sessions know new nodes by 8 random bytes, so that cooperating and competing writers never choose
-the same. A commit numbers its new nodes by the base that it is laid over; on another base, anew.
+the same. A commit numbers its new nodes by its base; after a rebase, again.
 
 Nodes that come from another branch have been numbered there. They keep their ids, so that branches
 can be merged again and again. In `dataset` another node may have the number by then: the node gets

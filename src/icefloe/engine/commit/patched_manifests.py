@@ -1,6 +1,6 @@
 """Replaces one manifest of many small arrays by another of the same arrays.
 
-A manifest that many arrays share is written again if one of them changes. Packing all of them anew
+A manifest that many arrays share is written again if one of them changes. Packing all of them again
 would mostly find that nothing moves; here that is found out by columns, and if it is so, nothing is
 packed (R4-58..70 give the same result).
 """

@@ -69,7 +69,7 @@ def rebase_changes(
     shown: ChangeSet | None = None,
     advice: str = "",
 ) -> None:
-    """Make our changes over the base changes over their head, in place.
+    """Turn our changes over the base into changes over their head, in place.
 
     Solvers see as ours what is `shown`, if `ours` is without what they have already; `advice` is
     what is known already about how to go on with conflicts.
@@ -90,14 +90,14 @@ def rebase_changes(
         except NotAppendable as reason:
             advice = f"\nthe appends could not be put behind each other: {reason}"
         touched = touched_chunks(ours, base_chunks) if appended else touched
-    found = [
+    conflicts = [
         _with_path(item, ours, head)
         for item in _detect(inputs, ours, theirs, touched)
         if not _is_settled(item, appended)
     ]
-    if found:
+    if conflicts:
         sides = _Sides(inputs, before, theirs)
-        _resolve(ours, found, solver, sides, advice or _advice(found, sides, solver))
+        _resolve(ours, conflicts, solver, sides, advice or _advice(conflicts, sides, solver))
     lost = lost_groups(ours, head)
     ours.rebase(head)
     make_groups(ours, lost)
@@ -137,7 +137,7 @@ def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
 def _give_up_derived(
     inputs: MergeInputs, ours: ChangeSet, theirs: TransactionLog, base_chunks: SnapshotChunks
 ) -> None:
-    """Leave to the others what both sides derived from their data, so that nobody must decide."""
+    """Take their version of derived data that both sides changed, so that no solver is asked."""
     if ours.get(paths.DERIVED_GROUP) is None:
         return
     found = _detect(inputs, ours, theirs, touched_chunks(ours, base_chunks))

@@ -1,4 +1,4 @@
-"""Turns the changes of a session into a new snapshot that nobody sees until it is published.
+"""Writes the changes of a tree as a new snapshot, which is invisible until it is published.
 
 Invariants, cited by tests:
 
@@ -114,7 +114,7 @@ def write_commit(
         new_nodes: Where the new nodes come from.
     """
     parent = base if replaced is None else replaced.parent
-    numbered = number_nodes(changes, base, files.format.generation.node_numbering, new_nodes)
+    numbered = number_nodes(changes, base, files.format.node_numbering, new_nodes)
     changes = numbered.changes
     chunks = SnapshotChunks(files, base)
     written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
@@ -165,13 +165,13 @@ def _in_place_of(
 ) -> tuple[Snapshot, TransactionLog]:
     """A snapshot that takes the place of `base`, and its log, with what that one remembers.
 
-    Without it, later merges would take for new what was merged before.
+    Without it, later merges would merge the same commits again.
     """
     marks = merged_mark(base.merged_ids(), base.merged_line())
     if base.metadata.get(MOVED_CHUNKS):
         if not log.updated_chunks:
             marks[MOVED_CHUNKS] = True
-        elif files.format.generation.keeps_logs:
+        elif files.format.keeps_logs:
             # The mark is about all chunks of a commit. Without it, those that moved have changed.
             chunks = compared_step(files, parent, snapshot).updated_chunks
             log = combine([log, TransactionLog(updated_chunks=chunks)])

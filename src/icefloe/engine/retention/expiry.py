@@ -24,8 +24,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.formats.port import LiveTip
-from icefloe.formats.sequence_refs import MAIN
+from icefloe.formats.port import MAIN, LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now

@@ -160,11 +160,11 @@ class ArrayReader:
         return total
 
     def _exact_count(self, ref: ManifestRef) -> int:
-        # Old layouts do not tell how many references an array has in a manifest, and readers of
-        # them take the size of its extents for it.
+        # Old layouts do not store how many references an array has in a manifest; their readers
+        # use the size of its extents instead.
         info = self._infos.get(ref.manifest_id)
-        told = ref.num_refs != ref.extents.size
-        if told or (info is not None and info.num_chunk_refs == ref.num_refs):
+        is_exact = ref.num_refs != ref.extents.size
+        if is_exact or (info is not None and info.num_chunk_refs == ref.num_refs):
             return ref.num_refs
         arrays = self._chunks.manifest(ref.manifest_id).index.arrays
         array = arrays.of_rank(self._node.id, self._array.rank)
@@ -194,7 +194,7 @@ def _batch(coords: npt.NDArray[np.unsignedinteger], refs: ChunkRefs, paths: _Pat
         starts, lengths = refs.offsets[inline], refs.lengths[inline]
         slices = map(slice, starts.tolist(), (starts + lengths).tolist())
         inlined = dict(zip(inline.tolist(), map(refs.inline.__getitem__, slices), strict=True))
-        # Where the bytes lie in our buffer is nobody else's business.
+        # Offsets in our own buffer mean nothing to callers.
         offsets = offsets.copy()
         offsets[inline] = 0
     return ChunkBatch(coords, refs.kinds, paths.of(refs), offsets, refs.lengths, inlined)

@@ -125,7 +125,7 @@ class WorkingTree:
 
     @property
     def virtual_sources(self) -> VirtualChunkResolver:
-        """The places outside of the repository that whoever opened it allows to be read."""
+        """What the opener of the repository allows to be read outside of it."""
         return self.context.virtual
 
     def check_writable(self) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset.arrow_schemas import attributes_schema
 from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
-from icefloe.formats.zarr_parts import parse_document
+from icefloe.formats.nodes import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

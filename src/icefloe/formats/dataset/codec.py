@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.errors import InvalidInputError
-from icefloe.formats.container import DEFAULT_LEVEL, bad_file
+from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import attributes_table, manifest_table, structure_table
-from icefloe.formats.port import EncodedFile, NeedsMore
+from icefloe.formats.logless import LoglessCodec
+from icefloe.formats.port import DEFAULT_LEVEL, EncodedFile, NeedsMore
 from icefloe.model.manifest import lay_out
-from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
-    from icefloe.model.transaction_log import TransactionLog
-
-_NO_LOGS = (
-    "a dataset has no transaction logs: what a commit changed is found by comparing snapshots"
-)
 
 
 class StructureSchema(msgspec.Struct):
@@ -32,7 +26,7 @@ class StructureSchema(msgspec.Struct):
     is_wide: bool = False
 
 
-class DatasetCodec(Record, frozen=True):
+class DatasetCodec(LoglessCodec, frozen=True):
     """Values to bytes and back."""
 
     level: int = DEFAULT_LEVEL
@@ -88,16 +82,6 @@ class DatasetCodec(Record, frozen=True):
     def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
         """Read an attribute file."""
         return attributes_table.decode_attributes(data, key)
-
-    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
-        """Refuse: there are none."""
-        del log
-        raise InvalidInputError(_NO_LOGS)
-
-    def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
-        """Refuse: there are none."""
-        del data
-        raise bad_file(key, _NO_LOGS)
 
 
 def _file(data: bytes) -> EncodedFile:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icefloe.formats.dataset.file_ids import file_of, id_of_file
+from icefloe.formats.dataset.layout import file_of, id_of_file
 from icefloe.model.ids import NAME_MARK, ChunkFileId, encode_base32
 
 if TYPE_CHECKING:

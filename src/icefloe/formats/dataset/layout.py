@@ -1,64 +1,49 @@
-"""Where each object of a dataset lies (R0-45), and what lies under a key."""
+"""Where each object of a dataset is (R0-45), and the names of its files.
+
+Files that icefloe wrote are named by their ids in base 32 (H-24). Spec 000 leaves names free, so a
+file of another implementation may have any. The id of such a file is its name, without the
+extension that ours have too; a file without that extension has its whole name as its id, behind a
+slash. So each file has one id, and each id one file.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from icefloe.errors import InvalidInputError
-from icefloe.formats.dataset.file_ids import file_of, id_of_file
-from icefloe.formats.port import ObjectKind, ObjectName
-from icefloe.model.ids import AttributesId, ChunkFileId, Identifier, ManifestId, SnapshotId
-from icefloe.model.record import Record
+from icefloe.formats.layout import FolderLayout
+from icefloe.formats.port import ObjectKind
+from icefloe.model.ids import ChunkFileId, Identifier
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_Id = TypeVar("_Id", bound=Identifier)
 
 STATE_KEY = "state.json"
-
-_FOLDERS: Mapping[str, tuple[ObjectKind, type[Identifier]]] = {
-    "s": (ObjectKind.SNAPSHOT, SnapshotId),
-    "t": (ObjectKind.TRANSACTION_LOG, SnapshotId),
-    "i": (ObjectKind.MANIFEST, ManifestId),
-    "a": (ObjectKind.ATTRIBUTES, AttributesId),
-    "c": (ObjectKind.CHUNK_FILE, ChunkFileId),
-}
+_EXTENSION = ".parquet"
 
 
-class DatasetLayout(Record, frozen=True):
-    """Keys of a dataset; we name files by ids in base 32 (H-24), others by anything."""
+def id_of_file(kind: type[_Id], name: str) -> _Id:
+    """The id of a file; raises InvalidInputError for a name that leads out of its folder."""
+    if kind is ChunkFileId:
+        return kind.from_text(name) if name[:1] != "/" else kind.named("")
+    stem = name.removesuffix(_EXTENSION)
+    return kind.from_text(stem) if stem not in ("", name) else kind.named(f"/{name}")
 
-    def snapshot(self, snapshot_id: SnapshotId) -> str:
-        """Key of a structure file."""
-        return f"s/{file_of(snapshot_id)}"
 
-    def transaction_log(self, snapshot_id: SnapshotId) -> str:
-        """Key that a transaction log would have; this generation has none."""
-        return f"t/{file_of(snapshot_id)}"
+def file_of(identifier: Identifier) -> str:
+    """The name of the file of an id, in its folder."""
+    text = str(identifier)
+    if isinstance(identifier, ChunkFileId):
+        return text
+    return text[1:] if text.startswith("/") else f"{text}{_EXTENSION}"
 
-    def manifest(self, manifest_id: ManifestId) -> str:
-        """Key of a chunk manifest, which spec 000 also calls inventory."""
-        return f"i/{file_of(manifest_id)}"
 
-    def attributes(self, attributes_id: AttributesId) -> str:
-        """Key of an attribute file."""
-        return f"a/{file_of(attributes_id)}"
-
-    def chunk_file(self, file_id: ChunkFileId) -> str:
-        """Key of a chunk file."""
-        return f"c/{file_of(file_id)}"
-
-    def folder(self, kind: ObjectKind) -> str:
-        """What the keys of all objects of a kind start with, and no others do."""
-        (folder,) = (folder for folder, (held, _) in _FOLDERS.items() if held == kind)
-        return f"{folder}/"
-
-    def parse(self, key: str) -> ObjectName | None:
-        """What a key names; None if no file of a dataset can have it."""
-        folder, _, name = key.partition("/")
-        if folder not in _FOLDERS:
-            return None
-        kind, id_type = _FOLDERS[folder]
-        try:
-            return ObjectName(kind, id_of_file(id_type, name))
-        except InvalidInputError:
-            return None
+LAYOUT = FolderLayout(
+    folders={
+        ObjectKind.SNAPSHOT: "s",
+        ObjectKind.TRANSACTION_LOG: "t",
+        ObjectKind.MANIFEST: "i",
+        ObjectKind.ATTRIBUTES: "a",
+        ObjectKind.CHUNK_FILE: "c",
+    },
+    file_name=file_of,
+    parse_name=id_of_file,
+)

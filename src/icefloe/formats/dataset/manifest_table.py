@@ -30,6 +30,7 @@ from icefloe.formats.dataset.parquet_files import (
     read_row_group,
     read_table,
 )
+from icefloe.formats.nodes import MAX_RANK
 from icefloe.formats.port import NeedsMore, numbered_id, prefix_number
 from icefloe.model.chunk_index import MAX_BOX_POSITIONS
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_MAX_RANK = 64
 _VIRTUAL_MARK = "://"
 """H-04: a chunk file with this in its name is a URL, any other is a name in the folder `c`."""
 _DAMAGE = (
@@ -309,7 +309,7 @@ def _index(notes: _Notes, footer: Any, size: int) -> ParquetIndex:
         len(notes.nodes) == NodeId.SIZE * len(ranks)
         and len(counts) == len(ranks) > 0
         and len(lower) == len(shapes) == ranks.sum()
-        and ranks.max() <= _MAX_RANK
+        and ranks.max() <= MAX_RANK
         and (counts > 0).all()
         and (shapes > 0).all()
         and (lower >= 0).all()

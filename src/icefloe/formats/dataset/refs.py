@@ -28,11 +28,11 @@ from icefloe.errors import (
     ObjectNotFoundError,
 )
 from icefloe.formats.authorship import signed
-from icefloe.formats.dataset.layout import STATE_KEY, DatasetLayout
+from icefloe.formats.dataset.layout import LAYOUT, STATE_KEY
 from icefloe.formats.dataset.state import State
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import BranchState, BranchTip, LiveTip, branch_tip
-from icefloe.formats.sequence_refs import MAIN, MAX_NAME_BYTES, check_ref_name, twins_of
+from icefloe.formats.port import MAIN, BranchState, BranchTip, LiveTip, branch_tip
+from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icefloe.formats.dataset.state import RefType
     from icefloe.formats.port import Codec
     from icefloe.model.snapshot import FileSum, Snapshot
-    from icefloe.storage.port import Storage, Version
+    from icefloe.storage.port import ObjectVersion, Storage
 
 _MAX_TRIES = 1000
 _LONGEST_PAUSE = 0.1
@@ -317,7 +317,7 @@ class StateRefs:
         from icefloe.formats.dataset.codec import DatasetCodec
         from icefloe.formats.dataset.parquet_files import has_wide_schema
 
-        codec, layout = DatasetCodec(), DatasetLayout()
+        codec, layout = DatasetCodec(), LAYOUT
         found: list[Snapshot] = []
         is_wide = False
         wanted: SnapshotId | None = snapshot_id
@@ -371,7 +371,7 @@ class StateRefs:
                 return
         raise ConflictError(f"{STATE_KEY} was swapped by others {_MAX_TRIES} times in a row")
 
-    def _read_version(self) -> tuple[State | None, Version | None]:
+    def _read_version(self) -> tuple[State | None, ObjectVersion | None]:
         try:
             data, version = self._storage.get_with_version(STATE_KEY)
         except ObjectNotFoundError:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.formats.dataset.file_ids import file_of, id_of_file
-from icefloe.formats.dataset.layout import STATE_KEY
-from icefloe.formats.port import BranchTip, DeletedTip, LiveTip, branch_tip
+from icefloe.formats.dataset.layout import STATE_KEY, file_of, id_of_file
+from icefloe.formats.port import MAIN, BranchTip, DeletedTip, LiveTip, branch_tip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import FileSum
 
@@ -165,7 +164,7 @@ class State:
         """What a dataset without references shows: the snapshot that was listed last (H-11)."""
         if self._refs or not self._listed:
             return None
-        return LiveTip("main", 0, self._id(next(reversed(self._listed))))
+        return LiveTip(MAIN, 0, self._id(next(reversed(self._listed))))
 
     def names(self, kind: RefType) -> set[str]:
         """Names of all branches or tags."""

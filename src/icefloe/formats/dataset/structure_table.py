@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
+from icefloe.formats import snapshot_columns
 from icefloe.formats.container import bad_file
 from icefloe.formats.dataset import fill_values, stand_ins
 from icefloe.formats.dataset.arrow_schemas import NARROW_LIMIT, WIDE_LIMIT, structure_schema
-from icefloe.formats.dataset.file_ids import file_of, id_of_file
+from icefloe.formats.dataset.layout import file_of, id_of_file
 from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
+from icefloe.formats.nodes import check_paths, load_node, parse_document
 from icefloe.formats.port import numbered_id, other_numbers, prefix_number
-from icefloe.formats.repository import snapshot_columns
-from icefloe.formats.repository.snapshot_columns import check_paths, load_node
-from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo

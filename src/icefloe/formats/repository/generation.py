@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from icefloe.formats.container import COLUMNS_VERSION, DEFAULT_LEVEL, ROWS_VERSION
+from icefloe.formats.config_files import ConfigFiles
+from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION
+from icefloe.formats.port import Generation
 from icefloe.formats.repository.codec import RepositoryCodec
-from icefloe.formats.repository.layout import RepositoryLayout
+from icefloe.formats.repository.layout import LAYOUT
 from icefloe.formats.repository.refs import repository_refs
 
-if TYPE_CHECKING:
-    from icefloe.formats.port import BranchTip, Codec, Layout, NodeNumbering, Refs
-    from icefloe.model.snapshot import Snapshot
-    from icefloe.storage.port import Storage
-
-
-class RepositoryGeneration:
-    """What the registry must know of this generation."""
-
-    name: str = "repository"
-    spec_versions: tuple[int, ...] = (ROWS_VERSION, COLUMNS_VERSION)
-    keeps_logs: bool = True
-    node_numbering: NodeNumbering | None = None
-    index_at_end: bool = False
-    layout: Layout = RepositoryLayout()
-
-    def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
-        """A codec that writes one spec version and reads all."""
-        return RepositoryCodec(
-            COLUMNS_VERSION if spec_version is None else spec_version,
-            DEFAULT_LEVEL if level is None else level,
-        )
-
-    def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
-        """Branches and tags in a storage."""
-        return repository_refs(storage, seen)
-
-    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
-        """The snapshot as it is: its file says all."""
-        del storage
-        return snapshot
+REPOSITORY = Generation(
+    name="repository",
+    spec_versions=(ROWS_VERSION, COLUMNS_VERSION),
+    spec_version=COLUMNS_VERSION,
+    layout=LAYOUT,
+    make_codec=RepositoryCodec,
+    open_refs=repository_refs,
+    make_config=ConfigFiles,
+    keeps_logs=True,
+)

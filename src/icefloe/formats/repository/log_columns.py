@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from icefloe.formats.container import bad_file, decode_msgpack, encode_msgpack
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     pack_integers,
     pack_list,
     unpack_boxes,
     unpack_column,
     unpack_integers,
 )
-from icefloe.formats.repository.manifest_columns import MAX_RANK
+from icefloe.formats.container import bad_file, decode_msgpack, encode_msgpack
+from icefloe.formats.nodes import MAX_RANK
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.transaction_log import Move, TransactionLog
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.formats.repository.columns import Column
+    from icefloe.formats.columns import Column
 
 
 class _Log(msgspec.Struct, omit_defaults=True):

@@ -18,22 +18,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.formats.container import (
-    COLUMNS_VERSION,
-    DEFAULT_LEVEL,
-    HEADER_SIZE,
-    Compression,
-    FileType,
-    bad_file,
-    compress,
-    decode_msgpack,
-    decompress,
-    encode_msgpack,
-    make_header,
-    object_attributes,
-)
-from icefloe.formats.port import EncodedFile, NeedsMore
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     MAX_VALUE,
     pack_integers,
     pack_list,
@@ -45,6 +30,21 @@ from icefloe.formats.repository.columns import (
     unpack_integers,
     unpack_strings,
 )
+from icefloe.formats.container import (
+    COLUMNS_VERSION,
+    HEADER_SIZE,
+    Compression,
+    FileType,
+    bad_file,
+    compress,
+    decode_msgpack,
+    decompress,
+    encode_msgpack,
+    make_header,
+    object_attributes,
+)
+from icefloe.formats.nodes import MAX_RANK
+from icefloe.formats.port import DEFAULT_LEVEL, EncodedFile, NeedsMore
 from icefloe.model.chunk_refs import (
     ChunkKind,
     ChunkRefs,
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-MAX_RANK = 64
 _INDEX_AT = HEADER_SIZE + 4
 _MIN_FRAME = 9
 """No zstd frame is shorter, so a file of some size has only so many blocks."""

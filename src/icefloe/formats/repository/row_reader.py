@@ -14,8 +14,8 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import HEADER_SIZE, bad_file, body_of, decode_msgpack, decompress
+from icefloe.formats.nodes import MAX_CHECKSUM, MAX_RANK, check_paths, load_node
 from icefloe.formats.repository.rows import EXTENSION
-from icefloe.formats.repository.snapshot_columns import MAX_CHECKSUM, check_paths, load_node
 from icefloe.formats.repository.zarr_structs import rebuild_array, rebuild_group
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
@@ -44,7 +44,6 @@ _T = TypeVar("_T")
 _decoder = msgspec.msgpack.Decoder(Any)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAX_COORDINATE = 2**63 - 2
-_MAX_RANK = 64
 
 
 class _Reader:
@@ -108,7 +107,7 @@ class _Reader:
         raise self.bad(f"a {kind.__name__}", value)
 
     def coords(self, value: Any) -> tuple[int, ...]:
-        if type(value) not in {list, tuple} or len(value) > _MAX_RANK:
+        if type(value) not in {list, tuple} or len(value) > MAX_RANK:
             raise self.bad("chunk coordinates", value)
         return tuple(self.number(item, "a coordinate", _MAX_COORDINATE) for item in value)
 

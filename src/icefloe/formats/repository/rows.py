@@ -13,8 +13,8 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import encode_msgpack
+from icefloe.formats.nodes import parse_document
 from icefloe.formats.repository.zarr_structs import array_struct, storable
-from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import encode_base32
 

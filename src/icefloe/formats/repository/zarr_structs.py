@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.formats.zarr_parts import as_list, key_encoding_document, key_encoding_name
+from icefloe.formats.nodes import as_list, key_encoding_document, key_encoding_name
 
 if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata

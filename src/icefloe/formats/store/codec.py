@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
+from icefloe.formats.logless import LoglessCodec
 from icefloe.formats.port import EncodedFile, NeedsMore
 from icefloe.formats.store import manifest_json, snapshot_json
-from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,12 +15,9 @@ if TYPE_CHECKING:
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
     from icefloe.model.snapshot import Snapshot
-    from icefloe.model.transaction_log import TransactionLog
-
-_NO_LOGS = "a store has no transaction logs: what a commit changed is found by comparing snapshots"
 
 
-class StoreCodec(Record, frozen=True):
+class StoreCodec(LoglessCodec, frozen=True):
     """Values to bytes and back."""
 
     spec_version: int = 1
@@ -77,16 +73,6 @@ class StoreCodec(Record, frozen=True):
     def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
         """Read an attribute file."""
         return manifest_json.decode_attributes(data, key)
-
-    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
-        """Refuse: there are none."""
-        del log
-        raise InvalidInputError(_NO_LOGS)
-
-    def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
-        """Refuse: there are none."""
-        del data
-        raise bad_file(key, _NO_LOGS)
 
 
 def _file(data: bytes) -> EncodedFile:

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icefloe.formats.port import NodeNumbering
-from icefloe.formats.store.layout import StoreLayout
+from icefloe.formats.config_files import ConfigFiles
+from icefloe.formats.port import Generation, NodeNumbering
+from icefloe.formats.store.layout import LAYOUT
 
 if TYPE_CHECKING:
-    from icefloe.formats.port import BranchTip, Codec, Layout, Refs
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.formats.port import BranchTip, Codec, Refs
     from icefloe.storage.port import Storage
 
 
-class StoreGeneration:
-    """What the registry must know of this generation."""
+def _make_codec(spec_version: int, level: int) -> Codec:
+    """JSON has one version and no compression."""
+    del spec_version, level
+    from icefloe.formats.store.codec import StoreCodec
 
-    name: str = "store"
-    spec_versions: tuple[int, ...] = (1,)
-    keeps_logs: bool = False
-    node_numbering: NodeNumbering | None = NodeNumbering.RANDOM
-    index_at_end: bool = False
-    layout: Layout = StoreLayout()
+    return StoreCodec()
 
-    def make_codec(self, spec_version: int | None = None, level: int | None = None) -> Codec:
-        """A codec; JSON has one version and no compression."""
-        del spec_version, level
-        from icefloe.formats.store.codec import StoreCodec
 
-        return StoreCodec()
+def _open_refs(storage: Storage, seen: BranchTip | None) -> Refs:
+    from icefloe.formats.store.refs import store_refs
 
-    def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
-        """Branches and tags in a storage."""
-        from icefloe.formats.store.refs import store_refs
+    return store_refs(storage, seen)
 
-        return store_refs(storage, seen)
 
-    def complete(self, snapshot: Snapshot, storage: Storage) -> Snapshot:
-        """The snapshot as it is: its file says all."""
-        del storage
-        return snapshot
+STORE = Generation(
+    name="store",
+    spec_versions=(1,),
+    spec_version=1,
+    layout=LAYOUT,
+    make_codec=_make_codec,
+    open_refs=_open_refs,
+    make_config=ConfigFiles,
+    node_numbering=NodeNumbering.RANDOM,
+)

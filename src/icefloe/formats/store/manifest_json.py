@@ -15,6 +15,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
+from icefloe.formats.nodes import MAX_RANK
 from icefloe.formats.store.object_ids import (
     OBJECT_ID_SIZE,
     Byte,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _MAX_NUMBER = 2**64 - 1
 _KEY = re.compile(r"(?:0|[1-9][0-9]{0,18})(?:/(?:0|[1-9][0-9]{0,18}))*")
-_MAX_RANK = 64
 _LINES_AT_ONCE = 8192
 _MAX_COORDINATE = 2**63 - 2
 
@@ -211,13 +211,13 @@ def _arrays(
     values = np.array(list(map(int, "/".join(keys).split("/"))), dtype=np.uint64)
     starts = np.cumsum(lengths) - lengths
     nodes = values[starts]
-    if nodes.max() >= 2**32 or values.max() > _MAX_COORDINATE or lengths.max() > _MAX_RANK + 1:
+    if nodes.max() >= 2**32 or values.max() > _MAX_COORDINATE or lengths.max() > MAX_RANK + 1:
         raise bad_file(key, "a node or coordinate is out of range")
-    groups = nodes * np.uint64(_MAX_RANK + 1) + (lengths - 1).astype(np.uint64)
+    groups = nodes * np.uint64(MAX_RANK + 1) + (lengths - 1).astype(np.uint64)
     order = np.argsort(groups, kind="stable")
     found, first = np.unique(groups[order], return_index=True)
     for group, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
-        node, rank = divmod(group, _MAX_RANK + 1)
+        node, rank = divmod(group, MAX_RANK + 1)
         places = starts[rows, np.newaxis] + np.arange(1, rank + 1)
         yield node, rows, values[places]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
-from icefloe.formats.repository.snapshot_columns import MAX_HISTORY, check_paths, load_node
+from icefloe.formats.nodes import MAX_HISTORY, check_paths, load_node, parse_document
 from icefloe.formats.store import zarr_json
 from icefloe.formats.store.object_ids import (
     ObjectId,
@@ -26,7 +26,6 @@ from icefloe.formats.store.object_ids import (
     numbers,
 )
 from icefloe.formats.store.text_files import decode, decode_json, encode, json_object, lines_object
-from icefloe.formats.zarr_parts import parse_document
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo

@@ -13,7 +13,7 @@ import math
 from struct import calcsize, pack, unpack
 from typing import TYPE_CHECKING, Any
 
-from icefloe.formats.zarr_parts import as_list, key_encoding_document, key_encoding_name
+from icefloe.formats.nodes import as_list, key_encoding_document, key_encoding_name
 from icefloe.model.bounded_text import whole_number
 
 if TYPE_CHECKING:

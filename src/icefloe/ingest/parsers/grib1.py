@@ -34,7 +34,7 @@ _MISSING = -1e100
 # --- files
 
 
-class _Variable(Record, frozen=True, eq=False):
+class _GribVariable(Record, frozen=True, eq=False):
     name: str
     messages: list[_Message]
     attributes: dict[str, Any]
@@ -66,9 +66,9 @@ def parse_grib1(url: str, store: AuthorizedStore, data: bytes) -> ParsedFile:
     return ParsedFile(url, "grib", store.status(url), arrays, {})
 
 
-def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, _Grid]]:
+def _read(url: str, data: bytes) -> tuple[list[_GribVariable], dict[str, _Grid]]:
     eccodes = _load_eccodes()
-    groups: dict[tuple[str, ...], _Variable] = {}
+    groups: dict[tuple[str, ...], _GribVariable] = {}
     grids: dict[str, _Grid] = {}
     with tempfile.TemporaryFile() as file:  # the library walks through files only
         file.write(data)
@@ -77,7 +77,7 @@ def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, _Grid]]:
             for message, handle in _messages_of(file):
                 key = (message.name, message.level_type, message.step_type, message.grid)
                 if key not in groups:
-                    groups[key] = _Variable(message.name, [], _attributes_of(handle))
+                    groups[key] = _GribVariable(message.name, [], _attributes_of(handle))
                 groups[key].messages.append(message)
                 if message.grid not in grids:
                     bounds = slice(message.offset, message.offset + message.length)
@@ -89,14 +89,14 @@ def _read(url: str, data: bytes) -> tuple[list[_Variable], dict[str, _Grid]]:
     return _with_names_of_their_own(groups), grids
 
 
-def _with_names_of_their_own(groups: dict[tuple[str, ...], _Variable]) -> list[_Variable]:
+def _with_names_of_their_own(groups: dict[tuple[str, ...], _GribVariable]) -> list[_GribVariable]:
     """Variables that share a name are told apart by kind of level, kind of step, number."""
-    found: dict[str, _Variable] = {}
+    found: dict[str, _GribVariable] = {}
     for (name, level_type, step_type, _), variable in groups.items():
         candidates = [name, f"{name}_{level_type}", f"{name}_{level_type}_{step_type}"]
         candidates += [f"{candidates[-1]}_{number}" for number in range(2, len(groups) + 2)]
         chosen = next(candidate for candidate in candidates if candidate not in found)
-        found[chosen] = _Variable(chosen, variable.messages, variable.attributes)
+        found[chosen] = _GribVariable(chosen, variable.messages, variable.attributes)
     return list(found.values())
 
 
@@ -117,7 +117,7 @@ def _grid_arrays(grid: _Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, P
     }
 
 
-def _axes(variables: list[_Variable]) -> dict[str, _Axis]:
+def _axes(variables: list[_GribVariable]) -> dict[str, _Axis]:
     """Dimensions that number messages, by what they number; all variables share them."""
     every = [message for variable in variables for message in variable.messages]
     times = np.unique([message.time for message in every]).astype(np.int64)
@@ -140,7 +140,7 @@ def _level_attributes(kind: str) -> dict[str, Any]:
 
 
 def _array(
-    url: str, variable: _Variable, axes: dict[str, _Axis], places: tuple[str, ...], grid: _Grid
+    url: str, variable: _GribVariable, axes: dict[str, _Axis], places: tuple[str, ...], grid: _Grid
 ) -> ParsedArray:
     messages = variable.messages
     along: dict[str, list[int] | list[float]] = {

@@ -53,7 +53,7 @@ class _TooShortError(Exception):
     """More of the header is needed."""
 
 
-class _Variable(NamedTuple):
+class _NetcdfVariable(NamedTuple):
     name: str
     dimensions: list[int]
     attributes: dict[str, Any]
@@ -139,13 +139,15 @@ class _Header:
         values = np.frombuffer(data, dtype=dtype).tolist()
         return name, values[0] if len(values) == 1 else values
 
-    def _variable(self) -> _Variable:
+    def _variable(self) -> _NetcdfVariable:
         name = self._name()
         dimensions = [self._count() for _ in range(self._count())]
         attributes = dict(self._list(_ATTRIBUTES, self._attribute))
         dtype = self._type()
         self._count()  # its size, which cannot hold large ones and is not needed
-        return _Variable(name, dimensions, attributes, dtype, self._number(self._offset_format))
+        return _NetcdfVariable(
+            name, dimensions, attributes, dtype, self._number(self._offset_format)
+        )
 
     def _type(self) -> np.dtype[Any]:
         code = self._number(">I")
@@ -155,10 +157,10 @@ class _Header:
 
     # --- understanding
 
-    def _is_record(self, variable: _Variable) -> bool:
+    def _is_record(self, variable: _NetcdfVariable) -> bool:
         return bool(variable.dimensions) and self.dimensions[variable.dimensions[0]][1] == 0
 
-    def _slab(self, variable: _Variable) -> int:
+    def _slab(self, variable: _NetcdfVariable) -> int:
         """Bytes of one record of a variable."""
         inner = [self.dimensions[number][1] for number in variable.dimensions[1:]]
         return int(prod(inner) * variable.dtype.itemsize)
@@ -168,7 +170,7 @@ class _Header:
         begins = [v.begin for v in self.variables if self._is_record(v)]
         return (size - min(begins)) // self._record_bytes if begins and self._record_bytes else 0
 
-    def array(self, variable: _Variable) -> ParsedArray:
+    def array(self, variable: _NetcdfVariable) -> ParsedArray:
         """The array of a variable; one chunk for each record, or one for all of it."""
         dims = [self.dimensions[number][0] for number in variable.dimensions]
         shape = [self.dimensions[number][1] for number in variable.dimensions]
@@ -187,7 +189,7 @@ class _Header:
         return ParsedArray(document, self._references(variable, shape, is_record=is_record))
 
     def _references(
-        self, variable: _Variable, shape: list[int], *, is_record: bool
+        self, variable: _NetcdfVariable, shape: list[int], *, is_record: bool
     ) -> VirtualColumns:
         if 0 in shape:
             return VirtualColumns.none(len(shape))
@@ -201,13 +203,13 @@ class _Header:
         return VirtualColumns.in_one_object(self._url, coords, offsets, np.full(count, length))
 
 
-def _fill_value(variable: _Variable) -> Any:
+def _fill_value(variable: _NetcdfVariable) -> Any:
     if variable.dtype.kind == "S":
         return b""
     return variable.attributes.get("_FillValue", _FILLS[variable.dtype.str[1:]])
 
 
-def _zarr_attributes(variable: _Variable) -> dict[str, Any]:
+def _zarr_attributes(variable: _NetcdfVariable) -> dict[str, Any]:
     from virtualizarr.parsers.utils import encode_cf_fill_value
 
     attributes = dict(variable.attributes)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from icefloe.config.containers import VirtualChunkContainer
     from icefloe.config.locations import Location
     from icefloe.objects.foreign.source import VirtualSource
-    from icefloe.storage.access.places import Place
+    from icefloe.storage.access.addresses import StoreAddress
     from icefloe.storage.access.stores import S3Options
 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
@@ -110,24 +110,24 @@ def _object_source(store: AnyObjectStoreConfig, bucket: str, credential: Any) ->
     return ObjectSource(_without_redirects(place, hosts), _FEWER_TRIES)
 
 
-def _place(store: AnyObjectStoreConfig, bucket: str, credential: Any) -> Place:
-    from icefloe.storage.access.places import azure_place, gcs_place, s3_place
+def _place(store: AnyObjectStoreConfig, bucket: str, credential: Any) -> StoreAddress:
+    from icefloe.storage.access.addresses import azure_address, gcs_address, s3_address
 
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
-            return s3_place(options, bucket, None, credential, can_write=False)
+            return s3_address(options, bucket, None, credential, can_write=False)
         case ObjectStoreConfig.Tigris(options):
             options = _with_tigris_endpoint(options)
-            return s3_place(options, bucket, None, credential, can_write=False)
+            return s3_address(options, bucket, None, credential, can_write=False)
         case ObjectStoreConfig.Gcs(options):
-            return gcs_place(bucket, None, credential, options)
+            return gcs_address(bucket, None, credential, options)
         case ObjectStoreConfig.Azure(options):
             others = dict(options or {})
             account = others.pop("account", None)
             if account is None:
                 msg = f"the container of az://{bucket}/ needs the option 'account'"
                 raise InvalidInputError(msg)
-            return azure_place(account, bucket, None, credential, others)
+            return azure_address(account, bucket, None, credential, others)
         case _:
             msg = f"virtual chunks cannot be read from {type(store).__name__}"
             raise InvalidInputError(msg)
@@ -145,7 +145,7 @@ def _hosts_of_endpoints(store: AnyObjectStoreConfig) -> set[str]:
     return {host for address in addresses if (host := urlsplit(address).hostname) is not None}
 
 
-def _without_redirects(place: Place, hosts: set[str]) -> Place:
+def _without_redirects(place: StoreAddress, hosts: set[str]) -> StoreAddress:
     """The place with a client that reaches no other servers.
 
     The client follows every redirect and has no option against it. So what is not for the given

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from icefloe.errors import InvalidInputError
+from icefloe.storage.access.addresses import (
+    azure_address,
+    gcs_address,
+    http_address,
+    s3_address,
+)
 from icefloe.storage.access.credentials import (
     AnyAzureCredential,
     AnyGcsCredential,
@@ -22,12 +28,6 @@ from icefloe.storage.access.credentials import (
     azure_credentials,
     gcs_credentials,
     s3_credentials,
-)
-from icefloe.storage.access.places import (
-    azure_place,
-    gcs_place,
-    http_place,
-    s3_place,
 )
 from icefloe.storage.access.stores import S3Options
 from icefloe.storage.local import Durability, LocalStorage
@@ -213,7 +213,7 @@ def http_storage(base_url: str, opts: Mapping[str, str] | None = None) -> Object
             shown.
         opts: Further options of the client, such as `allow_http` and `timeout`.
     """
-    return ObjectStorage(http_place(base_url, opts))
+    return ObjectStorage(http_address(base_url, opts))
 
 
 class _EveryStorageIsAnInstance(type):
@@ -254,7 +254,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
         credentials: AnyS3Credential | None = None,
     ) -> ObjectStorage:
         """See `s3_storage`."""
-        return ObjectStorage(s3_place(config, bucket, prefix, _s3(config, credentials)))
+        return ObjectStorage(s3_address(config, bucket, prefix, _s3(config, credentials)))
 
     new_s3_object_store = new_s3
 
@@ -275,7 +275,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
                     "`use_weak_consistency=True`"
                 )
             headers = {"X-Tigris-Region": config.region, "X-Tigris-Consistent": "true"}
-        place = s3_place(
+        place = s3_address(
             _with_endpoint(config, _TIGRIS_ENDPOINT),
             bucket,
             prefix,
@@ -302,7 +302,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
             raise InvalidInputError("r2_storage needs an account_id or an endpoint_url")
         options = _with_endpoint(config, f"https://{account_id}.r2.cloudflarestorage.com")
         options.region = options.region or "auto"
-        return ObjectStorage(s3_place(options, bucket, prefix, _s3(config, credentials)))
+        return ObjectStorage(s3_address(options, bucket, prefix, _s3(config, credentials)))
 
     @staticmethod
     def new_gcs(
@@ -313,7 +313,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
         config: Mapping[str, str] | None = None,
     ) -> ObjectStorage:
         """See `gcs_storage`."""
-        return ObjectStorage(gcs_place(bucket, prefix, credentials or gcs_credentials(), config))
+        return ObjectStorage(gcs_address(bucket, prefix, credentials or gcs_credentials(), config))
 
     @staticmethod
     def new_azure_blob(
@@ -326,7 +326,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
     ) -> ObjectStorage:
         """See `azure_storage`."""
         return ObjectStorage(
-            azure_place(account, container, prefix, credentials or azure_credentials(), config)
+            azure_address(account, container, prefix, credentials or azure_credentials(), config)
         )
 
     @staticmethod

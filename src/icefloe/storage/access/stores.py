@@ -1,4 +1,4 @@
-"""Where virtual chunks live: how to reach a store, without any secret."""
+"""How to connect to the stores of virtual chunks, without any secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class S3Options(msgspec.Struct):
-    """How to reach S3 or a compatible store."""
+    """How to connect to S3 or a compatible store."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -20,7 +20,7 @@ class S3Options(msgspec.Struct):
     anonymous: bool = False
     force_path_style: bool = False
     network_stream_timeout_seconds: int | None = None
-    """Longest wait for the next bytes of an answer (60); 0 means without end."""
+    """Longest wait for the next bytes of an answer (60); 0 means forever."""
     requester_pays: bool = False
 
 
@@ -36,7 +36,7 @@ class ObjectStoreConfig:
         path: str
 
     class S3Compatible(msgspec.Struct, frozen=True, tag="s3_compatible"):
-        """A store that speaks S3."""
+        """A store that is compatible with S3."""
 
         options: S3Options
 
@@ -79,7 +79,12 @@ AnyObjectStoreConfig: TypeAlias = (
 
 
 def http_store(opts: Mapping[str, str] | None = None) -> ObjectStoreConfig.Http:
-    """Describe a web server, with options of the HTTP client such as `timeout`."""
+    """Describe a web server, with options of the HTTP client such as `timeout`.
+
+    >>> import icefloe
+    >>> icefloe.http_store({"timeout": "30s"}).opts
+    {'timeout': '30s'}
+    """
     return ObjectStoreConfig.Http(None if opts is None else dict(opts))
 
 
@@ -98,7 +103,12 @@ def s3_store(
     network_stream_timeout_seconds: int = 60,
     requester_pays: bool = False,  # noqa: FBT001, FBT002
 ) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
-    """Describe S3, or a store that speaks it if `s3_compatible`."""
+    """Describe S3, or a compatible store if `s3_compatible`.
+
+    >>> import icefloe
+    >>> icefloe.s3_store(region="us-east-1", anonymous=True).options.region
+    'us-east-1'
+    """
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote
 
 from icefloe.errors import InvalidInputError
 from icefloe.storage import port
+from icefloe.storage.access.addresses import split_url
 from icefloe.storage.access.factories import (
     azure_storage,
     gcs_storage,
@@ -15,7 +16,6 @@ from icefloe.storage.access.factories import (
     local_filesystem_storage,
     s3_storage,
 )
-from icefloe.storage.access.places import split_url
 from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:

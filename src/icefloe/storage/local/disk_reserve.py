@@ -1,8 +1,8 @@
-"""Room on a disk that is kept for cleaning up.
+"""Disk space that is reserved for garbage collection.
 
-Whoever deletes garbage must write a little first: what is about to be deleted, and one more entry
-of each branch. On a disk that is full to the last block, that would be impossible. So a file of
-some size lies beside the temporary ones, and goes when a collection finds no room.
+A garbage collection writes a little before it deletes anything: what it is about to delete, and one
+more entry of each branch. On a full disk, that would be impossible. So there is a file of some size
+beside the temporary files, which is deleted when a collection finds the disk full.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Reserve:
             _make(folder)
 
     def release(self, folder: int) -> bool:
-        """Give up the reserve for whoever may use it; whether there was any."""
+        """Delete the reserve if this process may use it; return whether there was any."""
         if not self._users:
             return False
         try:

@@ -1,13 +1,14 @@
 """Storage in a folder of a local filesystem: exclusive, durable, and never outside its root.
 
-What holds, and by what means:
+What it guarantees, and how:
 
 1. No partial object is ever seen under its key: bytes go to a temporary file first, which then
    gets its name by rename(2) (`put`, `replace`) or link(2) (`create`, which fails if the name is
    taken, on every POSIX filesystem and against every other process).
-2. A reference never outlives what it names: `create` and `replace` first sync every file and folder
-   that this process wrote before, then publish, then sync the folder of the new name.
-3. Nothing outside the root is touched: no link below it is followed (`folder_tree`).
+2. A reference is never durable before what it refers to: `create` and `replace` first sync every
+   file and folder that this process wrote before, then publish, then sync the folder of the new
+   name.
+3. Nothing outside the root is touched: no symbolic link below it is followed (`folder_tree`).
 4. Temporary files live in one folder whose name no key can have (`RESERVED_SEGMENT`).
 5. It is pure Python over system calls, and so it works after fork.
 """
@@ -42,7 +43,7 @@ from icefloe.storage.local.disk_reserve import DISK_FULL, RESERVE_FILE, Reserve
 from icefloe.storage.local.disk_sync import Unsynced, sync_whole_filesystem
 from icefloe.storage.local.folder_tree import READ, FolderTree, stat_object
 from icefloe.storage.local.temporary_files import LOCK_FILE, TemporaryFile, locked
-from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, Swept, Version
+from icefloe.storage.port import BytesLike, Capabilities, ObjectInfo, ObjectVersion, Swept
 from icefloe.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
 Durability = Literal["fsync", "none"]
 
 _SYNC_THREADS = 8
-# From so many files and folders on, one syncfs(2) is quicker than an fsync(2) for each, by
-# measurement; below, it is not worth flushing what other programs wrote to the same filesystem.
+# From this number of files and folders on, one syncfs(2) is quicker than an fsync(2) for each, by
+# measurement. Below, it is not worth flushing what other programs wrote to the same filesystem.
 _SYNC_ALL_FROM = 6
-# So many bytes take no longer to read from (or write to) the page cache than a hop to a thread.
+# Reading or writing this many bytes in the page cache takes no longer than a switch to a thread.
 _IMMEDIATE_BYTES = 256 * 1024
 
-# A temporary file may be swept away again while a suspended writer wakes up.
+# The temporary file of a writer that was suspended may be removed more than once.
 _MAX_WRITES = 3
 _LASTING_FILES = frozenset({LOCK_FILE, RESERVE_FILE})
 _Result = TypeVar("_Result")
@@ -178,7 +179,7 @@ class LocalStorage:
                 return self._read(key, file, size, start, length)
             return await asyncio.to_thread(self._read, key, file, size, start, length)
 
-    def get_with_version(self, key: str) -> tuple[bytes, Version]:
+    def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
         """Read a replaceable object with the token for `replace`."""
         data = self.get(key)
         return data, _version_of(data)
@@ -221,7 +222,7 @@ class LocalStorage:
     def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
         """Link an object of another folder here; None if the two cannot share it.
 
-        Objects are never altered, so that two names may stand for one.
+        Objects are immutable, so two names may share one file.
         """
         if not isinstance(source, LocalStorage):
             return None
@@ -300,11 +301,11 @@ class LocalStorage:
                 os.fsync(folder)
             self._reserve.keep(temporary.folder)
 
-    def replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         """Replace an object if it is still at `expected` (None: if it is absent)."""
         return self._persist(lambda: self._replace(key, data, expected))
 
-    def _replace(self, key: str, data: BytesLike, expected: Version | None) -> Version:
+    def _replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
         with (
             self._tree.translated(key, writing=True),
             self._tree.parent(key, make=True) as (folder, name),
@@ -320,7 +321,7 @@ class LocalStorage:
             return _version_of(data)
 
     def _persist(self, write: Callable[[], _Result]) -> _Result:
-        """Write, again if our temporary file was swept away or if there is a reserve to use."""
+        """Write; again if our temporary file was removed, or if reserved disk space can be used."""
         for _ in range(_MAX_WRITES):
             try:
                 return write()
@@ -338,7 +339,7 @@ class LocalStorage:
 
     @contextmanager
     def using_reserve(self) -> Iterator[None]:
-        """Let writes use room that is kept for cleaning up; it is kept again afterwards."""
+        """Let writes use the space reserved for garbage collection; reserve it again afterwards."""
         try:
             with self._reserve.in_use():
                 yield
@@ -439,7 +440,7 @@ class LocalStorage:
         except ObjectNotFoundError:
             return False  # a folder, or gone again
 
-    def _require_version(self, key: str, expected: Version | None) -> None:
+    def _require_version(self, key: str, expected: ObjectVersion | None) -> None:
         try:
             actual = self.get_with_version(key)[1]
         except ObjectNotFoundError:
@@ -520,9 +521,9 @@ def _is_absent(error: BaseException | None) -> bool:
     return isinstance(error, FileNotFoundError)
 
 
-def _version_of(data: BytesLike) -> Version:
+def _version_of(data: BytesLike) -> ObjectVersion:
     # By content: inode, time and size can all recur, and then a lost update would go unseen.
-    return Version(hashlib.sha256(data).hexdigest())
+    return ObjectVersion(hashlib.sha256(data).hexdigest())
 
 
 def _fsync(descriptor: int) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_FILE = "replace.lock"
-"""Stays in the folder of temporary files for ever."""
+"""It always stays in the folder of temporary files."""
 
 
 class TemporaryFile:
@@ -28,7 +28,7 @@ class TemporaryFile:
         self._exists = False
 
     def write(self, data: BytesLike) -> None:
-        """Make the file, which nobody else has."""
+        """Create the file and write the data."""
         file = os.open(self.name, _WRITE_NEW, 0o666, dir_fd=self.folder)
         self._exists = True
         try:
@@ -39,12 +39,12 @@ class TemporaryFile:
             os.close(file)
 
     def move(self, folder: int, name: str) -> None:
-        """Give it a name, taking it from what has it now."""
+        """Rename it, replacing whatever has that name."""
         os.rename(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
         self._exists = False
 
     def link(self, folder: int, name: str) -> None:
-        """Give it a name that nothing has now."""
+        """Link it to a name that must not exist."""
         os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def remove(self) -> None:
@@ -58,8 +58,8 @@ class TemporaryFile:
 def locked(folder: int) -> Iterator[None]:
     """Hold the lock of `replace`, against threads and processes.
 
-    The kernel lets go of it when its holder dies, however it dies. The file itself stays for ever:
-    removing it would let two processes lock two files of one name.
+    The kernel releases it when its holder dies. The file itself is never removed: then two
+    processes could lock two files of one name.
     """
     file = os.open(LOCK_FILE, _LOCK, 0o666, dir_fd=folder)
     try:
@@ -67,7 +67,7 @@ def locked(folder: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # Not left to close: a child forked meanwhile holds a copy of the descriptor.
+            # Closing does not release it: a child that was forked meanwhile has the descriptor too.
             fcntl.flock(file, fcntl.LOCK_UN)
     finally:
         os.close(file)

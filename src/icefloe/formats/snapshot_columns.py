@@ -15,12 +15,7 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.formats.container import (
-    bad_file,
-    decode_msgpack,
-    encode_msgpack,
-)
-from icefloe.formats.repository.columns import (
+from icefloe.formats.columns import (
     ends_of,
     pack_integers,
     pack_list,
@@ -28,21 +23,20 @@ from icefloe.formats.repository.columns import (
     unpack_column,
     unpack_integer,
 )
-from icefloe.formats.repository.manifest_columns import MAX_RANK
+from icefloe.formats.container import (
+    bad_file,
+    decode_msgpack,
+    encode_msgpack,
+)
+from icefloe.formats.nodes import MAX_CHECKSUM, MAX_HISTORY, MAX_RANK, check_paths, load_node
 from icefloe.model.ids import AttributesId, Identifier, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
-from icefloe.model.node_columns import AttributesRef, ManifestRef, NodeColumns, RefColumns
-from icefloe.model.nodes import Node, NodeTable, make_stored_node
-from icefloe.model.paths import ROOT
+from icefloe.model.node_columns import AttributesRef, NodeColumns, RefColumns
+from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 
 if TYPE_CHECKING:
     from icefloe.model.node_columns import Column
-
-MAX_HISTORY = 16
-"""Ancestors that a snapshot remembers; older ones are found through them (H-15)."""
-
-MAX_CHECKSUM = 2**32 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -330,42 +324,6 @@ def _unpack_files(packed: _Snapshot, key: str) -> tuple[AttributesFileInfo, ...]
     sizes = unpack_column(packed.attributes_sizes, len(ids), key)
     checksums = unpack_column(packed.attributes_checksums, len(ids), key, limit=MAX_CHECKSUM)
     return tuple(map(AttributesFileInfo, ids, map(int, sizes), map(int, checksums)))
-
-
-_DOTS = ("/./", "/../", "/.\0", "/..\0")
-
-
-def check_paths(paths: list[str], key: str) -> None:
-    """Paths ascend, so that they can be searched, and are canonical (R2-35)."""
-    if not all(map(operator.lt, paths, paths[1:])):
-        raise bad_file(key, "the paths of the nodes are not in order")
-    below_root = paths[1:] if paths[:1] == [ROOT] else paths
-    joined = "\0" + "\0".join(below_root) + "\0"
-    count = len(below_root)
-    if count and (
-        joined.count("\0/") != count
-        or joined.count("\0") != count + 1
-        or "//" in joined
-        or "/\0" in joined
-        or ("/." in joined and any(part in joined for part in _DOTS))
-    ):
-        raise bad_file(key, "a node has a path that is not canonical")
-
-
-def load_node(
-    node_id: NodeId,
-    path: str,
-    document: bytes,
-    manifests: tuple[ManifestRef, ...],
-    attributes: AttributesRef | None,
-    *,
-    key: str,
-) -> Node:
-    """A node of a snapshot, its document parsed; raises FormatError if that is not valid."""
-    try:
-        return make_stored_node(node_id, path, document, manifests, attributes)
-    except InvalidInputError as error:
-        raise bad_file(key, str(error)) from None
 
 
 def _unpack_nodes(

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from icefloe.storage.settings import EffectiveSettings
 
 Kind: TypeAlias = Literal["s3", "gcs", "azure", "http"]
-AnyPlaceCredential: TypeAlias = AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None
+AnyCloudCredential: TypeAlias = AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None
 
 # How long before they expire refreshable credentials are asked for again.
 _REFRESH_AHEAD = timedelta(minutes=5)
 _CLIENT_OPTIONS = frozenset({"allow_http", "timeout", "connect_timeout", "read_timeout"})
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreAddress(msgspec.Struct, frozen=True):
     """A prefix of a bucket of an object store."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
     prefix: str
     location: str
     """URL, without secrets."""
-    credentials: AnyPlaceCredential = None
+    credentials: AnyCloudCredential = None
     config: dict[str, Any] = {}
     """Options of the store's client."""
     client: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class Place(msgspec.Struct, frozen=True):
     lists_in_order: bool = True
 
     def __repr__(self) -> str:
-        return f"Place({self.location!r})"
+        return f"StoreAddress({self.location!r})"
 
     def identity(self) -> bytes | None:
         """A digest that is equal for the same place seen with the same credentials.
@@ -111,7 +111,7 @@ class Place(msgspec.Struct, frozen=True):
         return made
 
 
-def s3_place(
+def s3_address(
     options: S3Options,
     bucket: str,
     prefix: str | None,
@@ -119,7 +119,7 @@ def s3_place(
     *,
     headers: Mapping[str, str] | None = None,
     can_write: bool = True,
-) -> Place:
+) -> StoreAddress:
     """Describe a place on S3 or a store that speaks it."""
     config: dict[str, Any] = {}
     if options.region is not None:
@@ -133,7 +133,7 @@ def s3_place(
     if options.network_stream_timeout_seconds is not None:
         seconds = options.network_stream_timeout_seconds
         client["read_timeout"] = timedelta(seconds=seconds) if seconds else None
-    return Place(
+    return StoreAddress(
         kind="s3",
         bucket=_check_bucket(bucket),
         prefix=_check_prefix(prefix),
@@ -148,18 +148,18 @@ def s3_place(
     )
 
 
-def gcs_place(
+def gcs_address(
     bucket: str,
     prefix: str | None,
     credentials: AnyGcsCredential,
     config: Mapping[str, str] | None = None,
-) -> Place:
+) -> StoreAddress:
     """Describe a place on Google Cloud Storage."""
     options, client = _split_options(config)
     base_url = options.get("base_url")
     if base_url is not None:
         _check_endpoint(base_url)
-    return Place(
+    return StoreAddress(
         kind="gcs",
         bucket=_check_bucket(bucket),
         prefix=_check_prefix(prefix),
@@ -172,19 +172,19 @@ def gcs_place(
     )
 
 
-def azure_place(
+def azure_address(
     account: str,
     container: str,
     prefix: str | None,
     credentials: AnyAzureCredential,
     config: Mapping[str, str] | None = None,
-) -> Place:
+) -> StoreAddress:
     """Describe a place on Azure Blob Storage."""
     options, client = _split_options(config)
     endpoint = options.get("endpoint")
     if endpoint is not None:
         _check_endpoint(endpoint)
-    return Place(
+    return StoreAddress(
         kind="azure",
         bucket=_check_bucket(container),
         prefix=_check_prefix(prefix),
@@ -197,7 +197,7 @@ def azure_place(
     )
 
 
-def http_place(base_url: str, opts: Mapping[str, str] | None = None) -> Place:
+def http_address(base_url: str, opts: Mapping[str, str] | None = None) -> StoreAddress:
     """Describe a place on a web server."""
     url = split_url(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -216,7 +216,7 @@ def http_place(base_url: str, opts: Mapping[str, str] | None = None) -> Place:
     if url.query or url.fragment:
         raise InvalidInputError("the address of a web server cannot have a query or a fragment")
     address = urlunsplit((url.scheme, host, url.path.rstrip("/"), "", ""))
-    return Place(
+    return StoreAddress(
         kind="http",
         bucket=host,
         prefix="",
@@ -386,7 +386,7 @@ def _fields_of(
     return {"token": credential.bearer}
 
 
-def _sign_in(credentials: AnyPlaceCredential) -> dict[str, Any]:
+def _sign_in(credentials: AnyCloudCredential) -> dict[str, Any]:
     """The arguments of a client that make it sign its requests with some credentials."""
     match credentials:
         case S3Credentials.Anonymous() | GcsCredentials.Anonymous() | AzureCredentials.Anonymous():
