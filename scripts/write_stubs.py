@@ -12,7 +12,7 @@ from pathlib import Path
 
 from icefloe.lazy_names import public_names
 
-PACKAGES = ("icefloe", "icefloe.spark", "icefloe.virtual")
+PACKAGES = ("icefloe", "icefloe.spark", "icefloe.tables", "icefloe.virtual")
 SOURCE = Path(__file__).parents[1] / "src"
 
 

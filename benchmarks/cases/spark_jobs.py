@@ -46,7 +46,7 @@ def fill(state: tuple[Setting, Any], _: int) -> None:
     repo = setting.peer.create(setting.folder)
     steps, per_chunk = setting["steps"], setting["per_chunk"]
     from icefloe.spark import NewArray, write
-    from icefloe.spark.jobs import arrays
+    from icefloe.tables import zarr_arrays as arrays
 
     new = NewArray((steps, SIDE, SIDE), "f4", (per_chunk, SIDE, SIDE))
     if setting["engine"] == "spark":

@@ -15,9 +15,8 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.engine.written_statistics import WrittenStatistics
 from icefloe.spark.sql.staging import stage
-from icefloe.tables.chunk_summaries import Summaries
+from icefloe.tables.summarize import Summaries, WrittenStatistics
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import WRITING
 from icefloe.virtual import reference_files
@@ -137,7 +136,7 @@ def write_special_data(repo: Repository, folder: Path) -> None:
     summaries = Summaries(session, ["/packed"])
     summaries.add_chunks("/packed", session.tree.chunk_coords("/packed"))
     statistics = WrittenStatistics(session)
-    statistics.take_own(summaries)
+    statistics.add_own(summaries)
     statistics.write()
     session.commit("statistics")
 

@@ -20,13 +20,12 @@ from icefloe.engine.history.walk import parse_moment
 from icefloe.errors import IcefloeError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.paths import canonical
-from icefloe.spark.sql.table_writing import properties_of, request_of, transaction_of
+from icefloe.spark.sql.options import SourceOptions
 from icefloe.storage.access.url import storage_from_url
-from icefloe.tables.options import Options
-from icefloe.tables.places import Version, moment_of
-from icefloe.tables.request import TableRequest
-from icefloe.tables.scanning import Scan
-from icefloe.tables.selection import time_period
+from icefloe.tables.indexing import time_period
+from icefloe.tables.table_plan import ScanRequest
+from icefloe.tables.table_scan import Scan
+from icefloe.tables.versions import SnapshotSelector, parse_timestamp
 from icefloe.tables.where import parse_condition
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ TEXTS = st.lists(
 ).map(lambda parts: "".join(piece * count for piece, count in parts))
 
 
-def option(text: str) -> Options:
-    return Options({"a": text})
+def option(text: str) -> SourceOptions:
+    return SourceOptions({"a": text})
 
 
 def repository() -> icefloe.Repository:
@@ -58,7 +57,7 @@ def repository() -> icefloe.Repository:
 
 def written(text: str) -> Any:
     names = ("region", "chunks", "encoding", "fill", "attributes", "coordinates")
-    return [request_of(Options({name: text}), overwrite=False) for name in names]
+    return [SourceOptions({name: text}).write_request(overwrite=False) for name in names]
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
@@ -68,12 +67,12 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "names": lambda text: option(text).names("a"),
     "mapping": lambda text: option(text).mapping("a"),
     "flag": lambda text: option(text).flag("a", default=True),
-    "name of an option": lambda text: Options({text: "1"}).check(),
-    "place": lambda text: Options({"path": f"s3://b/{text}", "region": text}).place(),
-    "transaction": lambda text: transaction_of(Options({"txnappid": "a", "txnversion": text})),
-    "properties": lambda text: properties_of(Options({"snapshot-property.a": text})),
+    "name of an option": lambda text: SourceOptions({text: "1"}).check(),
+    "place": lambda text: SourceOptions({"path": f"s3://b/{text}", "region": text}).location(),
+    "transaction": lambda text: SourceOptions({"txnappid": "a", "txnversion": text}).transaction(),
+    "properties": lambda text: SourceOptions({"snapshot-property.a": text}).properties(),
     "options of a write": written,
-    "moment or milliseconds": moment_of,
+    "moment or milliseconds": parse_timestamp,
     "moment": parse_moment,
     "period": lambda text: time_period("time", text),
     "units": lambda text: [parse_units(text, calendar) for calendar in sorted(CALENDARS)],
@@ -94,7 +93,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "tag": lambda text: repository().readonly_session(tag=text),
     "snapshot": lambda text: repository().readonly_session(snapshot_id=text),
     "new branch": lambda text: repository().create_branch(text, repository().lookup_branch("main")),
-    "as of": lambda text: Version(as_of=text).session(repository()),
+    "as of": lambda text: SnapshotSelector(as_of=text).session(repository()),
     "node": lambda text: repository().readonly_session("main").get_node(text),
     "message": lambda text: (
         repository().writable_session("main").commit(text, metadata={"a": text}, allow_empty=True)
@@ -155,8 +154,8 @@ def session() -> Any:
 
 def cells(session: Any, **request: Any) -> None:
     with contextlib.suppress(IcefloeError):
-        scan = Scan(session, TableRequest(**request))
-        for boxes in scan.tasks():
+        scan = Scan(session, ScanRequest(**request))
+        for boxes in scan.splits():
             for batch in scan.read(boxes):
                 assert batch.num_rows <= 6
 
@@ -236,7 +235,7 @@ def test_selections_of_any_json_are_obeyed_or_refused(
 ) -> None:
     text = json.dumps({dim: value})
     try:
-        chosen = Options({how: text}).mapping(how)
+        chosen = SourceOptions({how: text}).mapping(how)
     except IcefloeError:
         return
     cells(session, **{how: chosen})

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe.tables.request import TableRequest
-from icefloe.tables.scanning import Scan
+from icefloe.tables.table_plan import ScanRequest
+from icefloe.tables.table_scan import Scan
 from tests import counting
 
 if TYPE_CHECKING:
@@ -50,18 +50,18 @@ def test_cells_are_those_of_numpy(
         "v", shape=data.shape, chunks=chunks, dtype="f4", dimension_names=dims, fill_value=0
     )[...] = data
     condition = f"v < {threshold} and (d0 <> 2 or v is not null)" if layout == "cells" else None
-    request = TableRequest(
+    request = ScanRequest(
         isel=isel, where=condition, layout=layout, task_bytes=task_bytes, batch_rows=7
     )
     scan = Scan(session, request)
     found: dict[tuple[int, ...], float | None] = {}
-    for boxes in scan.tasks():
+    for boxes in scan.splits():
         for batch in scan.read(boxes):
-            assert batch.schema == scan.schema()
+            assert batch.schema == scan.schema
             for place, value in _cells(scan, batch):
                 assert place not in found
                 found[place] = value
-    chosen = np.meshgrid(*(axis.numbers() for axis in scan.axes), indexing="ij")
+    chosen = np.meshgrid(*(axis.numbers() for axis in scan.plan.axes), indexing="ij")
     wanted = {}
     for place in zip(*(c.ravel().tolist() for c in chosen), strict=True):
         value = None if np.isnan(data[place]) else float(data[place])
@@ -72,22 +72,22 @@ def test_cells_are_those_of_numpy(
 
 
 def _cells(scan: Scan, batch: pa.RecordBatch) -> Any:
-    dims = scan.layout.dims
+    dims = scan.plan.table.dims
     for row in batch.to_pylist():
-        if scan.request.layout == "cells":
+        if scan.plan.request.layout == "cells":
             yield tuple(row[d] for d in dims), row["v"]
             continue
-        if scan.request.layout == "chunks":
+        if scan.plan.request.layout == "chunks":
             places = np.meshgrid(*(row[d] for d in dims), indexing="ij")
             yield from zip(
                 zip(*(p.ravel().tolist() for p in places), strict=True), row["v"], strict=True
             )
             continue
-        outer = [row[d] for d in dims[: len(dims) - scan.inner_dims]]
+        outer = [row[d] for d in dims[: len(dims) - scan.plan.inner_dims]]
         for number, value in enumerate(row["v"]):
             at = np.unravel_index(number, row["_extent"])
             inner = [
-                scan.coordinates[d][int(start + p)].as_py()
+                scan.plan.coordinates[d][int(start + p)].as_py()
                 for d, start, p in zip(dims[len(outer) :], row["_start"], at, strict=True)
             ]
             yield (*outer, *inner), value

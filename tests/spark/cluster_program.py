@@ -16,9 +16,9 @@ import numpy as np
 import icefloe
 from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
 from icefloe.spark.engine.local import prepare_environment
-from icefloe.tables.chunk_summaries import Summaries
-from icefloe.tables.columns import variable_of
+from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import read_entries
+from icefloe.tables.summarize import Summaries
 from tests.spark.ingest_flow import ingest_on_a_cluster, repository_of
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell

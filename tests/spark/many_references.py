@@ -21,7 +21,7 @@ from icefloe.spark import NewArray, local_session
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.engine.tasks import Output
-from icefloe.spark.jobs import arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

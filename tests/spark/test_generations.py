@@ -16,7 +16,7 @@ from icefloe.errors import RebaseFailedError
 from icefloe.spark import NewArray, ingest, map_blocks, rechunk, reduce, table, write, write_table
 from icefloe.spark.engine import linking
 from icefloe.spark.engine.job import Job
-from icefloe.spark.jobs import arrays
+from icefloe.tables import zarr_arrays as arrays
 from tests.virtual.files import month_file
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from icefloe.spark import NewArray, write
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.engine.tasks import Output
-from icefloe.spark.jobs import arrays
+from icefloe.tables import zarr_arrays as arrays
 from tests.spark.many_references import link_references, virtual_references
 
 if TYPE_CHECKING:

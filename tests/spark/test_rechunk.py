@@ -98,13 +98,13 @@ def test_a_chunk_that_does_not_fit_is_refused_before_anything_runs(
 
 def test_a_task_keeps_to_its_memory(tmp_path: Path) -> None:
     """The function that executors run, here, so that its memory can be measured."""
-    from icefloe.spark.engine.grid import Piece, blocks, whole
+    from icefloe.arrays.grid import Piece, blocks, whole
     from icefloe.spark.engine.job import grid_of
     from icefloe.spark.engine.worker import SessionSpec
-    from icefloe.spark.jobs import arrays
     from icefloe.spark.jobs.fill import Filling, _fill_pieces, _FillWork
     from icefloe.spark.jobs.inputs import RepositoryArray
     from icefloe.spark.jobs.rechunk import STEP_SHARE, plan_rechunk
+    from icefloe.tables import zarr_arrays as arrays
 
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")

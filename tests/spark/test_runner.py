@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icefloe.arrays.error_context import doing
 from icefloe.errors import TaskFailedError
-from icefloe.spark.engine.failures import doing
 from icefloe.spark.engine.runner import max_failures, parallelism, run_tasks
 from icefloe.spark.engine.tasks import Output
 

@@ -23,10 +23,10 @@ from icefloe.spark import (
     write,
     write_table,
 )
-from icefloe.tables.columns import variable_of
-from icefloe.tables.request import TableRequest
-from icefloe.tables.scanning import Scan
+from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import GROUP, read_entries
+from icefloe.tables.table_plan import ScanRequest
+from icefloe.tables.table_scan import Scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,8 +91,8 @@ def check(spark: SparkSession, repo: icefloe.Repository, *paths: Any, group: str
 
 
 def chunks_read(repo: icefloe.Repository, where: str, **request: Any) -> int:
-    scan = Scan(repo.readonly_session("main"), TableRequest(where=where, task_bytes=1, **request))
-    return sum(len(boxes) for boxes in scan.tasks())
+    scan = Scan(repo.readonly_session("main"), ScanRequest(where=where, task_bytes=1, **request))
+    return sum(len(boxes) for boxes in scan.splits())
 
 
 def test_filled_arrays(spark: SparkSession, repo: icefloe.Repository) -> None:
@@ -300,13 +300,12 @@ def test_branches_with_statistics_of_one_array_merge(
 
 
 def compute_by_hand(repo: Any) -> None:
-    from icefloe.spark.engine.written_statistics import WrittenStatistics
-    from icefloe.tables.chunk_summaries import Summaries
+    from icefloe.tables.summarize import Summaries, WrittenStatistics
 
     session = repo.writable_session("main")
     statistics, summaries = WrittenStatistics(session), Summaries(session, ["/a"])
     summaries.add_chunks("/a", session.tree.chunk_coords("/a"))
-    statistics.take_own(summaries)
+    statistics.add_own(summaries)
     statistics.write()
     session.commit("by hand")
 

@@ -1,4 +1,4 @@
-"""From stored values to columns: which Arrow type holds what `icefloe.cf` decodes."""
+"""Decodes stored values to Arrow columns, by the rules of `icefloe.cf`."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _PLAIN_TYPES: dict[str, pa.DataType] = {
 
 
 class Reading(Record, frozen=True):
-    """How a reader wants values."""
+    """How to decode values."""
 
     decode: bool = True
-    """Whether CF attributes are obeyed."""
+    """Whether to apply CF attributes."""
     nan_is_null: bool = True
     zoned_times: bool = False
     """Whether times are Spark's `timestamp` (UTC) instead of `timestamp_ntz`."""
 
 
 AS_CF = Reading()
-"""As CF says, which is what most readers want."""
+"""The default: CF attributes apply, and NaN is null."""
 
 
 class Decoding(Coding, frozen=True):
-    """What the values of one array mean, and the column that they make.
+    """How the stored values of an array become an Arrow column.
 
-    The differences from xarray are those that columns allow, or ask for: integers with missing
-    values stay integers, for there are nulls; times are microseconds, the nearest ones; times of
-    calendars that timestamps cannot hold are ISO texts.
+    It differs from xarray where Arrow has better types: integers with missing values stay integers
+    with nulls; times are rounded to microseconds; times of calendars that timestamps do not have
+    are ISO text.
     """
 
     reading: Reading = AS_CF
@@ -97,7 +97,7 @@ class Decoding(Coding, frozen=True):
 
     @property
     def is_monotone(self) -> bool:
-        """Whether a larger stored value is never a smaller column value, or always the reverse."""
+        """Whether decoding keeps, or reverses, the order of values."""
         plain = self.dtype != "string" and np.dtype(self.dtype).kind in "biufM"
         # Whole numbers times whole numbers may wrap, and -1 is as true as 1.
         plain = plain and not self.is_bool and np.dtype(self.float_type or "f8").kind == "f"
@@ -192,6 +192,6 @@ def _bytes(flat: Values, mask: Mask, encoding: str | None) -> pa.Array:
 def decoding_of(
     dtype: np.dtype[Any], attributes: Mapping[str, Any], reading: Reading = AS_CF
 ) -> Decoding:
-    """What the attributes of an array say about its values."""
+    """The decoding of an array, by its type and attributes."""
     coding = coding_of(dtype, attributes if reading.decode else {})
     return Decoding(**msgspec.structs.asdict(coding), reading=reading)

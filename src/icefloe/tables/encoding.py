@@ -1,4 +1,4 @@
-"""From columns to values that `icefloe.cf` encodes, and how new arrays keep columns."""
+"""Encodes Arrow columns as stored values, and chooses how new arrays store a column."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DAYS = "days since 1970-01-01"
 
 
 class Stored(Record, frozen=True, eq=False):
-    """How a new array keeps a column."""
+    """How a new array stores a column."""
 
     dtype: Any
     attributes: dict[str, Any]
@@ -59,24 +59,24 @@ class Stored(Record, frozen=True, eq=False):
 def new_storage(
     name: str,
     kind: pa.DataType,
-    given: Mapping[str, Any],
+    encoding: Mapping[str, Any],
     attributes: Mapping[str, Any],
     *,
     has_gaps: bool,
     sample: pa.Array | None = None,
 ) -> Stored:
-    """How to keep a column in a new array.
+    """Choose how a new array stores a column.
 
     Args:
         name: The column, for errors.
         kind: Its type.
-        given: What the user asked for: dtype, scale_factor, add_offset, _FillValue, units,
+        encoding: What the user requested: dtype, scale_factor, add_offset, _FillValue, units,
             calendar, chunks, shards.
         attributes: Attributes of the array.
-        has_gaps: Whether some cells get no value, so that something must stand for that.
-        sample: Values by which the units of times are chosen.
+        has_gaps: Whether some cells have no value, so that a fill value is needed.
+        sample: Values from which the units of times are chosen.
     """
-    unknown = set(given) - _ENCODING_KEYS
+    unknown = set(encoding) - _ENCODING_KEYS
     if unknown:
         raise InvalidInputError(
             f"encoding of {name!r}: unknown {sorted(unknown)}; known are {sorted(_ENCODING_KEYS)}"
@@ -84,44 +84,50 @@ def new_storage(
     plain = next((dtype for is_kind, dtype in _NUMPY_TYPES if is_kind(kind)), None)
     if plain is None:
         raise InvalidInputError(f"column {name!r} of {kind} cannot be kept in an array")
-    found = dict(attributes)
+    stored_attributes = dict(attributes)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        found |= _time_attributes(name, kind, given, sample)
+        stored_attributes |= _time_attributes(name, kind, encoding, sample)
     elif pa.types.is_duration(kind):
-        found |= _span_attributes(name, given)
-    elif pa.types.is_string(kind) and given.get("units") is not None:
-        found |= _calendar_attributes(name, given)
+        stored_attributes |= _span_attributes(name, encoding)
+    elif pa.types.is_string(kind) and encoding.get("units") is not None:
+        stored_attributes |= _calendar_attributes(name, encoding)
         plain = "<i8"
-    dtype = given.get("dtype", plain)
+    dtype = encoding.get("dtype", plain)
     if dtype == "?" and has_gaps:
-        dtype, found["dtype"] = "<i1", "bool"
+        dtype, stored_attributes["dtype"] = "<i1", "bool"
     for key in ("scale_factor", "add_offset"):
-        if given.get(key) is not None:
-            found[key] = float(given[key])
+        if encoding.get(key) is not None:
+            stored_attributes[key] = float(encoding[key])
     dtype = np.dtypes.StringDType() if dtype in ("string", str) else np.dtype(dtype)
-    missing, fill_value = _fill(name, dtype, given, has_gaps=has_gaps)
+    missing, fill_value = _fill(name, dtype, encoding, has_gaps=has_gaps)
     if missing is not None:
         # xarray cannot read a _FillValue of texts.
-        found["missing_value" if dtype.kind in "TO" else "_FillValue"] = missing
-    return Stored(dtype, found, fill_value, _ints(given, "chunks"), _ints(given, "shards"))
+        stored_attributes["missing_value" if dtype.kind in "TO" else "_FillValue"] = missing
+    return Stored(
+        dtype=dtype,
+        attributes=stored_attributes,
+        fill_value=fill_value,
+        chunks=_ints(encoding, "chunks"),
+        shards=_ints(encoding, "shards"),
+    )
 
 
-def _ints(given: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
-    value = given.get(key)
+def _ints(encoding: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
+    value = encoding.get(key)
     return None if value is None else tuple(int(one) for one in value)
 
 
 def _time_attributes(
-    name: str, kind: pa.DataType, given: Mapping[str, Any], sample: pa.Array | None
+    name: str, kind: pa.DataType, encoding: Mapping[str, Any], sample: pa.Array | None
 ) -> dict[str, Any]:
-    units = given.get("units")
+    units = encoding.get("units")
     if units is None:
         units = _DAYS if pa.types.is_date(kind) else _MICROSECONDS
         if sample is not None and pa.types.is_timestamp(kind):
             moments = sample.drop_null().cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
             if not (moments.to_numpy(zero_copy_only=False) % 1_000_000).any():
                 units = _SECONDS
-    calendar = given.get("calendar", "proleptic_gregorian")
+    calendar = encoding.get("calendar", "proleptic_gregorian")
     parsed = parse_units(units, calendar)
     if parsed is None or not parsed.is_real:
         raise InvalidInputError(
@@ -131,9 +137,9 @@ def _time_attributes(
     return {"units": units, "calendar": calendar}
 
 
-def _calendar_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _calendar_attributes(name: str, encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Of a column of texts that are times of a calendar without timestamps."""
-    units, calendar = given["units"], given.get("calendar")
+    units, calendar = encoding["units"], encoding.get("calendar")
     parsed = parse_units(units, calendar)
     if parsed is None or parsed.is_real:
         raise InvalidInputError(
@@ -144,8 +150,8 @@ def _calendar_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"units": units, "calendar": calendar}
 
 
-def _span_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    units = given.get("units", "microseconds")
+def _span_attributes(name: str, encoding: Mapping[str, Any]) -> dict[str, Any]:
+    units = encoding.get("units", "microseconds")
     if units not in DURATION_UNITS:
         raise InvalidInputError(
             f"encoding of {name!r}: units of time spans are one of {', '.join(DURATION_UNITS)}; "
@@ -155,10 +161,10 @@ def _span_attributes(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill(
-    name: str, dtype: np.dtype[Any], given: Mapping[str, Any], *, has_gaps: bool
+    name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any], *, has_gaps: bool
 ) -> tuple[Any, Any]:
     """The attribute `_FillValue`, if any, and the fill value of the array."""
-    asked = given.get("_FillValue")
+    asked = encoding.get("_FillValue")
     match dtype.kind:
         case "f":
             # As the array holds it: xarray finds no other value in it.
@@ -179,7 +185,7 @@ def _fill(
 
 
 def stored_decoding(stored: Stored) -> Decoding:
-    """What values mean that are kept in a new array."""
+    """The decoding of the values of a new array."""
     return decoding_of(np.dtype(stored.dtype), stored.attributes)
 
 

@@ -1,4 +1,4 @@
-"""Which chunks may have a wanted cell, by coordinates, by statistics and by what changed."""
+"""Leaves out chunks that cannot have a matching cell: by coordinates, statistics or changes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from icefloe.engine.history.walk import Revision
 from icefloe.model.ids import SnapshotId
 from icefloe.tables import where as conditions
+from icefloe.tables.splits import divide
 from icefloe.tables.statistics import decoded_bounds, read_entries
 from icefloe.tables.where import Both, Bounds, Compare, Either
 
@@ -19,39 +20,50 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.session import Session
-    from icefloe.tables.columns import Variable
-    from icefloe.tables.scanning import Scan
+    from icefloe.tables.schema import Variable
+    from icefloe.tables.splits import Boxes
+    from icefloe.tables.table_plan import TablePlan
     from icefloe.tables.where import Condition
 
     Keep = npt.NDArray[np.bool_] | None
 
 
-def needed_chunks(scan: Scan) -> Keep:
-    """For each chunk of the scan's grid whether it is needed; None if all are."""
+def plan_splits(session: Session, plan: TablePlan) -> list[Boxes]:
+    """The blocks of each task, without chunks that cannot have a matching cell."""
+    return divide(
+        plan.chunks,
+        plan.table.cell_bytes(plan.needed),
+        keep=_needed_chunks(session, plan),
+        task_bytes=plan.request.task_bytes,
+    )
+
+
+def _needed_chunks(session: Session, plan: TablePlan) -> Keep:
+    """For each selected chunk whether it is needed; None if all are."""
     keep: Keep = None
-    if scan.condition is not None:
+    if plan.condition is not None:
         bounds = {
             dim: known
-            for dim in scan.layout.dims
-            if (known := _coordinate_bounds(scan, dim)) is not None
+            for dim in plan.table.dims
+            if (known := _coordinate_bounds(plan, dim)) is not None
         }
-        for name in conditions.columns_of(scan.condition) - set(scan.layout.dims):
-            known = _variable_bounds(scan, name) if scan.request.use_statistics else None
+        for name in conditions.columns_of(plan.condition) - set(plan.table.dims):
+            known = _variable_bounds(session, plan, name) if plan.request.use_statistics else None
             if known is not None:
                 bounds[name] = known
-        found = conditions.may_match(_plain(scan.condition, scan), bounds)
-        keep = np.broadcast_to(np.asarray(found), scan.grid.shape)
-    if scan.request.changed_since is not None:
-        changed = _changed(scan, scan.request.changed_since)
+        found = conditions.may_match(_plain(plan.condition, plan), bounds)
+        keep = np.broadcast_to(np.asarray(found), plan.chunks.shape)
+    if plan.request.changed_since is not None:
+        changed = _changed(session, plan, plan.request.changed_since)
         keep = changed if keep is None else keep & changed
     return keep
 
 
-def _plain(condition: Condition, scan: Scan) -> Condition:
+def _plain(condition: Condition, plan: TablePlan) -> Condition:
     """The condition with values in the form that bounds have: times as microseconds."""
     match condition:
         case Compare(name, operator, value):
-            kind = scan.layout.field(name).type
+            kind = plan.table.field(name).type
             literal = conditions.literal_for(kind, name, value)
             if pa.types.is_timestamp(kind):
                 literal = literal.cast(pa.int64())
@@ -59,18 +71,18 @@ def _plain(condition: Condition, scan: Scan) -> Condition:
             # Bounds are floats, and only such that float64 has exactly.
             return Compare(name, operator, float(plain) if isinstance(plain, Decimal) else plain)
         case Both(parts):
-            return Both(tuple(_plain(part, scan) for part in parts))
+            return Both(tuple(_plain(part, plan) for part in parts))
         case Either(parts):
-            return Either(tuple(_plain(part, scan) for part in parts))
+            return Either(tuple(_plain(part, plan) for part in parts))
     return condition
 
 
-def _coordinate_bounds(scan: Scan, dim: str) -> Bounds | None:
-    """Bounds of a coordinate in each run of chunks along its own dimension; None for texts."""
-    axis = scan.layout.dims.index(dim)
-    edges = scan.grid.edges[axis]
-    column = scan.coordinates[dim]
-    shape = [1] * len(scan.layout.dims)
+def _coordinate_bounds(plan: TablePlan, dim: str) -> Bounds | None:
+    """The bounds of a coordinate in each selected chunk along its dimension; None for text."""
+    axis = plan.table.dims.index(dim)
+    edges = plan.chunks.edges[axis]
+    column = plan.coordinates[dim]
+    shape = [1] * len(plan.table.dims)
     shape[axis] = len(edges) - 1
     values = _comparable(column)
     if values is None or not len(column):
@@ -79,7 +91,7 @@ def _coordinate_bounds(scan: Scan, dim: str) -> Bounds | None:
     low = np.minimum.reduceat(values, starts).reshape(shape)
     high = np.maximum.reduceat(values, starts).reshape(shape)
     known = np.ones(shape, dtype=bool)
-    return Bounds(low, high, known, ~known, ~known)
+    return Bounds(low=low, high=high, known=known, some_null=~known, only_null=~known)
 
 
 def _comparable(column: pa.Array) -> npt.NDArray[Any] | None:
@@ -97,16 +109,16 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any] | None:
 # --- statistics
 
 
-def _variable_bounds(scan: Scan, name: str) -> Bounds | None:
-    """Bounds of a variable in each chunk, by the statistics that are true of it now."""
-    variable = scan.layout.variable(name)
+def _variable_bounds(session: Session, plan: TablePlan, name: str) -> Bounds | None:
+    """The bounds of a variable in each chunk, by statistics that are up to date."""
+    variable = plan.table.variable(name)
     if variable is None or not variable.decoding.is_monotone:
         return None
     nans_count = not variable.decoding.reading.nan_is_null
     if nans_count and np.dtype(variable.decoding.dtype).kind == "f":
         return None  # NaN is a value then, and larger than all others
-    entries = read_entries(scan.session, variable)
-    places = _own_chunks(scan, variable)
+    entries = read_entries(session, variable)
+    places = _own_chunks(plan, variable)
     if entries is None or places is None:
         return None
     numbers, current = entries
@@ -115,61 +127,56 @@ def _variable_bounds(scan: Scan, name: str) -> Bounds | None:
     current = current[own]
     missing = numbers[own][..., 2]
     only_null = current & np.isnan(numbers[own][..., 0])
-    found = Bounds(low, high, current & (safe | only_null), missing > 0, only_null)
-    return _spread_bounds(found, scan, variable)
+    known = current & (safe | only_null)
+    parts = {"low": low, "high": high, "known": known, "some_null": missing > 0}
+    parts["only_null"] = only_null
+    return Bounds(**{name: _in_table_order(v, plan, variable) for name, v in parts.items()})
 
 
-def _own_chunks(scan: Scan, variable: Variable) -> list[npt.NDArray[np.int64]] | None:
+def _own_chunks(plan: TablePlan, variable: Variable) -> list[npt.NDArray[np.int64]] | None:
     """For each dimension of a variable its chunk for each run of the grid; None if not one."""
     places = []
     for dim, unit in zip(variable.dims, variable.units, strict=True):
-        first, last = _run_ends(scan, dim)
+        first, last = _run_ends(plan, dim)
         if (first // unit != last // unit).any():
             return None
         places.append(first // unit)
     return places
 
 
-def _run_ends(scan: Scan, dim: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _run_ends(plan: TablePlan, dim: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """First and last position of each run of the grid along a dimension."""
-    axis = scan.layout.dims.index(dim)
-    edges = scan.grid.edges[axis]
-    numbers = scan.axes[axis].numbers()
+    axis = plan.table.dims.index(dim)
+    edges = plan.chunks.edges[axis]
+    numbers = plan.axes[axis].numbers()
     return numbers[edges[:-1]], numbers[edges[1:] - 1]
 
 
-def _in_table_order(values: npt.NDArray[Any], scan: Scan, variable: Variable) -> npt.NDArray[Any]:
+def _in_table_order(
+    values: npt.NDArray[Any], plan: TablePlan, variable: Variable
+) -> npt.NDArray[Any]:
     """Something by chunk of a variable, so that it broadcasts against the grid of the table."""
-    order = [variable.dims.index(d) for d in scan.layout.dims if d in variable.dims]
+    order = [variable.dims.index(d) for d in plan.table.dims if d in variable.dims]
     shape = [
-        values.shape[variable.dims.index(d)] if d in variable.dims else 1 for d in scan.layout.dims
+        values.shape[variable.dims.index(d)] if d in variable.dims else 1 for d in plan.table.dims
     ]
     return values.transpose(order).reshape(shape)
-
-
-def _spread_bounds(found: Bounds, scan: Scan, variable: Variable) -> Bounds:
-    return Bounds(
-        *(
-            _in_table_order(column, scan, variable)
-            for column in (found.low, found.high, found.known, found.some_null, found.only_null)
-        )
-    )
 
 
 # --- what changed
 
 
-def _changed(scan: Scan, since: str) -> npt.NDArray[np.bool_]:
+def _changed(session: Session, plan: TablePlan, since: str) -> npt.NDArray[np.bool_]:
     """Chunks of the grid in which a variable changed after a snapshot.
 
-    Only variables over all dimensions count: whoever appends to a dataset with xarray writes its
-    small coordinates anew, and that changes no cell.
+    Only variables over all dimensions count: appending to a dataset with xarray rewrites its
+    small coordinates, which changes no cell.
     """
-    diff = changes_since(scan.session, since)
-    every = set(scan.layout.dims)
-    keep = np.zeros(scan.grid.shape, dtype=bool)
-    for name in scan.needed:
-        variable = scan.layout.variable(name)
+    diff = changes_since(session, since)
+    every = set(plan.table.dims)
+    keep = np.zeros(plan.chunks.shape, dtype=bool)
+    for name in plan.needed:
+        variable = plan.table.variable(name)
         index = None if variable is None else diff.get(variable.path)
         if variable is None or index is None or set(variable.dims) != every:
             continue
@@ -179,9 +186,9 @@ def _changed(scan: Scan, since: str) -> npt.NDArray[np.bool_]:
         inside = (coords < np.array(grid, dtype=np.int64)).all(axis=1)
         touched[tuple(coords[inside].T)] = True
         for axis, (dim, unit) in enumerate(zip(variable.dims, variable.units, strict=True)):
-            first, last = (ends // unit for ends in _run_ends(scan, dim))
+            first, last = (ends // unit for ends in _run_ends(plan, dim))
             touched = _any_between(touched, axis, first, last)
-        keep |= _in_table_order(touched, scan, variable)
+        keep |= _in_table_order(touched, plan, variable)
     return keep
 
 

@@ -1,41 +1,48 @@
-"""Statistics of chunks: smallest and largest value and how many are missing, kept with the data.
+"""Chunk statistics: smallest and largest value and the number of missing ones, kept with the data.
 
-They live in the repository, in a hidden group, and are versioned with it. An entry names the
-reference of the chunk that it was made from: when the chunk is written anew, or comes to show
-other cells, the entry means nothing any more and is never used.
+They are in a hidden group of the repository and are versioned with it. Each entry is bound to the
+reference of the chunk that it was computed from. Once the chunk is rewritten, or more or fewer of
+its cells are inside of the array, the entry is stale and is not used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import zarr
 
+from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
-from icefloe.tables.summarizing import NUMBERS
+from icefloe.tables.schema import variable_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import ArrayNode
     from icefloe.session import Session
-    from icefloe.tables.columns import Variable
     from icefloe.tables.decoding import Decoding
+    from icefloe.tables.schema import Variable
 
     Coords = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
     Words = npt.NDArray[np.uint64]
 
+Wanted: TypeAlias = "bool | str | Sequence[str]"
+"""The arrays of a job that get statistics: all or none of them, or some by name."""
+NUMBERS = 3
+"""Numbers in an entry: smallest value, largest value, number of missing values."""
 GROUP = paths.DERIVED_GROUP
-"""Where statistics are: a group for each array, by the id of its node."""
+"""Has a group for the statistics of each array, named after the id of its node."""
 _ARRAY = "entries"
 _WORDS = 4
 _WIDTH = NUMBERS + _WORDS
@@ -51,15 +58,43 @@ class Entries(Record, frozen=True, eq=False):
     coords: Any
     """Coordinates of the chunks, (n, rank)."""
     numbers: Any
-    """Smallest and largest stored value and number of missing ones, (n, 3); NaN if all are."""
+    """Smallest and largest stored value (NaN if all are missing) and missing ones, (n, 3)."""
     words: Any
-    """What they are about, see `bindings`, (n, 4)."""
+    """The chunk references that they are bound to, see `bindings`: (n, 4), or (n, 0) if unbound."""
+
+    def to_arrow(self) -> pa.Table:
+        """The entries as a table, to send them from a task to the driver."""
+        columns: dict[str, Any] = {}
+        for name, block in (("c", self.coords), ("n", self.numbers), ("w", self.words)):
+            columns |= {f"{name}{at}": block[:, at] for at in range(block.shape[1])}
+        return pa.table(columns)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Entries:
+        """The entries that `to_arrow` made a table of."""
+
+        def block(letter: str, dtype: Any) -> Any:
+            names = [name for name in table.column_names if name.startswith(letter)]
+            if not names:  # coordinates of an array without dimensions
+                return np.empty((table.num_rows, 0), dtype=dtype)
+            return np.stack([table.column(n).to_numpy() for n in names], axis=1).astype(dtype)
+
+        return cls(block("c", np.int64), block("n", np.float64), block("w", np.uint64))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Entries]) -> Entries:
+        """All entries of several tables of them."""
+        return cls(
+            np.concatenate([each.coords for each in parts]),
+            np.concatenate([each.numbers for each in parts]),
+            np.concatenate([each.words for each in parts]),
+        )
 
 
 def bound(
     coords: Coords, numbers: Floats, table: ArrayChunks | None, variable: Variable
 ) -> Entries:
-    """Entries about chunks as a table refers to them; of others nothing can be kept."""
+    """Entries bound to the references of a chunk table; chunks that have none are left out."""
     words = np.zeros((len(coords), _WORDS), dtype=np.uint64)
     if table is not None and len(coords):
         words = bindings(table, coords, variable.shape, variable.units)
@@ -70,7 +105,7 @@ def bound(
 def bindings(
     table: ArrayChunks, coords: Coords, shape: Sequence[int], chunk_shape: Sequence[int]
 ) -> Words:
-    """What an entry must name to be about the chunks at some coordinates; zeros if nothing can.
+    """The words that bind entries to the chunks at some coordinates; zeros if nothing can.
 
     The words are: 12 bytes of the file's id (or of a digest), the length, the offset, and how many
     cells of the chunk are inside of the array.
@@ -92,7 +127,7 @@ def bindings(
         etag, modified = refs.locations.etags[source], int(refs.locations.modified[source])
         text = f"{refs.locations.urls[source]}\n{etag}\n{modified}"
         names[of_source, :_NAME_BYTES] = _digest(text.encode())
-        # Without a checksum the file may change and nobody would know.
+        # Without an etag or a time of modification, a change of the file would not be noticed.
         known[of_source] = bool(etag) or modified != 0
     packed = names.view("<u8").reshape(-1, 2)
     offsets = np.where(refs.kinds == ChunkKind.INLINE, 0, refs.offsets)
@@ -105,7 +140,7 @@ def bindings(
 
 
 def _file_names(files: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Ids of chunk files in 12 bytes: their own, or a digest of those that others made wider."""
+    """Ids of chunk files in 12 bytes: the id itself, or a digest of a longer one."""
     names: npt.NDArray[np.uint8] = files[:, :_NAME_BYTES].copy()
     for row in np.flatnonzero(files[:, _NAME_BYTES:].any(axis=1)).tolist():
         names[row] = _digest(files[row].tobytes())
@@ -118,7 +153,7 @@ def _digest(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[int]) -> Words:
-    """A number that tells how much of a chunk is inside of the array, along all dimensions."""
+    """A number for how much of a chunk is inside of the array, along all dimensions."""
     code = np.ones(len(coords), dtype=np.uint64)
     for axis, (size, chunk) in enumerate(zip(shape, chunk_shape, strict=True)):
         inside = np.minimum(chunk, size - coords[:, axis] * chunk)
@@ -130,7 +165,7 @@ def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[in
 
 
 def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
-    """Keep statistics of chunks in a session, for its commit."""
+    """Write entries to a session, for its commit."""
     node = session.get_node(variable.path)
     if node is None or not node.is_array or not len(entries.coords):
         return
@@ -150,7 +185,7 @@ def _grid(shape: Sequence[int], units: Sequence[int]) -> tuple[int, ...]:
 
 
 def _meaning(variable: Variable) -> dict[str, Any]:
-    """What the numbers depend on besides the chunks."""
+    """The properties of an array that its statistics depend on, besides the chunks."""
     decoding = variable.decoding
     return {
         "form": _FORM,
@@ -162,8 +197,8 @@ def _meaning(variable: Variable) -> dict[str, Any]:
 def _place(session: Session, node: ArrayNode) -> str | None:
     """The group with the statistics of an array; None if there is none.
 
-    It has the id of the array's node. Where a commit or a migration gave the node another id, it
-    is known by the path that the array had.
+    It is named after the id of the array's node. If a commit or a migration gave the node another
+    id, the group is found by the path of the array.
     """
     own = f"{GROUP}/{node.id}"
     if session.get_node(own) is not None:
@@ -177,7 +212,7 @@ def _place(session: Session, node: ArrayNode) -> str | None:
 
 
 def _groups(session: Session) -> Iterator[tuple[str, Any]]:
-    """All groups of statistics, and which array they say that they are of."""
+    """All groups of statistics, and the path of the array that each is of."""
     if session.get_node(GROUP) is None:
         return
     for path in session.tree.node_paths(GROUP):
@@ -187,7 +222,7 @@ def _groups(session: Session) -> Iterator[tuple[str, Any]]:
 
 
 def _open(session: Session, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:
-    """The array of an array's statistics, at least as large as its grid."""
+    """The array that holds the entries of an array, at least as large as its chunk grid."""
     path = _place(session, node) or f"{GROUP}/{node.id}"
     meaning = _meaning(variable)
     root = zarr.open_group(session.store, mode="r+")
@@ -220,7 +255,7 @@ def _entry_chunks(grid: tuple[int, ...]) -> tuple[int, ...]:
 def read_entries(
     session: Session, variable: Variable
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
-    """Numbers for all chunks of an array (grid, 3), and which are of the chunks as they are now."""
+    """The numbers of all chunks of an array (grid, 3), and which of them are up to date."""
     node = session.get_node(variable.path)
     path = _place(session, node) if node is not None and node.is_array else None
     if path is None or session.get_node(f"{path}/{_ARRAY}") is None:
@@ -242,7 +277,7 @@ def read_entries(
 
 
 def _fitted(entries: npt.NDArray[Any], grid: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Entries cut or filled up to the size of a grid, which may have changed since."""
+    """Entries cut or padded to the size of a grid, which may have changed since."""
     fitted = np.zeros((*grid, entries.shape[-1]), dtype=entries.dtype)
     common = tuple(slice(0, min(a, b)) for a, b in zip(grid, entries.shape, strict=False))
     fitted[common] = entries[common]
@@ -252,7 +287,7 @@ def _fitted(entries: npt.NDArray[Any], grid: tuple[int, ...]) -> npt.NDArray[Any
 def decoded_bounds(
     numbers: npt.NDArray[Any], decoding: Decoding
 ) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """Bounds of column values from those of stored ones, and where they can be relied on."""
+    """Bounds of column values, from bounds of stored values, and where they can be relied on."""
     low, high = numbers[..., 0], numbers[..., 1]
     safe = ~np.isnan(low) & (np.abs(low) < _EXACT) & (np.abs(high) < _EXACT)
     low, high = np.where(safe, low, 0.0), np.where(safe, high, 0.0)
@@ -266,3 +301,49 @@ def decoded_bounds(
         # A microsecond wider: fractions of units were rounded once more here.
         return moments[0] - 1.0, moments[1] + 1.0, safe
     return low, high, safe
+
+
+# --- which arrays have statistics
+
+
+def has_numbers(decoding: Decoding) -> bool:
+    """Whether an array is of a type that has a smallest and a largest value."""
+    return decoding.dtype != "string" and np.dtype(decoding.dtype).kind in "biuf"
+
+
+def wanted_arrays(
+    session: Session, wanted: Wanted, written: Iterable[str], group: str = "/"
+) -> tuple[str, ...]:
+    """The arrays, among those that a job writes, that get statistics.
+
+    Args:
+        session: The session of the job.
+        wanted: True for all arrays of numbers with more than one chunk, False for none, or names.
+        written: Paths of the arrays that the job writes.
+        group: The group that names are relative to.
+    """
+    if wanted is False:
+        return ()
+    root = session.get_node(paths.ROOT)
+    beside_root = root is None or not root.is_array
+    known = {path: variable_of(session, path) for path in written if beside_root}
+    numbers = [path for path, variable in known.items() if has_numbers(variable.decoding)]
+    if wanted is True:
+        return tuple(path for path in numbers if chunk_count(known[path]) > 1)
+    named = [wanted] if isinstance(wanted, str) else list(wanted)
+    chosen = []
+    for name in named:
+        inside = paths.canonical(f"{group.rstrip('/')}/{name.lstrip('/')}")
+        path = inside if inside in known else paths.canonical(name)
+        if path not in numbers:
+            raise InvalidInputError(
+                f"no statistics of {name!r}: they are made of arrays of numbers that the tasks of "
+                f"this job write, which are {', '.join(sorted(numbers)) or 'none'}"
+            )
+        chosen.append(path)
+    return tuple(dict.fromkeys(chosen))
+
+
+def chunk_count(variable: Variable) -> int:
+    """The number of chunks in the grid of an array."""
+    return prod(-(-size // unit) for size, unit in zip(variable.shape, variable.units, strict=True))

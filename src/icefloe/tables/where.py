@@ -1,4 +1,4 @@
-"""Conditions on columns, a part of SQL: read from text, applied to columns, and to their bounds."""
+"""Conditions on columns, a part of SQL: parse them, evaluate them, and prune chunks by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from icefloe.errors import InvalidInputError
 from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
-from icefloe.tables.selection import time_period
+from icefloe.tables.indexing import time_period
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 MAX_CONDITION_LENGTH = 1024 * 1024
 MAX_CONDITION_NESTING = 50
 _MAX_NUMBER_LENGTH = 400
-"""Longer than any float64 that is written out."""
+"""Any float64 is shorter."""
 _SPACE = re.compile(r"\s*")
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
@@ -75,18 +75,21 @@ Condition = Compare | IsNull | Both | Either
 
 
 class Bounds(Record, frozen=True, eq=False):
-    """What is known of the values of a column in each of many blocks."""
+    """Bounds of the values of a column in each of many blocks."""
 
     low: Any
     high: Any
-    """Smallest and largest value, as arrays; where `known` is false they mean nothing."""
+    """The smallest and largest values, as arrays; undefined where `known` is false."""
     known: Any
     some_null: Any
     only_null: Any
 
 
 def parse_condition(text: str, columns: Sequence[str]) -> Condition:
-    """Read a condition; raises InvalidInputError for anything that is not understood."""
+    """Parse a condition; raises InvalidInputError for anything that is not supported.
+
+    Length and depth are bounded, see docs/decisions/0045-conditions-are-parsed-by-us.md.
+    """
     return _Parser(text, columns).parse()
 
 
@@ -125,10 +128,10 @@ class _Parser:
         )
 
     def parse(self) -> Condition:
-        found = self._either(negated=False)
+        condition = self._either(negated=False)
         if self._at < len(self._tokens):
             raise self._error(self._tokens[self._at][1])
-        return found
+        return condition
 
     def _is_word(self, word: str, ahead: int = 0) -> bool:
         if self._at + ahead >= len(self._tokens):
@@ -291,7 +294,7 @@ def _negate(condition: Condition) -> Condition:
 
 
 def columns_of(condition: Condition) -> set[str]:
-    """The columns that a condition looks at."""
+    """The columns in a condition."""
     if isinstance(condition, Compare | IsNull):
         return {condition.column}
     return set().union(*map(columns_of, condition.parts))
@@ -305,7 +308,7 @@ def conjuncts(condition: Condition) -> list[Condition]:
 
 
 def evaluate(condition: Condition, columns: Mapping[str, pa.Array]) -> pa.Array:
-    """Where a condition holds, with SQL's three values."""
+    """Evaluate a condition on columns: true, false or null, as in SQL."""
     match condition:
         case Compare(name, operator, value):
             return _compare(columns[name], name, operator, value)
@@ -338,26 +341,26 @@ def _compare(column: pa.Array, name: str, operator: str, value: Any) -> pa.Array
     return found
 
 
-def literal_for(wanted: pa.DataType, name: str, value: Any) -> pa.Scalar:
-    """A value of a condition as what a column of some type is compared with."""
+def literal_for(kind: pa.DataType, name: str, value: Any) -> pa.Scalar:
+    """A value of a condition as a scalar that is comparable with a column of some type."""
     try:
-        if pa.types.is_timestamp(wanted):
+        if pa.types.is_timestamp(kind):
             # SQL reads a month as its first moment.
             first = time_period(name, value)[0]
-            return pa.scalar(first.astype(np.int64).item(), pa.int64()).cast(wanted)
-        if isinstance(value, bool) != pa.types.is_boolean(wanted):
-            raise _incomparable(wanted, name, value)
+            return pa.scalar(first.astype(np.int64).item(), pa.int64()).cast(kind)
+        if isinstance(value, bool) != pa.types.is_boolean(kind):
+            raise _incomparable(kind, name, value)
         if isinstance(value, bool):
             return pa.scalar(value, pa.bool_())
-        if isinstance(value, float) and not pa.types.is_string(wanted):
+        if isinstance(value, float) and not pa.types.is_string(kind):
             return pa.scalar(value, pa.float64())
-        if isinstance(value, int) and pa.types.is_floating(wanted):
+        if isinstance(value, int) and pa.types.is_floating(kind):
             return pa.scalar(float(value), pa.float64())
-        if isinstance(value, int) and pa.types.is_integer(wanted):
+        if isinstance(value, int) and pa.types.is_integer(kind):
             return pa.scalar(value, pa.int64())
-        return pa.scalar(value, wanted)
+        return pa.scalar(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-        raise _incomparable(wanted, name, value) from None
+        raise _incomparable(kind, name, value) from None
 
 
 def _incomparable(wanted: pa.DataType, name: str, value: Any) -> InvalidInputError:
@@ -367,18 +370,18 @@ def _incomparable(wanted: pa.DataType, name: str, value: Any) -> InvalidInputErr
 
 
 def may_match(condition: Condition, bounds: Mapping[str, Bounds]) -> Truth | bool:
-    """In which blocks the condition may hold somewhere; True where too little is known."""
+    """The blocks in which a condition may hold somewhere; True if too little is known."""
     match condition:
         case Both(parts):
-            found: Truth | bool = True
+            every: Truth | bool = True
             for part in parts:
-                found = found & may_match(part, bounds)
-            return found
+                every = every & may_match(part, bounds)
+            return every
         case Either(parts):
-            found = False
+            some: Truth | bool = False
             for part in parts:
-                found = found | may_match(part, bounds)
-            return found
+                some = some | may_match(part, bounds)
+            return some
         case IsNull(name, negated):
             known = bounds.get(name)
             if known is None:

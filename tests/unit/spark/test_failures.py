@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from icefloe.arrays.error_context import doing
 from icefloe.errors import (
     InvalidInputError,
     NodeNotFoundError,
@@ -18,7 +19,6 @@ from icefloe.spark.engine import failures
 from icefloe.spark.engine.failures import (
     RetryableTaskError,
     describe,
-    doing,
     from_text,
     is_permanent,
 )

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.jobs.arrays import resolve_chunks
 from icefloe.spark.jobs.rechunk import (
     MAX_AMPLIFICATION,
     REGION_SHARE,
@@ -18,6 +17,7 @@ from icefloe.spark.jobs.rechunk import (
     clipped,
     plan_rechunk,
 )
+from icefloe.tables.zarr_arrays import resolve_chunks
 
 
 @st.composite

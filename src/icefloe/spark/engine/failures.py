@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import traceback
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from icefloe.arrays.error_context import error_context
 from icefloe.errors import (
     ForkedProcessError,
     IcefloeError,
@@ -19,7 +19,7 @@ from icefloe.errors import (
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _MARK = "ICEFLOE-FAILURE"
 _SHOWN = 10
@@ -58,37 +58,10 @@ class Failure(Record, frozen=True):
         return f"task {self.task}{f' ({where})' if where else ''}: {self.error}: {self.message}"
 
 
-@contextmanager
-def doing(*, array: str = "", region: object = None, source: str = "") -> Iterator[None]:
-    """Attach what is being worked on to errors that are raised inside.
-
-    May be nested; the innermost value of each argument counts.
-    """
-    try:
-        yield
-    except Exception as error:
-        here = {"array": array, "region": _region_text(region), "source": source}
-        inner: dict[str, str] = getattr(error, "icefloe_doing", {})
-        error.icefloe_doing = {  # type: ignore[attr-defined]
-            **{name: value for name, value in here.items() if value},
-            **inner,
-        }
-        raise
-
-
-def _region_text(region: object) -> str:
-    if region is None:
-        return ""
-    if isinstance(region, tuple) and all(isinstance(part, slice) for part in region):
-        return "[" + ", ".join(f"{part.start}:{part.stop}" for part in region) + "]"
-    return str(region)
-
-
 def describe(task: int, error: Exception) -> Failure:
     """Describe an error that a task raised."""
-    known: dict[str, str] = getattr(error, "icefloe_doing", {})
     trace = "".join(traceback.format_exception(error))
-    return Failure(task, type(error).__name__, str(error), trace=trace, **known)
+    return Failure(task, type(error).__name__, str(error), trace=trace, **error_context(error))
 
 
 def is_permanent(error: Exception) -> bool:

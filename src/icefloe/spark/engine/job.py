@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import numpy as np
 
+from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
 from icefloe.config.settings import Settings
 from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
@@ -28,30 +29,30 @@ from icefloe.model import paths
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
-from icefloe.repository import Repository
 from icefloe.spark.engine import linking
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined
-from icefloe.spark.engine.grid import Grid, suitable_task_bytes
 from icefloe.spark.engine.runner import Results, parallelism, run_tasks
+from icefloe.spark.engine.statistics_outputs import take_statistics
 from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.engine.written_statistics import WrittenStatistics
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.summarize import WrittenStatistics
+from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from os import PathLike
     from typing import Unpack
 
     import numpy.typing as npt
     from pyspark.sql import SparkSession
 
+    from icefloe.arrays.grid import Piece, Target
     from icefloe.model.chunk_index import Box
     from icefloe.packing.tiles import Tiling
+    from icefloe.repository import Repository
     from icefloe.session import Session
-    from icefloe.spark.engine.grid import Piece, Target
     from icefloe.spark.engine.tasks import Work
-    from icefloe.tables.wanted_statistics import Wanted
+    from icefloe.tables.statistics import Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -196,11 +197,6 @@ def _readable(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def open_repository(source: Repository | str | PathLike[str]) -> Repository:
-    """Return a repository as it is, or open it by its URL or path."""
-    return source if isinstance(source, Repository) else Repository.open(source)
-
-
 class Job:
     """One transaction whose chunks are written by tasks on Spark."""
 
@@ -220,7 +216,7 @@ class Job:
 
     # --- planning
 
-    def grid(self, path: str) -> Grid:
+    def grid(self, path: str) -> ChunkGrid:
         """Return the chunk grid of an array of the session."""
         return grid_of(self.session, path)
 
@@ -312,7 +308,7 @@ class Job:
         """Run tasks, and let executors write the manifests of arrays that have several."""
         spec = SessionSpec.of(self.session)
         spilled = self._tasks(linking.Spilling(work, spec, tilings), items, shared)
-        results = self.statistics.take_from(spilled)
+        results = take_statistics(spilled, self.statistics)
         others = results.of(lambda path: path not in tilings)
         absorb(self.session, others, None)
         if expected is not None and results.totals.chunks != _num_chunks(expected):
@@ -357,7 +353,7 @@ class Job:
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
     ) -> None:
         """Add the references that tasks returned to the session."""
-        absorb(self.session, self.statistics.take_from(results), expected)
+        absorb(self.session, take_statistics(results, self.statistics), expected)
         self.count(results)
 
     def count(self, results: Results) -> None:
@@ -406,7 +402,7 @@ class Job:
         raise AssertionError("the last try raises")
 
 
-def grid_of(session: Session, path: str) -> Grid:
+def grid_of(session: Session, path: str) -> ChunkGrid:
     """Return the chunk grid of an array; raise InvalidInputError if it is not a regular one."""
     node = expect_array(session.get_node(paths.canonical(path)), path)
     array = node.array
@@ -417,7 +413,7 @@ def grid_of(session: Session, path: str) -> Grid:
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
     split = possible_split(node, Settings.from_config(session.config))
     tile_shape = (None,) * array.rank if split is None else split.tiling.shape
-    return Grid(
+    return ChunkGrid(
         path=node.path,
         shape=array.shape,
         chunk_shape=array.chunk_shape,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icefloe.arrays.error_context import doing
 from icefloe.changes.linked import LinkedTile, corners
 from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.errors import TaskFailedError
@@ -26,7 +27,6 @@ from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
 from icefloe.packing.tiles import Tiling
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined, to_table
-from icefloe.spark.engine.failures import doing
 from icefloe.spark.engine.tasks import Output, pack, unpack
 from icefloe.spark.engine.worker import SessionSpec
 

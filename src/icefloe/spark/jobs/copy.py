@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import zarr
 
-from icefloe.errors import InvalidInputError
-from icefloe.model import paths
-from icefloe.model.record import Record
-from icefloe.repository import Repository
-from icefloe.session import Session
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import (
-    Grid,
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import (
+    ChunkGrid,
     Piece,
     Region,
     Target,
@@ -32,13 +27,18 @@ from icefloe.spark.engine.grid import (
     split,
     whole,
 )
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+from icefloe.model.record import Record
+from icefloe.repository import Repository
+from icefloe.session import Session
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
 from icefloe.spark.engine.worker import SessionSpec, unpickled
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill, outputs_of
 from icefloe.spark.jobs.inputs import RepositoryArray, ZarrArray, decoded_coordinate
-from icefloe.tables.chunk_summaries import Summaries
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.summarize import Summaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,7 +321,7 @@ class _DatasetWork(Record, frozen=True):
     group: str
     dataset: bytes
     """Pickled without values: tasks read those that they need."""
-    grids: dict[str, Grid]
+    grids: dict[str, ChunkGrid]
     regions: dict[str, Region]
     statistics: tuple[str, ...]
 
@@ -348,7 +348,7 @@ def _copy_dataset(
     if settled is not None:
         return settled
     by_tasks = {target.grid.path for target in targets}
-    job.statistics.look_at([path for path in summarized if path not in by_tasks])
+    job.statistics.add_written([path for path in summarized if path not in by_tasks])
     shared = _DatasetWork(
         session=SessionSpec.of(job.session),
         group=destination.group,

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.errors import InvalidInputError
-from icefloe.model import paths
-from icefloe.model.record import Record
-from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import (
-    Grid,
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import (
+    ChunkGrid,
     Piece,
     Region,
     Target,
@@ -22,12 +18,16 @@ from icefloe.spark.engine.grid import (
     shifted,
     split,
 )
+from icefloe.errors import InvalidInputError
+from icefloe.model import paths
+from icefloe.model.record import Record
+from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
+from icefloe.spark.engine.statistics_outputs import written_output
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.engine.written_statistics import outputs_about
-from icefloe.spark.jobs import arrays
-from icefloe.tables.chunk_summaries import Summaries
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.summarize import Summaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
     from icefloe.session import ForkSession
     from icefloe.spark.engine.job import JobKeywords
-    from icefloe.spark.jobs.arrays import NewArray
+    from icefloe.tables.zarr_arrays import NewArray
 
 PENDING_BYTES = 32 * 1024 * 1024
 """Small chunks that a session buffers before it writes them together."""
@@ -148,7 +148,7 @@ class _FillWork(Record, frozen=True, eq=False):
     """What all tasks of a job that fills arrays share."""
 
     session: SessionSpec
-    grids: dict[str, Grid]
+    grids: dict[str, ChunkGrid]
     regions: dict[str, Region]
     filling: Filling
 
@@ -214,7 +214,7 @@ def _put(
     part: ForkSession,
     values: npt.NDArray[Any],
     *,
-    grid: Grid,
+    grid: ChunkGrid,
     box: Box,
     region: Region,
     step_bytes: int | None,
@@ -262,4 +262,4 @@ def outputs_of(
                 bytes_written=written.nbytes,
             )
             bytes_read = 0
-            yield from outputs_about(summaries, path, chunks)
+            yield from written_output(summaries, path, chunks)

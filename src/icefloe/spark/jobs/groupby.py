@@ -10,8 +10,8 @@ from icefloe.cf.decoding import coding_of
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.inputs import decoded_coordinate, find_coordinate, named_dims
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

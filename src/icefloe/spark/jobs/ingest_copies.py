@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.arrays.grid import ChunkGrid, Target, group_tasks, whole
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.plan import array_path
 from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
 from icefloe.model.chunk_index import Box
-from icefloe.spark.engine.grid import Grid, Target, group_tasks, whole
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays, ingest_tasks
+from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_tasks import BLOCK_BYTES, CopiedVariable, CopyWork
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ def _chunks(
 
 
 def _copied_variable(
-    job: Job, plan: IngestPlan, variable: VariablePlan, grid: Grid
+    job: Job, plan: IngestPlan, variable: VariablePlan, grid: ChunkGrid
 ) -> CopiedVariable:
     """Where the values of a variable come from."""
     array = arrays.open_array(job.session, grid.path)
@@ -160,7 +161,7 @@ def _copied_variable(
 
 
 def _targets(
-    grid: Grid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
+    grid: ChunkGrid, copied: CopiedVariable, plan: IngestPlan, variable: VariablePlan
 ) -> list[Target]:
     """Whole chunks that must be written, as disjoint boxes."""
     if variable.is_rewritten:
@@ -180,7 +181,7 @@ def _targets(
     return targets
 
 
-def _first_torn(grid: Grid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
+def _first_torn(grid: ChunkGrid, plan: IngestPlan, variable: VariablePlan) -> tuple[int, ...]:
     """The first chunk along the one dimension whose old elements move; else all are written."""
     lower = [0] * len(grid.shape)
     changed = []

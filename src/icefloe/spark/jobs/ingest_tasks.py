@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import ChunkGrid, Piece, Region, shape_of, split
 from icefloe.ingest.apply import write_references
 from icefloe.ingest.headers import decode_values, load_region
 from icefloe.ingest.options import IngestOptions
@@ -24,12 +26,10 @@ from icefloe.ingest.read import HeaderResult, check_unchanged, examine_file, rea
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import Grid, Piece, Region, shape_of, split
 from icefloe.spark.engine.tasks import Output
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.fill import outputs_of
-from icefloe.tables.chunk_summaries import Summaries
+from icefloe.tables.summarize import Summaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,7 @@ class CopiedVariable(Record, frozen=True, eq=False):
     """Where the values of a variable come from."""
 
     name: str
-    grid: Grid
+    grid: ChunkGrid
     files: tuple[str, ...]
     boxes: npt.NDArray[np.int64]
     """For each file and dimension, first element and the one after the last (n, rank, 2)."""

@@ -30,14 +30,14 @@ from icefloe.spark.engine.job import (
     JobOptions,
     JobPlan,
     JobReport,
-    open_repository,
 )
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_copies import copy_files
 from icefloe.spark.jobs.ingest_tasks import HeaderWork, ReferenceWork
-from icefloe.tables.wanted_statistics import wanted_arrays
+from icefloe.tables.statistics import wanted_arrays
+from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -368,7 +368,7 @@ class _SparkRunner:
         if not isinstance(asked, bool):
             asked = tuple(name for name in asked if array_path(group, name) in written)
         chosen = wanted_arrays(self.session, asked, written, group)
-        self._job.statistics.look_at([path for path in chosen if path not in by_tasks])
+        self._job.statistics.add_written([path for path in chosen if path not in by_tasks])
         return tuple(path for path in chosen if path in by_tasks)
 
 

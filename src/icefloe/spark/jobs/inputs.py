@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
+from icefloe.arrays.grid import ChunkGrid, Region, shape_of, shifted, split
 from icefloe.cf.decoding import Coding, coding_of, decoded_attributes
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Grid, Region, shape_of, shifted, split
 from icefloe.spark.engine.worker import SessionSpec, unpickled
-from icefloe.spark.jobs import arrays
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ class RepositoryArray(Record, frozen=True):
     session: SessionSpec
     path: str
     offset: tuple[int, ...] = ()
-    steps: Grid | None = None
+    steps: ChunkGrid | None = None
     step_bytes: int = 0
 
     def __call__(self, region: Region) -> npt.NDArray[Any]:

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from icefloe.arrays.grid import Region, Target, num_elements, shape_of, whole
 from icefloe.cf.decoding import Coding, coding_of, decoded_attributes
 from icefloe.cf.encoding import encode
 from icefloe.cf.times import whole_units
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Region, Target, num_elements, shape_of, whole
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays
-from icefloe.spark.jobs.arrays import NewArray
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.inputs import (
     InputArray,
@@ -24,6 +22,8 @@ from icefloe.spark.jobs.inputs import (
     decoded_coordinate,
     find_coordinate,
 )
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.zarr_arrays import NewArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,16 +9,16 @@ from itertools import product
 from math import ceil, lcm, prod
 from typing import TYPE_CHECKING, Any
 
+from icefloe.arrays.grid import ChunkGrid, Piece, Region, Target, blocks, whole
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.grid import Grid, Piece, Region, Target, blocks, whole
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
 from icefloe.spark.engine.runner import parallelism
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.fill import Filling, run_filling
 from icefloe.spark.jobs.inputs import InputArray, RepositoryArray, copy_coordinates
+from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from icefloe.repository import Repository
     from icefloe.spark.engine.job import JobKeywords
-    from icefloe.spark.jobs.arrays import NewArray
-    from icefloe.tables.wanted_statistics import Wanted
+    from icefloe.tables.statistics import Wanted
+    from icefloe.tables.zarr_arrays import NewArray
 
 MEMORY_BYTES = 512 * 1024 * 1024
 """Default memory of a task."""
@@ -134,7 +134,7 @@ def _step(memory_bytes: int) -> int:
 class _Rechunking(Record, frozen=True):
     """A new array, how to fill it, and from what."""
 
-    grid: Grid
+    grid: ChunkGrid
     plan: RechunkPlan
     source: RepositoryArray
 
@@ -191,7 +191,7 @@ def _description(plan: RechunkPlan) -> str:
     return f"{passes}, each byte read {reads} times, regions of {plan.region_bytes:,} bytes"
 
 
-def _tasks(job: Job, grid: Grid, stage: Stage) -> list[tuple[Piece, ...]]:
+def _tasks(job: Job, grid: ChunkGrid, stage: Stage) -> list[tuple[Piece, ...]]:
     """Make a piece of each region; small pieces share a task."""
     steps = tuple(
         max(1, -(-size // chunk))

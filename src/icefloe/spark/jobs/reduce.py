@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icefloe.arrays.error_context import doing
+from icefloe.arrays.grid import ChunkGrid, Region, Target, blocks, shape_of, whole
 from icefloe.cf.decoding import decoded_attributes
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.spark.engine.failures import doing
-from icefloe.spark.engine.grid import Grid, Region, Target, blocks, shape_of, whole
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.tasks import Output
-from icefloe.spark.jobs import arrays
 from icefloe.spark.jobs.aggregation import (
     SKETCH_POINTS,
     Aggregation,
@@ -30,10 +29,11 @@ from icefloe.spark.jobs.aggregation import (
     merge,
     partial,
 )
-from icefloe.spark.jobs.arrays import NewArray
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.groupby import Groups, codes_of_block, find_groups
 from icefloe.spark.jobs.inputs import InputArray, copy_coordinates
+from icefloe.tables import zarr_arrays as arrays
+from icefloe.tables.zarr_arrays import NewArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,7 +151,7 @@ class Reduction(Record, frozen=True, eq=False):
     """A reduction of an array, as a function of regions of the result."""
 
     array: InputArray
-    grid: Grid
+    grid: ChunkGrid
     aggregation: Aggregation
     reduced: tuple[str, ...]
     groups: Groups | None

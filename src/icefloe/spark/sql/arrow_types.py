@@ -50,20 +50,20 @@ def spark_schema(schema: pa.Schema) -> spark_types.StructType:
 
 
 def arrow_schema(schema: spark_types.StructType) -> pa.Schema:
-    """The Arrow schema that Spark demands for its own."""
+    """The Arrow schema that Spark requires for one of its own."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def conform(batches: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches with exactly the wanted schema, which Spark checks down to nullability."""
+def conform(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Cast batches to a schema, which Spark checks down to nullability."""
     for batch in batches:
-        if batch.schema.equals(wanted):
+        if batch.schema.equals(schema):
             yield batch
         else:
             columns = [
                 column if column.type == kind else column.cast(kind)
-                for column, kind in zip(batch.columns, wanted.types, strict=True)
+                for column, kind in zip(batch.columns, schema.types, strict=True)
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

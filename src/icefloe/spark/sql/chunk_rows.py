@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icefloe.tables.scanning import CHUNK, SHAPE
+from icefloe.tables.table_plan import CHUNK, SHAPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

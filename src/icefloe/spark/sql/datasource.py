@@ -21,91 +21,90 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from icefloe.tables.options import Options
-    from icefloe.tables.places import Pinned
-    from icefloe.tables.scanning import ScanTicket
+    from icefloe.spark.sql.options import SourceOptions
+    from icefloe.spark.sql.tickets import MetadataTicket, PinnedSnapshot, ScanTicket
 
 
 class IcefloeDataSource(DataSource):
     """Arrays as tables: `spark.read.format("icefloe").option("branch", "main").load(url)`."""
 
     providers: ClassVar[Mapping[str, bytes]] = {}
-    """Storage providers by name, pickled, which the driver registered."""
+    """The storage providers that the driver registered: pickled functions by name."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Take the options of a reader or writer."""
         super().__init__(options)
-        self._pinned: Pinned | None = None
+        self._pinned: PinnedSnapshot | None = None
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format`."""
+        """The name for `format`."""
         return "icefloe"
 
     def schema(self) -> StructType:
         """Columns of the table; also pins the snapshot, which every later use reads."""
         from icefloe.spark.sql.arrow_types import spark_schema
-        from icefloe.tables.inspecting import inspection
+        from icefloe.tables.metadata_tables import metadata_table
 
-        what = self._options().text("inspect")
-        if what is not None:
-            return spark_schema(inspection(what).schema)
-        return spark_schema(self._ticket().scan().schema())
+        name = self._options().text("inspect")
+        if name is not None:
+            return spark_schema(metadata_table(name).schema)
+        return spark_schema(self._ticket().scan().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns of a schema."""
-        from icefloe.tables.inspecting import InspectTicket
+        from icefloe.spark.sql.tickets import MetadataTicket
 
         options = self._options()
-        what = options.text("inspect")
-        if what is not None:
-            ticket = InspectTicket(options.place(), options.version(), what)
-            return InspectionReader(ticket, schema)
+        name = options.text("inspect")
+        if name is not None:
+            ticket = MetadataTicket(options.location(), options.selector(), name)
+            return MetadataTableReader(ticket, schema)
         return TableReader(self._ticket(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """A writer of rows: mode `append` creates or appends, `overwrite` replaces."""
-        from icefloe.spark.sql.table_writer import TableWriter
+        from icefloe.spark.sql.writer import TableWriter
 
         return TableWriter(self._options(writing=True), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
-        """A reader of the cells that each new commit changes."""
-        from icefloe.spark.sql.table_stream import TableStreamReader
+        """A stream of the cells that each new commit changes."""
+        from icefloe.spark.sql.streams import TableStreamReader
 
         return TableStreamReader(self._options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
         """A writer of one commit for each micro-batch."""
-        from icefloe.spark.sql.table_stream import TableStreamWriter
+        from icefloe.spark.sql.streams import TableStreamWriter
 
         return TableStreamWriter(self._options(writing=True), schema, overwrite=overwrite)
 
-    def _options(self, *, writing: bool = False) -> Options:
-        from icefloe.tables.options import Options
+    def _options(self, *, writing: bool = False) -> SourceOptions:
+        from icefloe.spark.sql.options import SourceOptions
 
-        options = Options(self.options, self.providers)
+        options = SourceOptions(self.options, self.providers)
         options.check(writing=writing)
         return options
 
     def _ticket(self, schema: StructType | None = None) -> ScanTicket:
         import msgspec
 
-        from icefloe.tables.places import Pinned
-        from icefloe.tables.scanning import ScanTicket
+        from icefloe.spark.sql.tickets import PinnedSnapshot, ScanTicket
 
         options = self._options()
         if self._pinned is None:
-            place = options.place()
-            version = options.version()
+            location = options.location()
+            selector = options.selector()
             end = options.text("end-snapshot-id")
             if end is not None:
-                version = type(version)(snapshot_id=end)
-            self._pinned = Pinned(place, version.session(place.open()).snapshot_id)
-        request = options.request()
+                selector = type(selector)(snapshot_id=end)
+            session = selector.session(location.open())
+            self._pinned = PinnedSnapshot(location, session.snapshot_id)
+        request = options.scan_request()
         if schema is not None and request.layout == "cells":
             request = msgspec.structs.replace(request, columns=tuple(schema.names))
-        return ScanTicket(self._pinned, request)
+        return ScanTicket.of(self._pinned, request)
 
 
 def source_with(providers: Mapping[str, bytes]) -> type[IcefloeDataSource]:
@@ -139,7 +138,7 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Tasks of whole chunks, in the order of the array."""
-        return [Blocks(boxes) for boxes in self._ticket.scan().tasks()]
+        return [Blocks(boxes) for boxes in self._ticket.scan().splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one task."""
@@ -155,16 +154,16 @@ class TableReader(DataSourceReader):
         yield from conform((batch.select(names) for batch in found), wanted)
 
 
-class InspectionReader(DataSourceReader):
-    """Reads one table about a repository."""
+class MetadataTableReader(DataSourceReader):
+    """Reads a metadata table of a repository."""
 
-    def __init__(self, ticket: Any, schema: StructType) -> None:
-        """Take what to tell, and the schema that was promised."""
+    def __init__(self, ticket: MetadataTicket, schema: StructType) -> None:
+        """Take the table to read, and the schema that was promised."""
         self._ticket = ticket
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One task: what it tells is small, or comes batch by batch."""
+        """One task: metadata tables are small, or are read batch by batch."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002

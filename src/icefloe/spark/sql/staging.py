@@ -1,8 +1,8 @@
-"""Rows that tasks of a data source writer put aside, and the one process that makes arrays of them.
+"""Stages rows in the tasks of a data source writer, and writes arrays of them in one process.
 
-A writer of Spark has one stage only: its tasks know neither the grid nor each other's rows. They
-keep rows as chunk files that nothing refers to, which are ordinary garbage then. The process that
-commits reads them one by one; what it holds of arrays is bounded, and so is what it takes at all.
+A Spark writer has a single stage: its tasks know neither the grid nor each other's rows. They
+write rows to chunk files that nothing refers to, which garbage collection deletes later. The
+process that commits reads them one by one. Its memory is bounded, and so is the size of a write.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from icefloe.model.record import Record
 from icefloe.spark.engine.tasks import pack, unpack
 from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.engine.worker import unpickled_context
-from icefloe.spark.engine.written_statistics import WrittenStatistics
-from icefloe.tables.assembling import Assembler
-from icefloe.tables.filling import Filler
-from icefloe.tables.write_plan import (
-    Found,
+from icefloe.tables.block_writer import BlockFiller, BlockWriter, clear_rest
+from icefloe.tables.summarize import WrittenStatistics
+from icefloe.tables.target_arrays import (
+    RowSummary,
     WritePlan,
     WriteRequest,
     needs_values,
@@ -45,40 +44,40 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FRAGMENT_BYTES = 32 * 1024 * 1024
-"""Rows that are put aside as one object."""
+"""The size of a file of staged rows."""
 MAX_STAGED_BYTES = 4 * 1024**3
-"""Rows of one write, if it is not told otherwise: one process makes arrays of them."""
+"""The largest write by default: one process writes its arrays."""
 _MAX_VALUES_BYTES = 256 * 1024
 _MAX_DISTINCT = 256 * 1024
-_DEFAULT_TRIES = 20
+DEFAULT_TRIES = 20
 
 
 class Fragment(Record, frozen=True, eq=False):
-    """Rows that were put aside."""
+    """A file of staged rows."""
 
     ref: bytes
-    """Where they are: a pickled chunk reference, which also holds few rows itself."""
+    """A pickled chunk reference, which may have the rows inline."""
     num_bytes: int
 
 
 class Staged(Record, frozen=True, eq=False):
-    """What one task put aside."""
+    """What one task has staged."""
 
     fragments: tuple[Fragment, ...] = ()
     rows: int = 0
     nulls: dict[str, int] = msgspec.field(default_factory=dict)
     values: dict[str, bytes] | None = None
-    """Distinct values of dimensions; None if they are too many to travel."""
+    """Distinct values of dimensions; None if they are too many to send to the driver."""
 
 
-class Commit(Record, frozen=True, eq=False):
-    """How the arrays are published."""
+class StagedCommit(Record, frozen=True, eq=False):
+    """How to commit the arrays."""
 
     branch: str
     message: str
     properties: dict[str, Any]
     transaction: Transaction | None = None
-    tries: int = _DEFAULT_TRIES
+    tries: int = DEFAULT_TRIES
     max_bytes: int = MAX_STAGED_BYTES
 
 
@@ -88,7 +87,7 @@ def stage(
     batches: Iterable[pa.RecordBatch],
     max_bytes: int = MAX_STAGED_BYTES,
 ) -> Staged:
-    """Put rows aside, in a task."""
+    """Stage rows, in a task."""
     files = unpickled_context(context).chunk_files
     fragments: list[Fragment] = []
     waiting: list[pa.RecordBatch] = []
@@ -122,7 +121,7 @@ def stage(
 def _with_values(
     values: dict[str, pa.Array] | None, batch: pa.RecordBatch, dims: Sequence[str]
 ) -> dict[str, pa.Array] | None:
-    """Distinct values with those of a batch; None if they are too many to be kept up to date."""
+    """Distinct values with those of a batch added; None once they are too many."""
     if values is None:
         return None
     for dim in dims:
@@ -153,11 +152,11 @@ def commit_staged(
     schema: pa.Schema,
     dims: Sequence[str],
     parts: Sequence[Staged],
-    commit: Commit,
+    commit: StagedCommit,
 ) -> str | None:
-    """Make arrays of all rows that were put aside, and commit once; None if there are no rows.
+    """Write all staged rows to arrays, and commit once; None if there are no rows.
 
-    If the branch moves meanwhile, everything is placed anew on its new tip.
+    If the branch moves meanwhile, all rows are written again on its new tip.
     """
     fragments = [fragment for part in parts for fragment in part.fragments]
     rows = sum(part.rows for part in parts)
@@ -175,8 +174,8 @@ def commit_staged(
             logger.info("transaction %s was committed before", commit.transaction)
             return done
         session = repository.writable_session(commit.branch)
-        found = _found(session, request, schema, dims, parts, fragments)
-        _write(session, prepare(session, request, found), fragments)
+        summary = _summary(session, request, schema, dims, parts, fragments)
+        _write(session, prepare(session, request, summary), fragments)
         if not session.has_uncommitted_changes:
             return None
         Ledger(session, commit.transaction).write()
@@ -189,20 +188,20 @@ def commit_staged(
     raise AssertionError("the last try raises")
 
 
-def _done_before(repository: Repository, commit: Commit) -> str | None:
+def _done_before(repository: Repository, commit: StagedCommit) -> str | None:
     if commit.transaction is None:
         return None
     return find_transaction(repository, commit.branch, commit.transaction)
 
 
-def _found(
+def _summary(
     session: Session,
     request: WriteRequest,
     schema: pa.Schema,
     dims: Sequence[str],
     parts: Sequence[Staged],
     fragments: Sequence[Fragment],
-) -> Found:
+) -> RowSummary:
     needed = needs_values(operation_of(session, request, schema), request, dims)
     nulls: dict[str, int] = {}
     for part in parts:
@@ -214,7 +213,7 @@ def _found(
         pieces = [column.cast(kind) for column in _columns(session, parts, fragments, dim)]
         distinct = pc.unique(pa.concat_arrays(pieces)).drop_null()
         values[dim] = distinct.take(pc.sort_indices(distinct))
-    return Found(schema, values, sum(part.rows for part in parts), nulls)
+    return RowSummary(schema, values, sum(part.rows for part in parts), nulls)
 
 
 def _columns(
@@ -241,17 +240,15 @@ def files_of(session: Session) -> ChunkFiles:
 
 def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> None:
     """Write all blocks; of the rows, one fragment at a time is in memory."""
-    from icefloe.spark.sql.table_writing import clear_rest
-
-    assembler = Assembler(session, plan)
-    passes = Filler(assembler, plan).fill(
+    writer = BlockWriter(session, plan)
+    passes = BlockFiller(writer, plan).fill(
         [partial(_read, session, fragment) for fragment in fragments]
     )
     logger.info("%d fragments of rows were read in %d passes", len(fragments), passes)
-    if assembler.refused:
-        raise assembler.refused.error(plan)
+    if writer.refused:
+        raise writer.refused.error(plan)
     statistics = WrittenStatistics(session)
-    statistics.take_own(assembler.summaries)
+    statistics.add_own(writer.summaries)
     if plan.clear:
-        statistics.take_own(clear_rest(session, plan))
+        statistics.add_own(clear_rest(session, plan))
     statistics.write()
