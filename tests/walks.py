@@ -118,6 +118,25 @@ def ingest(root: Path, trace: Trace) -> None:
         reference_files(session, [str(path)])
 
 
+def query(root: Path, trace: Trace) -> None:
+    """Scan a table under a condition."""
+    import numpy as np
+    import xarray as xr
+
+    import icefloe
+    from icefloe.xarray import to_icefloe
+
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(root / "repo")))
+    session = repository.writable_session("main")
+    dataset = xr.Dataset({"t": ("x", np.arange(6.0))}, coords={"x": np.arange(6)})
+    to_icefloe(dataset, session)
+    session.commit("first")
+    from icefloe.tables import scan
+
+    with trace:
+        scan(repository.readonly_session("main"), where="x > 2 and t > 1").to_table()
+
+
 def collection(root: Path, trace: Trace) -> None:
     """Collect garbage: an amended commit leaves some."""
     import zarr
@@ -132,7 +151,7 @@ def collection(root: Path, trace: Trace) -> None:
 
 
 WALKS: dict[str, Callable[[Path, Trace], None]] = {
-    walk.__name__: walk for walk in (chunk, commit, read, ingest, collection)
+    walk.__name__: walk for walk in (chunk, commit, read, ingest, query, collection)
 }
 
 

@@ -17,6 +17,7 @@ HEADINGS = {
     "commit": "A commit",
     "read": "A box is read through zarr",
     "ingest": "A file is ingested",
+    "query": "A table is queried",
     "collection": "A garbage collection",
 }
 HOP = re.compile(r"^\d+\. (?:and )?`([\w.]+)`", re.MULTILINE)
