@@ -132,6 +132,8 @@ class VirtualColumns(Record, frozen=True, eq=False):
 
     def check_ends(self) -> None:
         """Raise InvalidInputError if a range ends at 2**63 or beyond."""
+        if not len(self) or int(self.offsets.max()) + int(self.lengths.max()) <= LARGEST_POSITION:
+            return
         largest = np.uint64(LARGEST_POSITION)
         # Neither alone may be larger, or the sum could wrap around.
         wrong = (self.offsets > largest) | (self.lengths > largest)
