@@ -7,6 +7,7 @@ a part of the chunk files.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -141,9 +142,14 @@ def array_stats(context: Context, snapshot: Snapshot) -> dict[str, ChunkStorageS
     stats = {}
     for node in snapshot.nodes:
         if node.is_array:
-            tables = ArrayReader(snapshot, chunks, node, None).tables()
-            stats[node.path] = _sums([table.refs for table in tables].copy)
+            reader = ArrayReader(snapshot, chunks, node, None)
+            stats[node.path] = _sums(partial(_refs_in, reader))
     return stats
+
+
+def _refs_in(reader: ArrayReader) -> Iterator[ChunkRefs]:
+    """References of one array, a table at a time."""
+    return (table.refs for table in reader.tables())
 
 
 def snapshot_sizes(
