@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 REFS_FOLDER = "refs"
 
 
+def _name(identifier: Identifier) -> str:
+    return str(identifier)
+
+
 def _parse(kind: type[Identifier], name: str) -> Identifier:
     return kind.parse(name)
 
@@ -25,6 +29,6 @@ LAYOUT = FolderLayout(
         ObjectKind.ATTRIBUTES: "attributes",
         ObjectKind.CHUNK_FILE: "chunks",
     },
-    file_name=str,
+    file_name=_name,
     parse_name=_parse,
 )
