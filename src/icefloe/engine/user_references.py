@@ -22,7 +22,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_index import MAX_BOX_POSITIONS, Box
 from icefloe.model.chunk_refs import StringColumn
 from icefloe.model.virtual_columns import LARGEST_POSITION, VirtualColumns
-from icefloe.model.virtual_spec import VirtualChunkSpec, virtual_ref
+from icefloe.model.virtual_spec import VirtualChunkSpec, check_etags, virtual_ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -135,6 +135,7 @@ def _from_specs(specs: list[VirtualChunkSpec], path: str) -> VirtualColumns:
     if len({batch.coords.shape[1] for batch in batches}) > 1:
         raise _invalid_coordinates(path)
     etags = _coded(_joined([batch.etags for batch in batches]))
+    check_etags(etags.values)
     times = _coded(_joined([batch.times for batch in batches]))
     # As everywhere in the list form, an etag makes the time unnecessary.
     has_etag = np.array([bool(etag) for etag in etags.values], dtype=bool)

@@ -19,6 +19,7 @@ from icefloe.errors import (
     AlreadyExistsError,
     IcefloeError,
     InvalidInputError,
+    InvalidTypeError,
     NodeNotFoundError,
     ReadOnlyError,
     StoreKeyNotFoundError,
@@ -630,6 +631,19 @@ async def test_virtual_references(store: icefloe.IcefloeStore, tmp_path: Path) -
         store.set_virtual_ref("a/c/9/9", prefix + "data.bin", offset=0, length=1)
     with pytest.raises(KeyError):
         store.set_virtual_ref("no/c/0", prefix + "data.bin", offset=0, length=1)
+
+
+@pytest.mark.parametrize("checksum", [5, 5.5, b"etag", ["etag"], True], ids=repr)
+async def test_checksums_of_virtual_references_are_texts_or_times(checksum: Any) -> None:
+    store = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session("main").store
+    await store.set("a/zarr.json", buffer(array_document()))
+    with pytest.raises(InvalidTypeError, match=r"is an etag \(str\) or a last-modified time"):
+        store.set_virtual_ref("a/c/0/0", "s3://b/x", offset=0, length=1, checksum=checksum)
+    spec = icefloe.VirtualChunkSpec([0, 0], "s3://b/x", 0, 1, etag_checksum=checksum)
+    with pytest.raises(InvalidInputError, match="etag"):
+        store.set_virtual_refs("a", [spec], validate_containers=False)
+    with pytest.raises(InvalidTypeError, match="is a URL, found int"):
+        store.set_virtual_ref("a/c/0/0", 5, offset=0, length=1)  # type: ignore[arg-type]
 
 
 def test_one_store_in_many_event_loops(store: icefloe.IcefloeStore) -> None:
