@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import icefloe
@@ -159,6 +159,8 @@ def test_all_small_numbers_and_their_lengths() -> None:  # R0-57
 
 
 @given(st.tuples(numbers, numbers), st.tuples(numbers, numbers), st.tuples(numbers, numbers))
+@example((511, 0), (767, 0), (512, 0))
+@example((70_000, 0), (100_000, 0), (80_128, 0))
 def test_a_box_is_within_its_range(a: Any, b: Any, c: Any) -> None:  # R0-59
     lower, upper = zip(*map(sorted, zip(a, b, strict=True)), strict=True)
     inside = tuple(min(max(x, lo), hi) for x, lo, hi in zip(c, lower, upper, strict=True))
