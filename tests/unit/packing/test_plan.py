@@ -87,6 +87,17 @@ def test_arrays_larger_than_the_default_set_are_alone() -> None:  # R4-31, R4-65
     ]
 
 
+def test_a_rule_takes_the_arrays_whose_whole_path_its_expression_matches() -> None:  # R4-34
+    axes = ManifestSet(name="axes", max_manifest_size=100)
+    rule = ManifestRule(target="axes", path=r"/(lat|lon)\d?")
+    config = ChunkManifests(sets=(axes,), rules=(rule,)).complete()
+    items = [item(name, 10) for name in ("lat", "lon2", "latitude", "t")]
+    assert contents(planned(items, config)) == [
+        ("axes", ["lat", "lon2"]),
+        ("default", ["latitude", "t"]),
+    ]
+
+
 def test_arrays_that_a_full_set_has_no_place_for_go_to_the_default_set() -> None:
     # R4-62, R4-67
     few = ManifestSet(name="few", max_manifest_size=10, cardinality=1)
