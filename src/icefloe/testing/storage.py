@@ -322,7 +322,7 @@ class StorageTests(StorageReadTests):
             assert storage.get(key, 1, BIG - 2) == data[1:-1]
             assert asyncio.run(storage.get_async(key, 1, BIG - 2)) == data[1:-1]
         with pytest.raises(AlreadyExistsError):
-            storage.create("big/created", data[:-1] + b"x")
+            storage.create("big/created", data[:-1] + bytes([data[-1] ^ 1]))
 
     def test_attributes_are_kept_where_they_can_be(self, storage: Storage) -> None:  # R2-14
         storage.put("attributed", b"1", {"icefloetype": "snapshot", "icefloeversion": "2"})
