@@ -7,7 +7,7 @@ few lines. Paths are canonical.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from icefloe.model.byte_range import WHOLE, ByteRange
 
@@ -155,11 +155,3 @@ class Tree(ChunkStore, Protocol):
         validate_container: bool = True,
     ) -> None:
         """Make a chunk a range of an object outside of the repository."""
-
-
-class HasTree(Protocol):
-    """A session or a fork, to those who only need its tree."""
-
-    @property
-    def tree(self) -> Any:
-        """The working tree."""
