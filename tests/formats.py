@@ -4,7 +4,8 @@ A module whose tests hold for every generation says so with
 
     pytestmark = pytest.mark.usefixtures("each_generation")
 
-and creates its repositories with `Repository.create(..., **how())`.
+and creates its repositories with `new_repository` of `tests.builders`, or with
+`Repository.create(..., **how())`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,27 @@ if TYPE_CHECKING:
 
     from icefloe.storage.port import Storage
 
+OFFICIAL_FORMATS: dict[str, dict[str, Any]] = {
+    "icechunk": {"generation": "icechunk", "spec_version": 2},
+    "icechunk1": {"generation": "icechunk", "spec_version": 1},
+}
+"""Arguments of `Repository.create` by a short name.
+
+The suites of all generations run on these in the deep profile only, as `make test` would take too
+long. What it runs: their codecs, references and damage, crash points and other faults, budgets,
+and `tests/conformance/official` with the official package itself.
+"""
+_IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 FORMATS: dict[str, dict[str, Any]] = {
     "columns": {"spec_version": 2},
     "rows": {"spec_version": 1},
     "store": {"generation": "store"},
     "dataset": {"generation": "dataset"},
+    **(OFFICIAL_FORMATS if _IS_DEEP else {}),
 }
 """Arguments of `Repository.create` by a short name."""
-GENERATIONS = ("repository", "store", "dataset")
+ALL_GENERATIONS = ("repository", "store", "dataset", "icechunk")
+GENERATIONS = ALL_GENERATIONS if _IS_DEEP else ALL_GENERATIONS[:-1]
 
 _chosen = ["repository"]
 
@@ -69,6 +83,12 @@ def keeps_logs() -> bool:
     return format_for(_chosen[-1]).keeps_logs
 
 
+def needs_manifest_sets() -> None:
+    """Skip a test of arrays that share a manifest, where each has manifests of its own."""
+    if not format_for(_chosen[-1]).keeps_manifest_sets:
+        pytest.skip("arrays share no manifests in this generation")
+
+
 @contextlib.contextmanager
 def wide_ids() -> Iterator[None]:
     """Name new chunk files by 16 bytes, as other implementations may in the oldest generations."""
@@ -86,8 +106,13 @@ _KINDS = {
     "attributes": ObjectKind.ATTRIBUTES,
     "chunks": ObjectKind.CHUNK_FILE,
 }
-_REFERENCES = {"repository": "refs/", "store": "r/", "dataset": "state.json"}
-PUBLISHING = {"repository": "create", "store": "create", "dataset": "replace"}
+_REFERENCES = {"repository": "refs/", "store": "r/", "dataset": "state.json", "icechunk": "repo"}
+PUBLISHING = {
+    "repository": "create",
+    "store": "create",
+    "dataset": "replace",
+    "icechunk": "replace",
+}
 """The operation that makes a commit visible, by generation."""
 
 

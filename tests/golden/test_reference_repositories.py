@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from icefloe.errors import FormatError
+from icefloe.formats.config_files import ConfigFiles
 from icefloe.formats.port import NeedsMore
 from icefloe.formats.registry import detect, format_for
 from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
@@ -236,7 +237,7 @@ def test_transaction_logs() -> None:
 
 def test_legacy_configuration_is_found() -> None:
     repository = Opened("header39")
-    config = repository.format.make_config(repository.storage)
+    config = ConfigFiles(repository.storage)
     assert config.read() is None
     yaml = config.read_legacy()
     assert yaml is not None

@@ -1,4 +1,4 @@
-"""Makes the bytes of a JSON file unlike those that any other writer would write.
+"""Makes the bytes of a JSON file unique to its writer.
 
 Several clients that create the same reference would write the same bytes, and after a lost answer
 none of them could tell from what is there whether it was first. White space in a JSON document
@@ -11,6 +11,8 @@ import os
 
 _WHITE_SPACE = b" \t\r\n"
 _TOKEN_BYTES = 12
+SIGNATURE_BYTES = 4 * _TOKEN_BYTES
+"""How much longer a signed document is."""
 
 
 def signed(document: bytes) -> bytes:

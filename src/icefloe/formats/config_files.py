@@ -15,7 +15,9 @@ LEGACY_KEY = "config.yaml"
 
 
 class ConfigFiles:
-    """Configuration documents in a storage; what they say is not known here."""
+    """Configuration documents in a storage, as bytes."""
+
+    is_with_refs = False
 
     def __init__(self, storage: Storage) -> None:
         """Take where the repository is."""
@@ -47,7 +49,8 @@ class ConfigFiles:
         """Key of the document of a number."""
         return self._folder.key(sequence)
 
-    def owns(self, key: str) -> bool:
+    @staticmethod
+    def owns(key: str) -> bool:
         """Whether a key is that of such a document."""
         return key.startswith(f"{CONFIG_FOLDER}/")
 
@@ -57,3 +60,9 @@ class ConfigFiles:
             return self._storage.get(LEGACY_KEY)
         except ObjectNotFoundError:
             return None
+
+
+def open_config_files(spec_version: int, storage: Storage) -> ConfigFiles:
+    """The configuration of a repository, which is the same in all versions of a generation."""
+    del spec_version
+    return ConfigFiles(storage)

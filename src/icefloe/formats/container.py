@@ -73,7 +73,7 @@ class Header(Record, frozen=True):
 
 
 def bad_file(key: str, reason: str) -> FormatError:
-    """The error for bytes that are not what they should be."""
+    """The error for a damaged or invalid file."""
     return FormatError(f"{key or 'a metadata file'}: {reason}", key)
 
 
@@ -144,7 +144,9 @@ def _header(data: bytes, size: Literal[27, 39], file_type: FileType, key: str) -
     if compression not in {Compression.NONE, Compression.ZSTD}:
         raise bad_file(key, f"compression {compression} is unknown: expected 0 (none) or 1 (zstd)")
     client = data[len(MAGIC) : size - 3].decode("utf-8", errors="replace").rstrip(" ")
-    return Header(size, client, spec_version, Compression(compression))
+    return Header(
+        size=size, client=client, spec_version=spec_version, compression=Compression(compression)
+    )
 
 
 def _truncated(key: str, length: int) -> NoReturn:
@@ -179,7 +181,9 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def compress(body: bytes, level: int = DEFAULT_LEVEL) -> bytes:
+def compress(
+    body: bytes, level: int = DEFAULT_LEVEL, *, largest: int = MAX_LARGE_BODY_BYTES
+) -> bytes:
     """One zstd frame that states its content's size and checksum."""
     compressor = _contexts.compressors.get(level)
     if compressor is None:
@@ -189,11 +193,12 @@ def compress(body: bytes, level: int = DEFAULT_LEVEL) -> bytes:
             level=level, write_checksum=True, write_content_size=True
         )
     frame = compressor.compress(body) if len(body) <= _PIECE else _in_pieces(compressor, body)
-    if len(body) > body_limit(len(frame)):
+    limit = body_limit(len(frame), largest)
+    if len(body) > limit:
         # A reader would have to take it for a decompression bomb.
         raise InvalidInputError(
             f"a metadata file of {len(body)} bytes that compresses to {len(frame)} cannot be "
-            f"written: no reader would take more than {body_limit(len(frame))} bytes"
+            f"written: no reader would take more than {limit} bytes"
         )
     return frame
 
@@ -215,12 +220,14 @@ def _in_pieces(compressor: zstandard.ZstdCompressor, body: bytes) -> bytes:
     return b"".join(parts)
 
 
-def body_limit(compressed_size: int) -> int:
+def body_limit(compressed_size: int, largest: int = MAX_LARGE_BODY_BYTES) -> int:
     """How large a body may be when decompressed."""
-    return max(MAX_BODY_BYTES, min(MAX_EXPANSION * compressed_size, MAX_LARGE_BODY_BYTES))
+    return max(MAX_BODY_BYTES, min(MAX_EXPANSION * compressed_size, largest))
 
 
-def decompress(frame: bytes, key: str) -> bytes:
+def decompress(
+    frame: bytes | memoryview, key: str, *, largest: int = MAX_LARGE_BODY_BYTES
+) -> bytes:
     """Decompress exactly one zstd frame that fills `frame`, within the limits."""
     import zstandard
 
@@ -229,7 +236,7 @@ def decompress(frame: bytes, key: str) -> bytes:
         decompressor = _contexts.decompressor = zstandard.ZstdDecompressor(
             max_window_size=_MAX_WINDOW_BYTES
         )
-    limit = body_limit(len(frame))
+    limit = body_limit(len(frame), largest)
     try:
         # The size that the frame declares comes first: python-zstandard allocates it blindly.
         size = zstandard.frame_content_size(frame)
@@ -246,11 +253,11 @@ def decompress(frame: bytes, key: str) -> bytes:
 
 
 def _decompress_undeclared(
-    decompressor: zstandard.ZstdDecompressor, frame: bytes, limit: int, key: str
+    decompressor: zstandard.ZstdDecompressor, frame: bytes | memoryview, limit: int, key: str
 ) -> bytes:
-    """Decompress a frame that does not declare its size, as old writers left them."""
-    # A block of 4 bytes may expand to 128 KiB, so each step adds at most a few MiB.
-    step = 128
+    """Decompress a frame that does not declare its size, as some writers leave them."""
+    # A block of 4 bytes may expand to 128 KiB, so each step adds at most 16 MiB.
+    step = 512
     stream = decompressor.decompressobj()
     parts = []
     total = position = 0

@@ -1,4 +1,4 @@
-"""What is remembered of a metadata file where it is referred to: its size and CRC-32C."""
+"""Size and CRC-32C of a metadata file, recorded where it is referred to."""
 
 from __future__ import annotations
 

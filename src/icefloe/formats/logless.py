@@ -10,6 +10,7 @@ from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from icefloe.formats.port import EncodedFile
+    from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
 _NO_LOGS = (
@@ -20,9 +21,11 @@ _NO_LOGS = (
 class LoglessCodec(Record, frozen=True):
     """The part of such a codec that refuses logs."""
 
-    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
+    def encode_transaction_log(
+        self, log: TransactionLog, snapshot: Snapshot | None = None
+    ) -> EncodedFile:
         """Raise InvalidInputError."""
-        del log
+        del log, snapshot
         raise InvalidInputError(_NO_LOGS)
 
     def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:

@@ -8,22 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from icefloe.errors import FormatError, InvalidInputError
+from icefloe.errors import ConflictError, FormatError, InvalidInputError
 from icefloe.model.ids import Identifier, NodeId, SnapshotId
 from icefloe.model.record import Record
 from icefloe.model.snapshot import INTERNAL_PREFIX, Snapshot
 from icefloe.storage.port import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
-    from icefloe.model.snapshot import FileSum
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
+    from icefloe.model.repo_updates import FeatureFlag, RepoStatus, Update
+    from icefloe.model.snapshot import FileSum, SnapshotStub
     from icefloe.model.transaction_log import TransactionLog
 
 
@@ -74,6 +78,14 @@ class Layout(Protocol):
     def parse(self, key: str) -> ObjectName | None:
         """What a key names; None unless it is the key that we would give that object."""
 
+    def parse_many(
+        self, kind: ObjectKind, keys: Sequence[str]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        """The ids (n, bytes) of keys of one kind, and which of them are right.
+
+        Only keys of the form that icefloe writes are; the others are for `parse`.
+        """
+
 
 class EncodedFile(Record, frozen=True):
     """A file ready to be written, with its information as object metadata (R2-14)."""
@@ -118,13 +130,16 @@ class Codec(Protocol):
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None = None,
         numbers: Mapping[NodeId, int] | None = None,
+        *,
+        manifest_id: ManifestId | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference.
 
         `arranged` is what `lay_out` made of the parts, where it is at hand. `numbers` are those of
-        `other_numbers`, which matter where files have numbers of nodes beside their ids.
+        `other_numbers`, which matter where files have numbers of nodes beside their ids. The file
+        will be named by `manifest_id`, which some formats repeat inside of it.
         """
 
     def decode_manifest_index(
@@ -135,7 +150,9 @@ class Codec(Protocol):
         From the last ones, in a generation whose index is at the end.
         """
 
-    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+    def decode_block(
+        self, index: ManifestIndex, number: int, data: bytes, key: str
+    ) -> ManifestBlock:
         """Read one block from the bytes that the index's span names."""
 
     def encode_attributes(self, rows: Sequence[bytes]) -> EncodedFile:
@@ -144,8 +161,10 @@ class Codec(Protocol):
     def decode_attributes(self, data: bytes, key: str) -> list[bytes]:
         """Read an attribute file."""
 
-    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
-        """Bytes of a transaction log."""
+    def encode_transaction_log(
+        self, log: TransactionLog, snapshot: Snapshot | None = None
+    ) -> EncodedFile:
+        """Bytes of the transaction log of a snapshot, whose id and nodes some formats repeat."""
 
     def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:
         """Read a transaction log."""
@@ -178,6 +197,18 @@ def branch_tip(branch: str, sequence: int, snapshot_id: SnapshotId | None) -> Br
     return LiveTip(branch, sequence, snapshot_id)
 
 
+def branch_moved(tip: BranchTip, actual: SnapshotId | str | None) -> ConflictError:
+    """The error for a branch that is not at the tip that a change of it was based on."""
+    expected = None if tip.snapshot_id is None else str(tip.snapshot_id)
+    return ConflictError(
+        f"branch {tip.branch!r} moved: expected {expected or 'deleted'}, found "
+        f"{actual or 'deleted'}; rebase and try again, or commit with "
+        "rebase_with=ConflictDetector(), which does both",
+        expected,
+        None if actual is None else str(actual),
+    )
+
+
 class BranchState(Record, frozen=True):
     """A state of a branch as it is found, which may be no more than its number."""
 
@@ -193,6 +224,12 @@ class BranchState(Record, frozen=True):
 class Refs(Protocol):
     """Branches and tags of a repository in a storage."""
 
+    numbers_moves: bool
+    """Whether the sequence of a branch grows by one with each state; else it just grows."""
+
+    records_moves: bool
+    """Whether a commit can record that nodes moved."""
+
     def view(self) -> Refs:
         """The same references for a caller that reads many of them.
 
@@ -205,11 +242,27 @@ class Refs(Protocol):
     def tip(self, branch: str) -> BranchTip | None:
         """Newest state of a branch; None if it never existed."""
 
+    def check_writable(self, tip: LiveTip) -> None:
+        """Raise ReadOnlyError if the repository says that it must not be changed.
+
+        Logs a warning if another package, which takes no lock here, made the newest commit.
+        """
+
+    def check_move(self) -> None:
+        """Raise InvalidInputError if a commit cannot move nodes in this repository."""
+
+    def publish(self, tip: LiveTip, snapshot: Snapshot) -> BranchTip:
+        """Publish a commit that was just written as the next state of a branch, like `advance`."""
+
     def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
         """Publish the next state of a branch: atomic, durable, settled.
 
-        Raises ConflictError if the branch has moved past `tip`.
+        The snapshot is one that was published before; None deletes the branch. Raises
+        ConflictError if the branch has moved past `tip`.
         """
+
+    def list_detached(self, snapshot: Snapshot) -> None:
+        """Add a snapshot that no branch points to yet to what lists them, if something does."""
 
     def repeat(self, tips: Collection[LiveTip]) -> set[str]:
         """Publish for each branch one more state for the snapshot that it has.
@@ -224,8 +277,35 @@ class Refs(Protocol):
         AlreadyExistsError, InvalidInputError for a bad name.
         """
 
+    def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
+        """Read what creating a branch depends on; returns how to create it.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name, now or then.
+        """
+
+    def prepare_tag(self, name: str) -> Callable[[SnapshotId], Callable[[], None]]:
+        """The same for a tag."""
+
+    def create_main(self, snapshot_id: SnapshotId) -> None:
+        """Publish a new repository by its branch `main`; raises AlreadyExistsError.
+
+        For a place where there was none a moment ago: it takes one request.
+        """
+
     def branches(self) -> set[str]:
         """Names of the branches that exist."""
+
+    def tips(self) -> dict[str, BranchTip]:
+        """Newest states of all branches, some of which may be deleted.
+
+        Where each has files of its own: by one listing, and as many reads at a time.
+        """
+
+    def newest_numbers(self) -> dict[str, int]:
+        """Numbers of the newest states of all branches as they are listed: gaps hide none."""
+
+    def tag_targets(self) -> dict[str, SnapshotId]:
+        """What all tags point to."""
 
     def tag(self, name: str) -> SnapshotId | None:
         """What a tag points to."""
@@ -237,6 +317,9 @@ class Refs(Protocol):
         succeeds. Returns how to undo it: only for a caller that finds that the snapshot is gone.
         """
 
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag that exists; raises InvalidInputError where tags are for good."""
+
     def tags(self) -> set[str]:
         """Names of all tags."""
 
@@ -244,15 +327,30 @@ class Refs(Protocol):
         """Raise InvalidInputError unless all of these names could be given, side by side."""
 
     def create_all(
-        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+        self,
+        branches: Mapping[str, SnapshotId],
+        tags: Mapping[str, SnapshotId],
+        snapshots: Iterable[Snapshot] = (),
+        config: bytes | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
-        """Publish a repository with its branches and tags; nobody sees it before it has all.
+        """Publish a repository with its branches and tags, all at once.
 
-        Those that are there already, as an earlier try left them, are no obstacle.
+        Those that are there already, as an earlier try left them, are no obstacle unless the
+        repository `is_new`: one of many creators succeeds. `snapshots`
+        are all snapshots of the repository, parents first, for what lists them; `config` is the
+        JSON of the configuration, for references that it is kept with.
         """
 
-    def forget(self, snapshots: Collection[SnapshotId]) -> None:
-        """Take snapshots that are about to be deleted from what lists them, if something does."""
+    def forget(
+        self, snapshots: Collection[SnapshotId], reached: Collection[SnapshotId] = ()
+    ) -> None:
+        """Take snapshots that are about to be deleted from what lists them, if something does.
+
+        `reached` are those that stay. Raises ConflictError if another one turned up that descends
+        from one of those to delete.
+        """
 
     def inform(self, codec: Codec) -> None:
         """Let a codec know what references know of the files that it has to write alike."""
@@ -260,8 +358,38 @@ class Refs(Protocol):
     def reflog(self, branch: str) -> Iterator[BranchTip]:
         """The states of a branch, newest first; some formats list only the last ones."""
 
+    def entries(self, tip: BranchTip, down_to: int) -> list[BranchTip]:
+        """The states of a branch from `tip` down to one of a number, read at the same time.
+
+        Fewer if some are not listed any more.
+        """
+
     def snapshot_id(self, text: str) -> SnapshotId | None:
         """The snapshot that a text names, which need not exist; None if it can name none."""
+
+    def complete(self, snapshot: Snapshot) -> Snapshot:
+        """Add what the file of a snapshot does not say, but references do."""
+
+    def lineage(
+        self, snapshot_id: SnapshotId, *, with_expired: bool = False
+    ) -> Iterator[SnapshotStub] | None:
+        """A snapshot and its ancestors, newest first; None where files alone know them.
+
+        Those that expired are left out unless they are asked for; then some may be collected.
+        """
+
+    def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:
+        """The snapshots, oldest first, whose logs belong to the changes that a commit made.
+
+        They lay between the commit and its parent, and expired. Their logs are kept. None if that
+        is not recorded: only the snapshots themselves tell whether there were any.
+        """
+
+    def expire(self, cuts: Mapping[SnapshotId, SnapshotId]) -> bool:
+        """Give the oldest snapshots that are retained the parents that they have after expiry.
+
+        False where that is not said here, but in objects beside the snapshots.
+        """
 
     def listed_snapshots(self) -> Collection[SnapshotId]:
         """The snapshots that something lists besides references; empty where nothing does."""
@@ -272,8 +400,15 @@ class Refs(Protocol):
         Those that lie in files of their own are asked as far as they were read.
         """
 
-    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
-        """Take what knows the files of snapshots, for references that are written from now on."""
+    def remember(
+        self,
+        find: Callable[[SnapshotId], FileSum | None],
+        written: Callable[[], Snapshot | None],
+    ) -> None:
+        """Take what knows the files of snapshots, and the one that was written last.
+
+        For references that are published from now on and say something of their files.
+        """
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """The same as they are found, with those that are missing or damaged among them."""
@@ -282,8 +417,108 @@ class Refs(Protocol):
         """Put a state that repeats another one where one is missing; False if it is there now."""
 
 
+class RefDefaults:
+    """Answers of `Refs` that hold unless a format has more to say; they need nothing of it."""
+
+    def start_at(self, tip: BranchTip) -> None:
+        """Nothing to remember."""
+
+    def check_writable(self, tip: LiveTip) -> None:
+        """Every repository can be written to."""
+
+    def check_move(self) -> None:
+        """Every commit can move nodes."""
+
+    def list_detached(self, snapshot: Snapshot) -> None:
+        """Nothing lists snapshots."""
+
+    def forget(
+        self, snapshots: Collection[SnapshotId], reached: Collection[SnapshotId] = ()
+    ) -> None:
+        """Nothing lists snapshots."""
+
+    def listed_snapshots(self) -> Collection[SnapshotId]:
+        """Nothing lists snapshots."""
+        return ()
+
+    def inform(self, codec: Codec) -> None:
+        """References know nothing that a codec has to know."""
+
+    def remember(
+        self,
+        find: Callable[[SnapshotId], FileSum | None],
+        written: Callable[[], Snapshot | None],
+    ) -> None:
+        """References say nothing of the files of snapshots."""
+
+    def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
+        """References say nothing of the files of snapshots."""
+        return {}
+
+    def snapshot_id(self, text: str) -> SnapshotId | None:
+        """The snapshot that a text names; None if it is not the text form of an id."""
+        try:
+            return SnapshotId.parse(text)
+        except InvalidInputError:
+            return None
+
+    def complete(self, snapshot: Snapshot) -> Snapshot:
+        """The file of a snapshot says everything."""
+        return snapshot
+
+    def lineage(
+        self,
+        snapshot_id: SnapshotId,  # noqa: ARG002
+        *,
+        with_expired: bool = False,  # noqa: ARG002
+    ) -> Iterator[SnapshotStub] | None:
+        """Only the files of snapshots know their ancestors."""
+        return None
+
+    def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:  # noqa: ARG002
+        """Nothing: a commit's own log tells all that it changed."""
+        return ()
+
+    def expire(self, cuts: Mapping[SnapshotId, SnapshotId]) -> bool:  # noqa: ARG002
+        """Objects beside the snapshots say where histories end."""
+        return False
+
+    def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:  # noqa: ARG002
+        """There are no gaps: a branch has one state, or one file has all of them."""
+        return False
+
+
+@runtime_checkable
+class SelfDescription(Protocol):
+    """References beside which a repository says things of itself: version 2 of `icechunk`."""
+
+    def updates(self) -> Iterator[Update]:
+        """What was done to the repository, newest first, as far as it can be found."""
+
+    def status(self) -> RepoStatus:
+        """Whether the repository may be changed."""
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Set whether the repository may be changed; the only change that is always allowed."""
+
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the repository."""
+
+    def set_metadata(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Change the metadata of the repository; returns what it is then."""
+
+    def feature_flags(self) -> list[FeatureFlag]:
+        """The feature flags that there are, with their settings."""
+
+    def set_feature_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Set a feature flag; None restores the default."""
+
+
 class ConfigHistory(Protocol):
     """The configuration of a repository in a storage: documents that are numbered from 0."""
+
+    is_with_refs: bool
+    """Whether it is kept together with the references, and is first written by `create_all`."""
 
     def read(self) -> tuple[int, bytes] | None:
         """Number and JSON of the newest configuration; None if none was ever written."""
@@ -338,23 +573,17 @@ def other_numbers(snapshot: Snapshot) -> dict[NodeId, int]:
     """
     kept = snapshot.metadata.get(NODE_NUMBERS, {})
     try:
-        found = {NodeId.parse(node_id): int(number) for node_id, number in kept.items()}
+        numbers = {NodeId.parse(node_id): int(number) for node_id, number in kept.items()}
     except (InvalidInputError, AttributeError, TypeError, ValueError) as error:
         raise FormatError(f"snapshot {snapshot.id} has damaged numbers of nodes: {error}") from None
-    wrong = [number for number in found.values() if not 0 <= number <= MAX_NODE_NUMBER]
+    wrong = [number for number in numbers.values() if not 0 <= number <= MAX_NODE_NUMBER]
     if wrong:
         raise FormatError(f"snapshot {snapshot.id} has a node of number {wrong[0]}")
-    return found
-
-
-def _as_read(snapshot: Snapshot, storage: Storage) -> Snapshot:
-    """The snapshot as it is: its file says everything."""
-    del storage
-    return snapshot
+    return numbers
 
 
 class Generation(Record, frozen=True, kw_only=True, dict=True):
-    """A generation of the format at one of its spec versions: all that the engine knows of it.
+    """A generation of the format at one of its spec versions, as the engine sees it.
 
     The value itself is the generation at its newest version; `at` gives the others.
     """
@@ -370,27 +599,44 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     layout: Layout
     make_codec: Callable[[int, int], Codec]
     """Makes a codec that writes a spec version at a level of compression, and reads all."""
-    open_refs: Callable[[Storage, BranchTip | None], Refs]
-    """Opens the branches and tags in a storage; a tip says where to look for a branch first."""
-    make_config: Callable[[Storage], ConfigHistory]
-    """Opens the configuration in a storage."""
-    complete: Callable[[Snapshot, Storage], Snapshot] = _as_read
-    """Adds what the file of a snapshot does not say, but another one does."""
+    open_refs: Callable[[int, Storage, BranchTip | None], Refs]
+    """Opens the branches and tags of a spec version in a storage; a tip says where to look for a
+    branch first."""
+    open_config: Callable[[int, Storage], ConfigHistory]
+    """Opens the configuration of a spec version in a storage."""
     keeps_logs: bool = False
     """Whether commits write transaction logs; where not, snapshots are compared instead."""
     node_numbering: NodeNumbering | None = None
     """How nodes get the numbers of 4 bytes that are their ids; None if ids have 8 bytes."""
+    swaps_references: bool = False
+    """Whether references move by replacing one file, so that storages must swap atomically."""
     index_at_end: bool = False
     """Whether the index of a manifest is at the end of its file, not at its beginning."""
+    keeps_checksums: bool = True
+    """Whether there is room for checksums of chunks and of metadata files."""
+    keeps_attribute_files: bool = True
+    """Whether large attributes can lie in files of their own; else they stay in documents."""
+    max_chunks: int = 2**63 - 1
+    """Chunks that an array may have along a dimension."""
+    keeps_manifest_sets: bool = True
+    """Whether several arrays can share a manifest, and manifests remember what set they are of."""
+    refs_tell_version: bool = False
+    """Whether a repository has the spec version of its references, whatever files it has."""
+    is_official: bool = False
+    """Whether the official package writes here as well, which knows nothing of our leases."""
 
     @cached_property
     def codec(self) -> Codec:
-        """The codec of this version and level; it may remember what it wrote before."""
+        """The codec of this version and level; it may reuse earlier results."""
         return self.make_codec(self.spec_version, self.level)
 
     def make_refs(self, storage: Storage, seen: BranchTip | None = None) -> Refs:
         """Open the branches and tags in a storage; `seen` says where to look for a branch first."""
-        return self.open_refs(storage, seen)
+        return self.open_refs(self.spec_version, storage, seen)
+
+    def make_config(self, storage: Storage) -> ConfigHistory:
+        """Open the configuration in a storage."""
+        return self.open_config(self.spec_version, storage)
 
     def at(self, spec_version: int | None = None, level: int | None = None) -> Generation:
         """The same generation with another spec version or compression, and a codec of its own.

@@ -6,13 +6,18 @@ or removed. Creating the next one, if it is absent, is the only way to move on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from icefloe.errors import InvalidInputError, ObjectNotFoundError
 from icefloe.model.ids import decode_base32, encode_base32
+from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from icefloe.storage.port import Storage
+    from datetime import datetime
+
+    from icefloe.storage.port import ObjectInfo, Storage
+
+    _Listed: TypeAlias = tuple[int, ObjectInfo]
 
 MAX_SEQUENCE = 2**40 - 1  # H-19
 _SUFFIX = ".json"
@@ -38,6 +43,20 @@ def parse_sequence_name(name: str) -> int | None:
     return sequence if sequence_name(sequence) == name else None
 
 
+class _Known(NamedTuple):
+    """A file that was read or created here."""
+
+    sequence: int
+    data: bytes
+    modified: datetime | None
+    """When it was written by the storage's clock, if that was seen."""
+
+    def is_still(self, sequence: int, info: ObjectInfo) -> bool:
+        """Whether a listed file is this one: they are never altered, but places are used again."""
+        is_as_old = self.modified is None or self.modified == info.last_modified
+        return self.sequence == sequence and info.size == len(self.data) and is_as_old
+
+
 class SequenceFolder:
     """A folder of sequence files in a storage."""
 
@@ -46,6 +65,7 @@ class SequenceFolder:
         self._storage = storage
         self._folder = folder
         self._seen = 0
+        self._known: _Known | None = None
 
     def key(self, sequence: int) -> str:
         """Key of the file of a number."""
@@ -62,21 +82,22 @@ class SequenceFolder:
         """Create a file; raises AlreadyExistsError if it exists with other content."""
         self._storage.create(self.key(sequence), data)
         self._seen = max(self._seen, sequence)
+        self._known = _Known(sequence, data, None)
 
     def start_at(self, sequence: int) -> None:
         """Look for the newest file from a number on; that it is too high does no harm."""
         self._seen = sequence
 
-    def newest(self) -> tuple[int, bytes] | None:
-        """Number and content of the newest file."""
+    def newest(self, guess: int | None = None) -> tuple[int, bytes] | None:
+        """Number and content of the newest file; a good `guess` at the number saves a round."""
         capabilities = self._storage.capabilities
         if capabilities.can_list and capabilities.lists_in_pages:
-            found = self._list_first()
+            latest = self._read_listed(*self._list_first(guess))
         else:
-            found = self._probe()
-        if found is not None:
-            self._seen = found[0]
-        return found
+            latest = self._probe()
+        if latest is not None:
+            self._seen = latest[0]
+        return latest
 
     def highest(self) -> int | None:
         """Number of the newest file, by listing: gaps do not hide it."""
@@ -85,7 +106,18 @@ class SequenceFolder:
         numbers = (parse_sequence_name(name) for name in names)  # the newest sorts first
         return next((number for number in numbers if number is not None), None)
 
-    def _list_first(self) -> tuple[int, bytes] | None:
+    def _list_first(self, guess: int | None) -> tuple[_Listed | None, bytes | None]:
+        """The newest file by its name, and what the guessed one says, if it was asked for."""
+        if guess is None or self._storage.capabilities.reads_are_immediate:
+            return self._first_listed(), None
+        listed, data = together(self._storage, self._first_listed, lambda: self.read(guess))
+        if listed is None or listed[0] != guess:
+            return listed, None
+        if data is not None:
+            self._known = _Known(guess, data, listed[1].last_modified)
+        return listed, data
+
+    def _first_listed(self) -> _Listed | None:
         """List one key (R3-94); look further only if something foreign sorts before it."""
         prefix = f"{self._folder}/"
         for limit in (1, None):
@@ -93,10 +125,23 @@ class SequenceFolder:
             for listed in self._storage.list(prefix, limit=limit):
                 sequence = parse_sequence_name(listed.key[len(prefix) :])
                 if sequence is not None:
-                    return sequence, self._storage.get(listed.key)
+                    return sequence, listed
             if listed is None:
                 return None
         return None
+
+    def _read_listed(self, listed: _Listed | None, data: bytes | None) -> tuple[int, bytes] | None:
+        if listed is None:
+            return None
+        return listed[0], self.read_listed(*listed) if data is None else data
+
+    def read_listed(self, sequence: int, info: ObjectInfo) -> bytes:
+        """Content of a listed file; one that was read before is not read again."""
+        known = self._known
+        if known is None or not known.is_still(sequence, info):
+            known = _Known(sequence, self._storage.get(info.key), info.last_modified)
+            self._known = known
+        return known.data
 
     def _after_a_gap(self) -> tuple[int, bytes] | None:
         """The newest file of a folder that has lost its first one, if it can be listed."""
@@ -106,25 +151,35 @@ class SequenceFolder:
 
     def _probe(self) -> tuple[int, bytes] | None:
         """Find the last number by doubling steps and then halving them (H-26)."""
-        low, data = self._seen, self.read(self._seen)
+        low = self._seen
+        data, following = self._read_with_next(low)
         if data is None and low > 0:
             # What was seen is gone: another repository stands here now.
-            low, data = 0, self.read(0)
+            low = 0
+            data, following = self._read_with_next(0)
         if data is None:
             return self._after_a_gap()
         step, high = 1, None
         while high is None and low < MAX_SEQUENCE:
             candidate = min(low + step, MAX_SEQUENCE)
-            found = self.read(candidate)
-            if found is None:
+            content = following if step == 1 else self.read(candidate)
+            if content is None:
                 high = candidate
             else:
-                low, data, step = candidate, found, step * 2
+                low, data, step = candidate, content, step * 2
         while high is not None and high - low > 1:
             middle = (low + high) // 2
-            found = self.read(middle)
-            if found is None:
+            content = self.read(middle)
+            if content is None:
                 high = middle
             else:
-                low, data = middle, found
+                low, data = middle, content
         return low, data
+
+    def _read_with_next(self, sequence: int) -> tuple[bytes | None, bytes | None]:
+        """Contents of a file and of the one after it, as far as they exist."""
+        if self._storage.capabilities.reads_are_immediate or sequence == MAX_SEQUENCE:
+            data = self.read(sequence)
+            is_last = data is None or sequence == MAX_SEQUENCE
+            return data, None if is_last else self.read(sequence + 1)
+        return together(self._storage, lambda: self.read(sequence), lambda: self.read(sequence + 1))

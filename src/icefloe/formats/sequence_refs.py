@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import unicodedata
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from icefloe.errors import (
     AlreadyExistsError,
@@ -20,19 +20,28 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.authorship import signed
-from icefloe.formats.port import MAIN, BranchState, BranchTip, LiveTip, branch_tip
-from icefloe.formats.sequence import SequenceFolder
-from icefloe.model.ids import SnapshotId
+from icefloe.formats.port import (
+    MAIN,
+    BranchState,
+    BranchTip,
+    DeletedTip,
+    LiveTip,
+    RefDefaults,
+    branch_moved,
+    branch_tip,
+)
+from icefloe.formats.sequence import SequenceFolder, parse_sequence_name
+from icefloe.storage.concurrency import AT_ONCE, each_at_once, together
 from icefloe.storage.keys import check_key
 from icefloe.storage.port import Naming
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from icefloe.formats.port import Codec
-    from icefloe.model.snapshot import FileSum
-    from icefloe.storage.port import Storage
+    from icefloe.model.ids import SnapshotId
+    from icefloe.model.snapshot import FileSum, Snapshot
+    from icefloe.storage.port import ObjectInfo, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +58,13 @@ def check_ref_name(name: str, what: str, longest: int) -> None:
     size = len(name.encode("utf-8"))
     if size > longest:
         raise InvalidInputError(f"a {what} name has at most {longest} bytes, found {size}")
+
+
+def refuse_tag_deletion(name: str) -> NoReturn:
+    """Raise InvalidInputError where the specification says that tags are for good (R1-25)."""
+    raise InvalidInputError(
+        f"tags cannot be deleted once created: {name!r} stays; create another tag instead"
+    )
 
 
 def _is_readable(name: object, names: RefNames) -> bool:
@@ -81,6 +97,21 @@ def twins_of(name: str, others: Collection[str]) -> list[str]:
 
 
 _LOOK_BACK = 100
+_FIRST_PAGE = 1000
+_MANY_FILES = 30
+"""With more files of each branch, all files are not listed to find the newest ones."""
+
+
+def _read_ahead(
+    storage: Storage, read: Callable[[int], bytes | None], numbers: Sequence[int]
+) -> Iterator[tuple[int, bytes | None]]:
+    """Files by their numbers, the first one alone and then more and more at the same time."""
+    at_once, start = 1, 0
+    while start < len(numbers):
+        batch = numbers[start : start + at_once]
+        yield from zip(batch, each_at_once(storage, read, batch), strict=True)
+        start += len(batch)
+        at_once = 1 if storage.capabilities.reads_are_immediate else AT_ONCE
 
 
 class RefNames(Protocol):
@@ -88,6 +119,8 @@ class RefNames(Protocol):
 
     folder: str
     """The folder of all references, without a slash at its end."""
+    branches_prefix: str
+    """What the keys of all files of branches start with."""
 
     def check(self, name: str, what: Literal["branch", "tag"]) -> None:
         """Raise InvalidInputError unless a reference of that name may be created."""
@@ -118,6 +151,9 @@ class RefNames(Protocol):
         `file` is what is known of the snapshot's file; some references have room for it.
         """
 
+    def is_live(self, size: int) -> bool:
+        """Whether a file of that size, unless it is damaged, is not that of a deleted branch."""
+
     def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
         """What such a file remembers of the snapshot's file."""
 
@@ -125,8 +161,12 @@ class RefNames(Protocol):
         """Read such a file; raises FormatError. None is a deleted branch."""
 
 
-class SequenceRefs:
+class SequenceRefs(RefDefaults):
     """Branches and tags of a repository in a storage."""
+
+    records_moves = True
+
+    numbers_moves = True
 
     def __init__(self, storage: Storage, names: RefNames, seen: BranchTip | None = None) -> None:
         """Take where the repository is, and where a branch was seen to stand."""
@@ -157,13 +197,14 @@ class SequenceRefs:
 
     def tip(self, branch: str) -> BranchTip | None:
         """Newest state of a branch; None if it never existed."""
-        if not _is_readable(branch, self._names):
-            return None
+        return self._tip(branch) if _is_readable(branch, self._names) else None
+
+    def _tip(self, branch: str, guess: int | None = None) -> BranchTip | None:
+        newest = self._folder(branch).newest(guess)
+        return None if newest is None else self._parsed_tip(branch, *newest)
+
+    def _parsed_tip(self, branch: str, sequence: int, data: bytes) -> BranchTip:
         folder = self._folder(branch)
-        newest = folder.newest()
-        if newest is None:
-            return None
-        sequence, data = newest
         try:
             return branch_tip(branch, sequence, self._parse(data, folder.key(sequence)))
         except FormatError as error:
@@ -182,6 +223,10 @@ class SequenceRefs:
                     target = self._names.parse(data, folder.key(number))
                     return f"the last good entry before it is number {number} (snapshot {target})"
         return "no good entry was found before it"
+
+    def publish(self, tip: LiveTip, snapshot: Snapshot) -> BranchTip:
+        """Publish a commit that was just written as the next state of a branch, like `advance`."""
+        return self.advance(tip, snapshot.id)
 
     def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
         """Publish the next state of a branch: atomic, durable, settled.
@@ -204,83 +249,148 @@ class SequenceRefs:
         except AlreadyExistsError:
             folder.start_at(sequence)
             # It may have moved on further, and callers want to know where to.
-            newest = self.tip(tip.branch)
+            newest = self._tip(tip.branch, sequence)
             actual = None if newest is None else newest.snapshot_id
-            reached = sequence if newest is None else newest.sequence
-            raise ConflictError(
-                f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (sequence "
-                f"{tip.sequence}), but it went on to {actual or 'deleted'} (sequence {reached}); "
-                "rebase and try again",
-                None if tip.snapshot_id is None else str(tip.snapshot_id),
-                None if actual is None else str(actual),
-            ) from None
+            raise branch_moved(tip, actual) from None
 
     def repeat(self, tips: Collection[LiveTip]) -> set[str]:
         """Publish for each branch one more state for the snapshot that it has.
 
         Returns the branches that have moved past their `tips`, to which nothing was done.
         """
-        moved = set()
-        for tip in tips:
+
+        def has_moved(tip: LiveTip) -> bool:
             try:
                 self.advance(tip, tip.snapshot_id)
             except ConflictError:
-                moved.add(tip.branch)
-        return moved
+                return True
+            return False
+
+        moved = each_at_once(self._storage, has_moved, tips)
+        return {tip.branch for tip, is_ahead in zip(tips, moved, strict=True) if is_ahead}
 
     def create_branch(self, branch: str, snapshot_id: SnapshotId) -> LiveTip:
         """Create a branch, or continue the sequence of a deleted one.
 
         Raises AlreadyExistsError, InvalidInputError for a bad name.
         """
+        return self.prepare_branch(branch)(snapshot_id)
+
+    def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
+        """Check that a branch may be created; returns how to do so.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        """
         self._names.check(branch, "branch")
-        tip = self.tip(branch)
-        if tip is not None:
-            if isinstance(tip, LiveTip):
-                raise AlreadyExistsError(f"branch {branch!r} exists already")
+        tip, others = together(self._storage, lambda: self.tip(branch), self._any_entries)
+        if isinstance(tip, LiveTip):
+            raise AlreadyExistsError(f"branch {branch!r} exists already")
+        if tip is None:
+            self._refuse_twins(branch, "branch", map(self._names.branch_of, others))
+
+        def create(snapshot_id: SnapshotId) -> LiveTip:
+            before = DeletedTip(branch, -1) if tip is None else tip
             try:
-                self._publish(tip, signed(self._content(snapshot_id, None)))
+                self._publish(before, signed(self._content(snapshot_id, None)))
             except ConflictError:
                 raise AlreadyExistsError(f"branch {branch!r} exists already") from None
-            return LiveTip(branch, tip.sequence + 1, snapshot_id)
-        self._refuse_twins(branch, "branch", map(self._names.branch_of, self._any_entries()))
+            return LiveTip(branch, before.sequence + 1, snapshot_id)
+
+        return create
+
+    def create_main(self, snapshot_id: SnapshotId) -> None:
+        """Publish a new repository by its branch `main`; raises AlreadyExistsError."""
         try:
-            self._folder(branch).create(0, signed(self._content(snapshot_id, None)))
+            self._folder(MAIN).create(0, signed(self._content(snapshot_id, None)))
         except AlreadyExistsError:
-            raise AlreadyExistsError(f"branch {branch!r} exists already") from None
-        return LiveTip(branch, 0, snapshot_id)
+            raise AlreadyExistsError(f"branch {MAIN!r} exists already") from None
 
     def branches(self) -> set[str]:
         """Names of the branches that exist.
 
         One whose newest reference is damaged is among them: whoever uses it is told.
         """
-        found = set()
-        for branch in self._branch_names():
+        listed = self._newest_listed()
+        if listed is None:
+            return self._live(self._branch_names(), self.tip)
+        # Most files tell by their size that they name a snapshot.
+        live = {each for each, (_, info) in listed.items() if self._names.is_live(info.size)}
+        others = listed.keys() - live
+        return live | self._live(others, lambda branch: self._read_tip(branch, *listed[branch]))
+
+    def _live(self, branches: Collection[str], find: Callable[[str], BranchTip | None]) -> set[str]:
+        """Those of some branches that are not deleted, or cannot be read."""
+
+        def is_live(branch: str) -> bool:
             try:
-                tip = self.tip(branch)
+                return isinstance(find(branch), LiveTip)
             except FormatError as error:
                 logger.warning("branch %r cannot be read: %s", branch, error)
-                found.add(branch)
-                continue
-            if isinstance(tip, LiveTip):
-                found.add(branch)
-        return found
+                return True
 
-    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
-        """Take what knows the files of snapshots, for references that have room for it."""
-        self._find = find
+        live = each_at_once(self._storage, is_live, branches)
+        return {branch for branch, is_there in zip(branches, live, strict=True) if is_there}
 
-    def snapshot_id(self, text: str) -> SnapshotId | None:
-        """The snapshot that a text names; None if it is not the text form of an id."""
-        try:
-            return SnapshotId.parse(text)
-        except InvalidInputError:
+    def tips(self) -> dict[str, BranchTip]:
+        """Newest states of all branches, by one listing and as many reads at a time."""
+        listed = self._newest_listed()
+        if listed is None:
+            names = self._branch_names()
+            tips = each_at_once(self._storage, self.tip, names)
+        else:
+            names = list(listed)
+            tips = each_at_once(
+                self._storage, lambda branch: self._read_tip(branch, *listed[branch]), names
+            )
+        pairs = zip(names, tips, strict=True)
+        return {branch: tip for branch, tip in pairs if tip is not None}
+
+    def _read_tip(self, branch: str, sequence: int, info: ObjectInfo) -> BranchTip:
+        folder = self._folder(branch)
+        folder.start_at(sequence)
+        return self._parsed_tip(branch, sequence, folder.read_listed(sequence, info))
+
+    def newest_numbers(self) -> dict[str, int]:
+        """Numbers of the newest states of all branches by their names, which gaps do not hide."""
+        listed = self._newest_listed()
+        if listed is not None:
+            return {branch: sequence for branch, (sequence, _) in listed.items()}
+        names = self._branch_names()
+        numbers = each_at_once(self._storage, lambda each: self._folder(each).highest(), names)
+        pairs = zip(names, numbers, strict=True)
+        return {branch: number for branch, number in pairs if number is not None}
+
+    def _newest_listed(self) -> dict[str, tuple[int, ObjectInfo]] | None:
+        """The newest file of each branch, by one listing of all files.
+
+        None where folders are listed sooner one by one: on local disks, and if there are few
+        branches with many files each.
+        """
+        self._require_listing()
+        if not self._storage.capabilities.lists_in_pages:
             return None
+        newest: dict[str, tuple[int, ObjectInfo]] = {}
+        start = f"{self._names.folder}/"
+        for number, info in enumerate(self._storage.list(self._names.branches_prefix)):
+            if number >= _FIRST_PAGE and number > _MANY_FILES * len(newest):
+                return None
+            entry, _, file = info.key[len(start) :].partition("/")
+            branch = self._names.branch_of(entry)
+            if branch is None or branch in newest:
+                continue
+            sequence = parse_sequence_name(file)
+            if sequence is not None:  # the newest sorts first
+                newest[branch] = sequence, info
+        return newest
 
-    def listed_snapshots(self) -> Collection[SnapshotId]:
-        """Nothing lists snapshots here."""
-        return ()
+    def remember(
+        self,
+        find: Callable[[SnapshotId], FileSum | None],
+        written: Callable[[], Snapshot | None],
+    ) -> None:
+        """Take what knows the files of snapshots, for references that have room for it."""
+        del written
+        self._find = find
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """What the references that were read remember of the files of snapshots."""
@@ -303,28 +413,41 @@ class SequenceRefs:
         if tip is None:
             return
         yield tip
-        folder = self._folder(branch)
         for sequence in range(tip.sequence - 1, -1, -1):
-            data = folder.read(sequence)
-            key = folder.key(sequence)
-            if data is None:
-                raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
-            yield branch_tip(branch, sequence, self._parse(data, key))
+            yield self._entry(branch, sequence)
+
+    def entries(self, tip: BranchTip, down_to: int) -> list[BranchTip]:
+        """The states of a branch from `tip` down to one of a number, read at the same time."""
+        earlier = range(tip.sequence - 1, down_to - 1, -1)
+        return [
+            tip,
+            *each_at_once(self._storage, lambda each: self._entry(tip.branch, each), earlier),
+        ]
+
+    def _entry(self, branch: str, sequence: int) -> BranchTip:
+        folder = self._folder(branch)
+        data, key = folder.read(sequence), folder.key(sequence)
+        if data is None:
+            raise FormatError(f"{key} is missing: the sequence of {branch!r} has a gap", key)
+        return branch_tip(branch, sequence, self._parse(data, key))
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """All states of a branch as they are found, newest first; needs a storage that lists."""
         folder = self._folder(branch)
         highest = folder.highest()
-        for sequence in range(-1 if highest is None else highest, -1, -1):
-            data, key = folder.read(sequence), folder.key(sequence)
+        numbers = range(-1 if highest is None else highest, -1, -1)
+        for sequence, data in _read_ahead(self._storage, folder.read, numbers):
+            key = folder.key(sequence)
             if data is None:
                 fault = f"{key} is missing: the sequence of {branch!r} has a gap"
-                yield BranchState(sequence, key, None, fault, is_missing=True)
+                yield BranchState(
+                    sequence=sequence, key=key, tip=None, fault=fault, is_missing=True
+                )
                 continue
             try:
                 tip = branch_tip(branch, sequence, self._parse(data, key))
             except FormatError as error:
-                yield BranchState(sequence, key, None, str(error))
+                yield BranchState(sequence=sequence, key=key, tip=None, fault=str(error))
             else:
                 yield BranchState(sequence, key, tip)
 
@@ -350,13 +473,22 @@ class SequenceRefs:
         if not _is_readable(name, self._names):
             return None
         key = self._names.tag_key(name)
+        data, is_deleted = together(
+            self._storage, lambda: self._get(key), lambda: self._is_deleted_tag(name)
+        )
+        return None if data is None or is_deleted else self._tag_target(key, data)
+
+    def _get(self, key: str) -> bytes | None:
         try:
-            data = self._storage.get(key)
+            return self._storage.get(key)
         except ObjectNotFoundError:
             return None
+
+    def _is_deleted_tag(self, name: str) -> bool:
         tombstone = self._names.tombstone_key(name)
-        if tombstone is not None and is_there(self._storage, tombstone):
-            return None
+        return tombstone is not None and is_there(self._storage, tombstone)
+
+    def _tag_target(self, key: str, data: bytes) -> SnapshotId:
         snapshot_id = self._parse(data, key)
         if snapshot_id is None:
             raise FormatError(f"{key}: a tag names a snapshot, found null", key)
@@ -367,30 +499,59 @@ class SequenceRefs:
 
         Returns how to undo it: only for a caller that finds that the snapshot is gone.
         """
+        return self.prepare_tag(name)(snapshot_id)
+
+    def prepare_tag(self, name: str) -> Callable[[SnapshotId], Callable[[], None]]:
+        """Check that a tag may be created; returns how to do so.
+
+        Raises AlreadyExistsError, InvalidInputError for a bad name.
+        """
         self._names.check(name, "tag")
         taken = f"tag {name!r} exists already, or did once; tags never change"
         key = self._names.tag_key(name)
-        content = signed(self._content(snapshot_id, None))
-        if is_there(self._storage, key):
+        is_taken, others = together(
+            self._storage, lambda: is_there(self._storage, key), self._any_entries
+        )
+        if is_taken:
             raise AlreadyExistsError(taken)
-        self._refuse_twins(name, "tag", map(self._names.tag_of, self._any_entries()))
-        try:
-            self._storage.create(key, content)
-        except AlreadyExistsError:
-            raise AlreadyExistsError(taken) from None
+        self._refuse_twins(name, "tag", map(self._names.tag_of, others))
 
-        def undo() -> None:
+        def create(snapshot_id: SnapshotId) -> Callable[[], None]:
+            content = signed(self._content(snapshot_id, None))
+            try:
+                self._storage.create(key, content)
+            except AlreadyExistsError:
+                raise AlreadyExistsError(taken) from None
+            return lambda: undo(content)
+
+        def undo(content: bytes) -> None:
             # A file with these bytes is ours, and nobody else deletes or replaces it.
-            with contextlib.suppress(ObjectNotFoundError):
-                if self._storage.get(key) == content:
-                    self._storage.delete_many([key])
+            if self._get(key) == content:
+                self._storage.delete_many([key])
 
-        return undo
+        return create
+
+    def delete_tag(self, name: str) -> None:
+        """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
+        refuse_tag_deletion(name)
 
     def tags(self) -> set[str]:
         """Names of all tags."""
         self._require_listing()
         return self._names.list_tags(self._storage)
+
+    def tag_targets(self) -> dict[str, SnapshotId]:
+        """What all tags point to."""
+
+        def target(name: str) -> SnapshotId | None:
+            key = self._names.tag_key(name)
+            data = self._get(key)
+            return None if data is None else self._tag_target(key, data)
+
+        names = sorted(self.tags())
+        targets = each_at_once(self._storage, target, names)
+        pairs = zip(names, targets, strict=True)
+        return {name: snapshot_id for name, snapshot_id in pairs if snapshot_id is not None}
 
     # --- both
 
@@ -402,9 +563,16 @@ class SequenceRefs:
             self._names.check(tag, "tag")
 
     def create_all(
-        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+        self,
+        branches: Mapping[str, SnapshotId],
+        tags: Mapping[str, SnapshotId],
+        snapshots: Iterable[Snapshot] = (),
+        config: bytes | None = None,
+        *,
+        is_new: bool = False,  # noqa: ARG002 (one that is there is another's)
     ) -> None:
         """Publish a repository with its branches and tags, `main` last."""
+        del snapshots, config
         for tag, target in tags.items():
             if self.tag(tag) != target:
                 self.create_tag(tag, target)
@@ -412,12 +580,6 @@ class SequenceRefs:
             tip = self.tip(branch)
             if tip is None or tip.snapshot_id != branches[branch]:
                 self.create_branch(branch, branches[branch])
-
-    def forget(self, snapshots: Collection[SnapshotId]) -> None:
-        """Nothing lists snapshots here."""
-
-    def inform(self, codec: Codec) -> None:
-        """Nothing: files do not depend on each other."""
 
     def _branch_names(self) -> list[str]:
         names = map(self._names.branch_of, self._entries())

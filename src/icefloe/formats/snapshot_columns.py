@@ -342,12 +342,12 @@ def _unpack_nodes(
     if (int(ends[-1]) if count else 0) != limit:
         raise bad_file(key, "the documents are not as long as their sizes say")
     columns = NodeColumns(
-        packed.paths,
-        packed.nodes,
-        packed.documents,
-        ends,
-        _unpack_refs(packed, manifests, key),
-        _unpack_outside(packed, files, count, key),
+        paths=packed.paths,
+        ids=packed.nodes,
+        documents=packed.documents,
+        document_ends=ends,
+        refs=_unpack_refs(packed, manifests, key),
+        attributes=_unpack_outside(packed, files, count, key),
     )
     return NodeTable.from_columns(columns, partial(load_node, key=key))
 
@@ -358,7 +358,9 @@ def _unpack_refs(
     count = len(packed.paths)
     ids = tuple([info.id for info in manifests])
     if packed.refs == 0:
-        return RefColumns([0] * count, ids, [], [], [], [], [])
+        return RefColumns(
+            ends=[0] * count, manifests=ids, numbers=[], counts=[], corners=[], lower=[], shapes=[]
+        )
     refs = unpack_column(packed.refs, count, key, limit=max(len(ids), 1))
     ends = ends_of(refs)
     total = int(ends[-1]) if count else 0

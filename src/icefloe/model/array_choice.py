@@ -1,4 +1,4 @@
-"""Which arrays somebody means: by path, by a group that they are in, or by a pattern."""
+"""Selects arrays by path, by a group that contains them, or by a pattern."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def chosen_arrays(choice: ArrayChoice, paths: Iterable[str]) -> list[str]:
     if choice is None:
         return there
     given = [choice] if isinstance(choice, str) else list(choice)
-    wanted = [f"/{name.strip('/')}" for name in given]
-    for name, pattern in zip(given, wanted, strict=True):
+    patterns = [f"/{name.strip('/')}" for name in given]
+    for name, pattern in zip(given, patterns, strict=True):
         if pattern not in (ROOT, _ALL) and not any(_means(pattern, path) for path in there):
             raise NodeNotFoundError(
                 f"node not found: no array is at {name!r}, below it or fits it as a pattern; "
                 f"there are {_some(there)}",
                 name,
             )
-    return [path for path in there if any(_means(pattern, path) for pattern in wanted)]
+    return [path for path in there if any(_means(pattern, path) for pattern in patterns)]
 
 
 def _means(pattern: str, path: str) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 MAX_NESTING = 100
 _SHOWN = 200
-_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 def shortened(text: str) -> str:
@@ -22,7 +21,7 @@ def whole_number(text: str) -> int | None:
     Python's `isdigit` and `int` disagree about characters such as `²`, and `int` refuses
     thousands of digits.
     """
-    if not _WHOLE.fullmatch(text):
+    if not re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None

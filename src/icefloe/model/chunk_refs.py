@@ -27,6 +27,12 @@ class ChunkKind(IntEnum):
     VIRTUAL = 2
     INLINE = 3
 
+    # The names of the official package since 2.0.
+    uninitialized = UNINITIALIZED
+    native = NATIVE
+    virtual = VIRTUAL
+    inline = INLINE
+
 
 # Attributes of an enumeration are slow to look up, and these are needed for each chunk.
 _NATIVE = int(ChunkKind.NATIVE)
@@ -35,7 +41,7 @@ _INLINE = int(ChunkKind.INLINE)
 
 
 class InlineRef(Record, frozen=True):
-    """A chunk whose bytes stand in the manifest itself."""
+    """A chunk whose bytes are stored in the manifest itself."""
 
     data: bytes
 
@@ -399,10 +405,18 @@ class ChunkRefs:
         source = int(self.sources[row])
         if kind == _NATIVE:
             file = ChunkFileId(self.files[source].tobytes())
-            return NativeRef(file, offset, length, int(self.checksums[row]))
+            return NativeRef(
+                file=file, offset=offset, length=length, checksum=int(self.checksums[row])
+            )
         etag = self.locations.etags[source] or None
         modified = int(self.locations.modified[source]) or None
-        return VirtualRef(self.locations.urls[source], offset, length, etag, modified)
+        return VirtualRef(
+            location=self.locations.urls[source],
+            offset=offset,
+            length=length,
+            etag=etag,
+            last_modified=modified,
+        )
 
     def tolist(self) -> list[ChunkRef]:
         """All references as values; for reports and small tables."""

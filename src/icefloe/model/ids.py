@@ -47,7 +47,7 @@ _MAX_NAME_BYTES = 1024
 
 
 class Identifier(bytes):
-    """Random bytes that name one thing; printed in Crockford's base 32.
+    """Random bytes that identify an object or a node; printed in Crockford's base 32.
 
     One subclass per kind, so that a type checker stops a manifest id used as a chunk id. A format
     that leaves names free has ids that are names, of any length (see `named`).

@@ -305,16 +305,16 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
         return None
 
     def _as_lists(self) -> _ArrayLists:
-        """The columns as Python values, which are quicker for who goes through all arrays."""
+        """The columns as Python values, which are quicker to iterate over."""
         lists = self._lists
         if lists is None:
             ids, size = self.node_ids, NodeId.SIZE
             lists = self._lists = _ArrayLists(
-                {ids[at * size : (at + 1) * size]: at for at in range(len(self))},
-                self._corners.tolist(),
-                self.lower.tolist(),
-                self.shapes.tolist(),
-                self.rows.tolist(),
+                places={ids[at * size : (at + 1) * size]: at for at in range(len(self))},
+                corners=self._corners.tolist(),
+                lower=self.lower.tolist(),
+                shapes=self.shapes.tolist(),
+                rows=self.rows.tolist(),
             )
         return lists
 
@@ -326,13 +326,25 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
             row, end = rows[at], rows[at + 1]
             upper = tuple(map(operator.add, lower, shape))
             is_dense = end - row == prod(shape)
-            return ManifestArray(node_id, Box(tuple(lower), upper), row, end - row, is_dense)
+            return ManifestArray(
+                node_id=node_id,
+                extents=Box(tuple(lower), upper),
+                row=row,
+                count=end - row,
+                is_dense=is_dense,
+            )
         corner = slice(self._corners[at], self._corners[at + 1])
         lower, shape = self.lower[corner].tolist(), self.shapes[corner].tolist()
         upper = tuple(low + extent for low, extent in zip(lower, shape, strict=True))
         row, end = self.rows[at : at + 2].tolist()
         is_dense = end - row == prod(shape)
-        return ManifestArray(node_id, Box(tuple(lower), upper), row, end - row, is_dense)
+        return ManifestArray(
+            node_id=node_id,
+            extents=Box(tuple(lower), upper),
+            row=row,
+            count=end - row,
+            is_dense=is_dense,
+        )
 
 
 def _bounds(lengths: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
@@ -358,7 +370,7 @@ def _products(
     return products
 
 
-class Block(Record, frozen=True, eq=False):
+class ManifestBlock(Record, frozen=True, eq=False):
     """Some consecutive rows of a manifest, decoded."""
 
     positions: npt.NDArray[np.uint64] | None
@@ -373,7 +385,7 @@ class Block(Record, frozen=True, eq=False):
 
 
 class ManifestIndex(Record, frozen=True, eq=False):
-    """What is where in a manifest: enough to find the one block that a lookup needs."""
+    """The index of a manifest: enough to find the one block that a lookup needs."""
 
     arrays: ManifestArrays
     block_rows: npt.NDArray[np.int64]
@@ -382,7 +394,7 @@ class ManifestIndex(Record, frozen=True, eq=False):
     """Position of each block's first row in its array's extents."""
     block_spans: npt.NDArray[np.int64]
     """Start and length in bytes of each block in the file: shape (blocks, 2)."""
-    resident: tuple[Block, ...] | None = None
+    resident: tuple[ManifestBlock, ...] | None = None
     """The blocks themselves, in formats that cannot be read in parts."""
 
     @property
@@ -397,7 +409,7 @@ class Manifest:
 
     __slots__ = ("_load_block", "index")
 
-    def __init__(self, index: ManifestIndex, load_block: Callable[[int], Block]) -> None:
+    def __init__(self, index: ManifestIndex, load_block: Callable[[int], ManifestBlock]) -> None:
         """Take an index and how to get the block of a number."""
         self.index = index
         self._load_block = load_block
@@ -412,7 +424,7 @@ class Manifest:
         for number in range(len(self.index.block_rows) - 1):
             self._load_block(number)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[ManifestBlock]:
         """All rows of all arrays, block by block."""
         return map(self._load_block, range(len(self.index.block_rows) - 1))
 
@@ -440,7 +452,8 @@ class Manifest:
         self,
         node_id: NodeId,
         coords: npt.NDArray[np.uint64],
-        load_all: Callable[[Callable[[int], Block], list[int]], list[Block]] | None = None,
+        load_all: Callable[[Callable[[int], ManifestBlock], list[int]], list[ManifestBlock]]
+        | None = None,
     ) -> list[Located]:
         """The references of many chunks (n, rank), by the block that they are in.
 
@@ -470,18 +483,22 @@ class Manifest:
             if load_all is None
             else load_all(self._load_block, todo)
         )
-        found = []
+        located = []
         for (number, members), block in zip(parts, blocks, strict=True):
             at = self._rows_of(array, number, block, positions[members])
             hits = np.flatnonzero(at >= 0)
             if len(hits) == len(at):
-                found.append(Located(inside[members], block.refs.take(at)))
+                located.append(Located(inside[members], block.refs.take(at)))
             elif len(hits):
-                found.append(Located(inside[members][hits], block.refs.take(at[hits])))
-        return found
+                located.append(Located(inside[members][hits], block.refs.take(at[hits])))
+        return located
 
     def _rows_of(
-        self, array: ManifestArray, number: int, block: Block, positions: npt.NDArray[np.uint64]
+        self,
+        array: ManifestArray,
+        number: int,
+        block: ManifestBlock,
+        positions: npt.NDArray[np.uint64],
     ) -> npt.NDArray[np.int64]:
         """Rows in a block of an array's positions, -1 where it has none."""
         if array.is_dense:
@@ -574,7 +591,9 @@ def _groups(
         yield int(numbers[members[0]]), members
 
 
-def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex, list[Block]]:
+def lay_out(
+    parts: Sequence[tuple[NodeId, ArrayChunks]],
+) -> tuple[ManifestIndex, list[ManifestBlock]]:
     """Arrange arrays as a manifest: rows by (node, position), cut into blocks.
 
     The spans in the file are left at zero; a codec that has files fills them in.
@@ -588,7 +607,7 @@ def lay_out(parts: Sequence[tuple[NodeId, ArrayChunks]]) -> tuple[ManifestIndex,
 
 def arrange(
     arrays: ManifestArrays, refs: ChunkRefs, positions: npt.NDArray[np.uint64] | None
-) -> tuple[ManifestIndex, list[Block]]:
+) -> tuple[ManifestIndex, list[ManifestBlock]]:
     """Cut the rows of a manifest into blocks."""
     if refs.has_packs:
         refs = refs.with_distinct_files()
@@ -602,9 +621,11 @@ def arrange(
         sliced = None if positions is None else positions[start:stop]
         if sliced is not None:
             firsts[number] = sliced[0]
-        blocks.append(Block(sliced, refs.slice(start, stop)))
+        blocks.append(ManifestBlock(sliced, refs.slice(start, stop)))
     spans = np.zeros((len(blocks), 2), dtype=np.int64)
-    return ManifestIndex(arrays, bounds, firsts, spans), blocks
+    return ManifestIndex(
+        arrays=arrays, block_rows=bounds, block_positions=firsts, block_spans=spans
+    ), blocks
 
 
 _NO_REFS = ChunkRefs.empty()

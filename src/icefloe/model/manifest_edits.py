@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.ids import NodeId
-    from icefloe.model.manifest import ArrayChunks, Block, Manifest, ManifestIndex
+    from icefloe.model.manifest import ArrayChunks, Manifest, ManifestBlock, ManifestIndex
 
 
 def with_arrays(
     manifest: Manifest, edited: Mapping[NodeId, ArrayChunks]
-) -> tuple[ManifestIndex, list[Block]]:
+) -> tuple[ManifestIndex, list[ManifestBlock]]:
     """The layout of a manifest in which some arrays, all of which it has, are replaced."""
     old = manifest.index.arrays
     positions, refs = manifest.columns()

@@ -36,7 +36,7 @@ class ManifestRef(Record, frozen=True, gc=False):
 
 
 class AttributesRef(Record, frozen=True):
-    """Where the attributes of a document are that was too large to stand in the snapshot (H-07).
+    """The file with the attributes of a document that was too large for the snapshot (H-07).
 
     The snapshot keeps the document without the attributes' bytes; they belong at `position`.
     """
@@ -132,13 +132,13 @@ class RefColumns(NamedTuple):
         numbers = (np.cumsum(is_used) - 1)[numbers]
         manifests = tuple(places)
         return RefColumns(
-            np.cumsum(lengths[order]),
-            tuple([manifests[number] for number in np.flatnonzero(is_used).tolist()]),
-            numbers,
-            np.append(_int64(self.counts), _int64(added.counts))[chosen],
-            np.cumsum(ranks[chosen]),
-            np.append(_int64(self.lower), _int64(added.lower))[corners],
-            np.append(_int64(self.shapes), _int64(added.shapes))[corners],
+            ends=np.cumsum(lengths[order]),
+            manifests=tuple([manifests[number] for number in np.flatnonzero(is_used).tolist()]),
+            numbers=numbers,
+            counts=np.append(_int64(self.counts), _int64(added.counts))[chosen],
+            corners=np.cumsum(ranks[chosen]),
+            lower=np.append(_int64(self.lower), _int64(added.lower))[corners],
+            shapes=np.append(_int64(self.shapes), _int64(added.shapes))[corners],
         )
 
 
@@ -212,12 +212,12 @@ class NodeColumns(NamedTuple):
         added = NodeColumns.of(new)
         sizes = np.append(self.document_lengths(), added.document_lengths())
         columns = NodeColumns(
-            paths,
-            b"".join(ids),
-            b"".join(documents),
-            np.cumsum(sizes[order]),
-            self.refs.spliced(added.refs, order),
-            self._spliced_attributes(added, rows),
+            paths=paths,
+            ids=b"".join(ids),
+            documents=b"".join(documents),
+            document_ends=np.cumsum(sizes[order]),
+            refs=self.refs.spliced(added.refs, order),
+            attributes=self._spliced_attributes(added, rows),
         )
         return columns, rows, new
 

@@ -86,11 +86,22 @@ NodeMaker = Callable[[NodeId, str, bytes, tuple[ManifestRef, ...], AttributesRef
 """Makes a node of its id, path, document, manifests and attributes."""
 
 
-def expect_array(node: Node | None, path: str) -> ArrayNode:
-    """Return the node if it is an array; raise NodeNotFoundError for a group or no node."""
+def expect_array(
+    node: Node | None, path: str, others: Callable[[], Iterable[str]] = tuple
+) -> ArrayNode:
+    """Return the node if it is an array; raise NodeNotFoundError for a group or no node.
+
+    Args:
+        node: What is at the path.
+        path: The path that was asked for.
+        others: The paths there are, for the message.
+    """
     if node is None or not node.is_array:
+        from icefloe.model.spelling import suggestion
+
         what = "does not exist" if node is None else "is a group"
-        raise NodeNotFoundError(f"node not found: {path} {what}; expected an array", path)
+        hint = suggestion(path, others()) if node is None else ""
+        raise NodeNotFoundError(f"node not found: {path} {what}; expected an array{hint}", path)
     return node
 
 

@@ -38,7 +38,7 @@ class SnapshotStub(Record, frozen=True):
 
 
 class FileSum(Record, frozen=True):
-    """What is remembered of a file where it is referred to; 0 for what is not known."""
+    """Size and checksum of a file, recorded where it is referred to; 0 if unknown."""
 
     size_bytes: int = 0
     checksum: int = 0
@@ -102,7 +102,7 @@ class Snapshot(Record, frozen=True, eq=False):
 
 
 def _parsed(text: object) -> SnapshotId | None:
-    """An id that somebody wrote into metadata; None if it is none."""
+    """An id found in metadata; None if it is not valid."""
     try:
         return SnapshotId.from_text(text) if isinstance(text, str) else None
     except InvalidInputError:

@@ -49,9 +49,15 @@ def virtual_ref(
             raise InvalidTypeError(
                 "a last-modified checksum needs a timezone, found a naive datetime"
             )
-        return VirtualRef(location, offset, length, None, int(checksum.timestamp()))
+        return VirtualRef(
+            location=location,
+            offset=offset,
+            length=length,
+            etag=None,
+            last_modified=int(checksum.timestamp()),
+        )
     check_etags([checksum])
-    return VirtualRef(location, offset, length, checksum)
+    return VirtualRef(location=location, offset=offset, length=length, etag=checksum)
 
 
 def check_etags(etags: Iterable[object]) -> None:

@@ -28,7 +28,7 @@ GROUP = b'{"zarr_format": 3, "node_type": "group"}'
 ENCODINGS = {"a": ("default", "/"), "b": ("default", "."), "c": ("v2", "/"), "d": ("v2", ".")}
 
 
-@pytest.fixture(params=["memory", "local", "store", "dataset"])
+@pytest.fixture(params=["memory", "local", "store", "dataset", "icechunk"])
 def make_repository(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:
@@ -36,7 +36,7 @@ def make_repository(
 
     In memory, on local files, and of the other generations of the format.
     """
-    is_other = request.param in ("store", "dataset")
+    is_other = request.param in ("store", "dataset", "icechunk")
     how = {"generation": request.param} if is_other else {}
 
     def make() -> Any:

@@ -451,3 +451,11 @@ class TestDatasetGeneration(IcefloeStoreTests):
     @pytest.fixture
     def repository(self) -> icefloe.Repository:
         return icefloe.Repository.create(icefloe.in_memory_storage(), generation="dataset")
+
+
+class TestIcechunkGeneration(IcefloeStoreTests):
+    @pytest.fixture(params=[1, 2])
+    def repository(self, request: pytest.FixtureRequest) -> icefloe.Repository:
+        return icefloe.Repository.create(
+            icefloe.in_memory_storage(), generation="icechunk", spec_version=request.param
+        )

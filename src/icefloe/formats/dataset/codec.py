@@ -15,8 +15,8 @@ from icefloe.model.manifest import lay_out
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icefloe.model.ids import NodeId, SnapshotId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
 
 
@@ -58,10 +58,13 @@ class DatasetCodec(LoglessCodec, frozen=True):
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None = None,
         numbers: Mapping[NodeId, int] | None = None,
+        *,
+        manifest_id: ManifestId | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
+        del manifest_id
         index, blocks = arranged or lay_out(parts)
         return _file(manifest_table.encode_manifest(index, blocks, self.level, numbers or {}))
 
@@ -71,7 +74,9 @@ class DatasetCodec(LoglessCodec, frozen=True):
         """Read the index, here from the last bytes of a file of `size` bytes."""
         return manifest_table.decode_index(prefix, size, key)
 
-    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+    def decode_block(
+        self, index: ManifestIndex, number: int, data: bytes, key: str
+    ) -> ManifestBlock:
         """Read one block, which is a row group, from the bytes that the index's span names."""
         return manifest_table.decode_block(index, number, data, key)
 

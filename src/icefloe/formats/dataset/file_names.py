@@ -9,19 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.formats.dataset.layout import file_of, id_of_file
-from icefloe.model.ids import NAME_MARK, ChunkFileId, encode_base32
+from icefloe.model.id_columns import decode_column, encode_column, text_length
+from icefloe.model.ids import NAME_MARK, ChunkFileId
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_LETTERS = np.array([ord(encode_base32(bytes([value << 3]))[0]) for value in range(32)], np.uint8)
-_NONE = 255
-_VALUES = np.full(256, _NONE, dtype=np.uint8)
-_VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
-_WEIGHTS = np.array([16, 8, 4, 2, 1], dtype=np.uint8)
 _SIZE = ChunkFileId.SIZE
-_LENGTH = len(encode_base32(bytes(_SIZE)))
-_WIDE_LENGTH = len(encode_base32(bytes(ChunkFileId.WIDE_SIZE)))
+_LENGTH = text_length(_SIZE)
+_WIDE_LENGTH = text_length(ChunkFileId.WIDE_SIZE)
 _MARK = np.frombuffer(NAME_MARK, dtype=np.uint8)
 _PLAIN_NAME = r"^[ -.0-~]{1,200}$"
 """Names of which it is clear at once that they are good, but for those with dots alone."""
@@ -48,11 +44,7 @@ def encode_ids(ids: npt.NDArray[np.uint8]) -> pa.Array:
 
 def _encode_own(ids: npt.NDArray[np.uint8]) -> pa.Array:
     """Base 32, as `str` of each would be."""
-    count = len(ids)
-    bits = np.unpackbits(np.ascontiguousarray(ids), axis=1)
-    padded = np.pad(bits, ((0, 0), (0, 5 * _LENGTH - bits.shape[1])))
-    letters = _LETTERS[padded.reshape(count, _LENGTH, 5) @ _WEIGHTS]
-    return _strings(np.ascontiguousarray(letters), np.full(count, _LENGTH))
+    return _strings(encode_column(ids), np.full(len(ids), _LENGTH))
 
 
 def _encode_names(names: npt.NDArray[np.uint8]) -> pa.Array:
@@ -67,13 +59,13 @@ def _strings(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.integer]) -> p
 
 
 def decode_ids(names: pa.Array) -> npt.NDArray[np.uint8]:
-    """Ids (n, bytes) of names; raises InvalidInputError for what is no name of a file."""
+    """Ids (n, bytes) of file names; raises InvalidInputError for any other name."""
     _, offsets, data = names.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[names.offset : names.offset + len(names) + 1]
     octets = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
     lengths = np.diff(bounds)
     own = np.flatnonzero(lengths == _LENGTH)
-    ids, is_id = _decode_own(octets[bounds[own][:, None] + np.arange(_LENGTH)])
+    ids, is_id = decode_column(octets[bounds[own][:, None] + np.arange(_LENGTH)], _SIZE)
     if is_id.all() and len(own) == len(names):
         return ids
     is_plain = pc.match_substring_regex(names, _PLAIN_NAME).to_numpy(zero_copy_only=False)
@@ -96,14 +88,3 @@ def decode_ids(names: pa.Array) -> npt.NDArray[np.uint8]:
     for row, identifier in odd.items():
         table[row, : len(identifier)] = np.frombuffer(identifier, dtype=np.uint8)
     return table
-
-
-def _decode_own(
-    letters: npt.NDArray[np.uint8],
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Ids of texts of their length (n, letters), and which of these are really such texts."""
-    values = _VALUES[letters]
-    bits = np.unpackbits(values, axis=1).reshape(len(letters), _LENGTH, 8)[:, :, 3:]
-    packed = np.packbits(bits.reshape(len(letters), 5 * _LENGTH), axis=1)
-    is_id = (values != _NONE).all(axis=1) & ~packed[:, _SIZE:].any(axis=1)
-    return np.ascontiguousarray(packed[:, :_SIZE]), is_id

@@ -37,8 +37,8 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColu
 from icefloe.model.ids import NodeId
 from icefloe.model.manifest import (
     ArrayChunks,
-    Block,
     ManifestArrays,
+    ManifestBlock,
     ManifestIndex,
     lay_out,
 )
@@ -100,7 +100,7 @@ _decoder = msgspec.msgpack.Decoder(_Notes)
 
 def encode_manifest(
     index: ManifestIndex,
-    blocks: Sequence[Block],
+    blocks: Sequence[ManifestBlock],
     level: int,
     others: Mapping[NodeId, int] = MappingProxyType({}),
 ) -> bytes:
@@ -124,7 +124,7 @@ def encode_manifest(
 def _table(
     index: ManifestIndex,
     number: int,
-    block: Block,
+    block: ManifestBlock,
     schema: pa.Schema,
     numbers: Mapping[NodeId, int],
 ) -> pa.Table:
@@ -152,7 +152,7 @@ def _identities(
     index: ManifestIndex,
     start: int,
     stop: int,
-    block: Block,
+    block: ManifestBlock,
     numbers_of: Mapping[NodeId, int],
 ) -> tuple[npt.NDArray[np.uint64], pa.Array]:
     """Array number and encoded coordinates of each row of a block."""
@@ -229,19 +229,19 @@ def _u8(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 
 
 def _make_notes(
-    index: ManifestIndex, blocks: Sequence[Block], spans: Sequence[tuple[int, int]]
+    index: ManifestIndex, blocks: Sequence[ManifestBlock], spans: Sequence[tuple[int, int]]
 ) -> _Notes:
     arrays = index.arrays
     notes = _Notes(
-        arrays.node_ids,
-        _u4(arrays.ranks),
-        _u8(arrays.counts),
-        _u8(arrays.lower),
-        _u8(arrays.shapes),
-        _u8(index.block_rows),
-        _u8(index.block_positions),
-        _u8([number for span in spans for number in span]),
-        b"",
+        nodes=arrays.node_ids,
+        ranks=_u4(arrays.ranks),
+        counts=_u8(arrays.counts),
+        lower=_u8(arrays.lower),
+        shapes=_u8(arrays.shapes),
+        rows=_u8(index.block_rows),
+        positions=_u8(index.block_positions),
+        spans=_u8([number for span in spans for number in span]),
+        crcs=b"",
     )
     checksums = [block.refs.checksums for block in blocks]
     if any(column.any() for column in checksums):
@@ -321,7 +321,9 @@ def _index(notes: _Notes, footer: Any, size: int) -> ParquetIndex:
         and (spans.sum(axis=1) <= size).all()
     ):
         raise ValueError("its columns do not agree")
-    arrays = ManifestArrays(notes.nodes, ranks, counts, lower, shapes)
+    arrays = ManifestArrays(
+        node_ids=notes.nodes, ranks=ranks, counts=counts, lower=lower, shapes=shapes
+    )
     if not arrays.is_ascending:
         raise ValueError("its arrays are not in order")
     for node_id in arrays:
@@ -349,7 +351,7 @@ def _index(notes: _Notes, footer: Any, size: int) -> ParquetIndex:
     )
 
 
-def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> ManifestBlock:
     """Read one row group from its bytes."""
     if index.resident is not None:
         return index.resident[number]
@@ -367,7 +369,7 @@ def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Bl
             refs.checksums = index.checksums[start:stop]
         if index.versions is not None:
             refs.locations, refs.sources = _with_versions(refs, index, start, stop)
-        return Block(_positions(index, table, start, stop), refs)
+        return ManifestBlock(_positions(index, table, start, stop), refs)
     except _DAMAGE as error:
         raise bad_file(key, str(error)) from None
 
@@ -434,18 +436,18 @@ def _refs(table: pa.Table) -> ChunkRefs:
     count = len(kinds)
     urls: list[str] = distinct.filter(marked).to_pylist()
     return ChunkRefs(
-        kinds,
-        np.where(is_inline, 0, numbers[codes]).astype(np.uint32),
-        offsets,
-        lengths,
-        np.zeros(count, dtype=np.uint32),
-        decode_ids(distinct.filter(pc.invert(marked))),
-        Locations(
+        kinds=kinds,
+        sources=np.where(is_inline, 0, numbers[codes]).astype(np.uint32),
+        offsets=offsets,
+        lengths=lengths,
+        checksums=np.zeros(count, dtype=np.uint32),
+        files=decode_ids(distinct.filter(pc.invert(marked))),
+        locations=Locations(
             StringColumn.of(urls),
             StringColumn.of([""] * len(urls)),
             np.zeros(len(urls), dtype=np.int64),
         ),
-        inline,
+        inline=inline,
     )
 
 

@@ -24,20 +24,34 @@ from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     FormatError,
+    IcefloeError,
     InvalidInputError,
     ObjectNotFoundError,
 )
 from icefloe.formats.authorship import signed
 from icefloe.formats.dataset.layout import LAYOUT, STATE_KEY
-from icefloe.formats.dataset.state import State
+from icefloe.formats.dataset.state import FOREIGN, State
 from icefloe.formats.file_sums import sum_of
-from icefloe.formats.port import MAIN, BranchState, BranchTip, LiveTip, branch_tip
-from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of
+from icefloe.formats.port import (
+    MAIN,
+    BranchState,
+    BranchTip,
+    LiveTip,
+    RefDefaults,
+    branch_moved,
+    branch_tip,
+)
+from icefloe.formats.sequence_refs import (
+    MAX_NAME_BYTES,
+    check_ref_name,
+    refuse_tag_deletion,
+    twins_of,
+)
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from icefloe.formats.dataset.codec import StructureSchema
     from icefloe.formats.dataset.state import RefType
@@ -49,22 +63,26 @@ _MAX_TRIES = 1000
 _LONGEST_PAUSE = 0.1
 
 
-class StateRefs:
+class StateRefs(RefDefaults):
     """Branches and tags of a dataset in a storage."""
+
+    records_moves = True
+
+    numbers_moves = True
 
     def __init__(self, storage: Storage) -> None:
         """Take where the state file is."""
         self._storage = storage
         self._latest: State | None = None
         """The state that was read last."""
+        self._swappable: tuple[State, ObjectVersion] | None = None
+        """The same with its version, or the state that was swapped in last."""
         self._schema: StructureSchema | None = None
+        self._written: Callable[[], Snapshot | None] = lambda: None
 
     def view(self) -> StateRefs:
         """The same references, from a state file that is read once, when it is needed."""
         return _StateView(self._storage)
-
-    def start_at(self, tip: BranchTip) -> None:
-        """Nothing: no state has to be looked for."""
 
     # --- reading
 
@@ -82,6 +100,20 @@ class StateRefs:
             return set()
         return state.names("branch") or ({MAIN} if state.latest() else set())
 
+    def tips(self) -> dict[str, BranchTip]:
+        """Newest states of all branches."""
+        state = self.read()
+        return {} if state is None else state.tips()
+
+    def newest_numbers(self) -> dict[str, int]:
+        """Numbers of the newest states of all branches."""
+        return {branch: tip.sequence for branch, tip in self.tips().items()}
+
+    def tag_targets(self) -> dict[str, SnapshotId]:
+        """What all tags point to."""
+        state = self.read()
+        return {} if state is None else state.tag_targets()
+
     def tag(self, name: str) -> SnapshotId | None:
         """What a tag points to."""
         state = self.read()
@@ -97,6 +129,11 @@ class StateRefs:
         state = self.read()
         return iter(()) if state is None else iter(state.log(branch))
 
+    def entries(self, tip: BranchTip, down_to: int) -> list[BranchTip]:
+        """The states of a branch from `tip` down to one of a number, as far as they are listed."""
+        states = self.reflog(tip.branch)
+        return [each for each in states if down_to <= each.sequence <= tip.sequence]
+
     def snapshot_id(self, text: str) -> SnapshotId | None:
         """The snapshot that a text names: an id that the state file lists, or one of icefloe's."""
         for state in (self._latest, None):
@@ -108,6 +145,15 @@ class StateRefs:
                 return SnapshotId.parse(text)
         return None
 
+    def complete(self, snapshot: Snapshot) -> Snapshot:
+        """Add what only the state file says of a snapshot that another program wrote."""
+        if FOREIGN not in snapshot.metadata:
+            return snapshot
+        state = self._latest
+        if state is None or not state.lists(snapshot.id):
+            state = self.read()
+        return snapshot if state is None else state.completed(snapshot)
+
     def listed_snapshots(self) -> set[SnapshotId]:
         """All snapshots that the state file lists."""
         state = self.read()
@@ -118,28 +164,26 @@ class StateRefs:
         state = self._latest or self.read()
         return {} if state is None else state.snapshot_files
 
-    def remember(self, find: Callable[[SnapshotId], FileSum | None]) -> None:
-        """Nothing: a structure file is read when it is listed."""
+    def remember(
+        self,
+        find: Callable[[SnapshotId], FileSum | None],
+        written: Callable[[], Snapshot | None],
+    ) -> None:
+        """Take what knows the structure file that was written last; others are read."""
+        del find
+        self._written = written
 
     def states(self, branch: str) -> Iterator[BranchState]:
         """The same: one file has all of them, or none can be read."""
         for tip in self.reflog(branch):
             yield BranchState(tip.sequence, STATE_KEY, tip)
 
-    def fill_gap(self, missing: BranchState, before: SnapshotId | None) -> bool:  # noqa: ARG002
-        """Nothing: a state file has no gaps."""
-        return False
-
     def read(self) -> State | None:
         """The state of the dataset; None if there is none."""
-        try:
-            data = self._storage.get(STATE_KEY)
-        except ObjectNotFoundError:
-            return None
-        return self._parse(data)
+        return self._read_version()[0]
 
     def _parse(self, data: bytes) -> State:
-        state = State.parse(data)
+        state = State.parse(data, self._latest)
         self._check_root(state)
         self._latest = state
         if self._schema is not None:
@@ -168,6 +212,14 @@ class StateRefs:
 
     # --- moving
 
+    def publish(self, tip: LiveTip, snapshot: Snapshot) -> BranchTip:
+        """Publish a commit that was just written as the next state of a branch, like `advance`."""
+        return self.advance(tip, snapshot.id)
+
+    def delete_tag(self, name: str) -> None:
+        """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
+        refuse_tag_deletion(name)
+
     def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
         """Publish the next state of a branch: atomic, durable, settled.
 
@@ -183,12 +235,7 @@ class StateRefs:
                 if snapshot_id is not None and moved in state.log(tip.branch):
                     return state  # by us: a request arrived twice, and others swapped since
                 actual = None if found is None else found.snapshot_id
-                raise ConflictError(
-                    f"branch {tip.branch!r} moved: expected {tip.snapshot_id} (move "
-                    f"{tip.sequence}), found {actual or 'deleted'}; rebase and try again",
-                    None if tip.snapshot_id is None else str(tip.snapshot_id),
-                    None if actual is None else str(actual),
-                )
+                raise branch_moved(tip, actual)
             return self._moved(state, tip.branch, "branch", snapshot_id)
 
         self._swap(change)
@@ -230,6 +277,25 @@ class StateRefs:
         self._swap(change, may_create=branch == MAIN)
         return created[0]
 
+    def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
+        """Read the state; what it says is checked when the branch is created."""
+        check_ref_name(branch, "branch", MAX_NAME_BYTES)
+        self.read()
+        return lambda snapshot_id: self.create_branch(branch, snapshot_id)
+
+    def prepare_tag(self, name: str) -> Callable[[SnapshotId], Callable[[], None]]:
+        """Read the state; what it says is checked when the tag is created."""
+        check_ref_name(name, "tag", MAX_NAME_BYTES)
+        self.read()
+        return lambda snapshot_id: self.create_tag(name, snapshot_id)
+
+    def create_main(self, snapshot_id: SnapshotId) -> None:
+        """Publish a new dataset, where nothing was before; raises AlreadyExistsError."""
+        ensure_conditional_replace(self._storage)
+        first = State.first(self._data_root() or "")
+        if not self._replace(self._moved(first, MAIN, "branch", snapshot_id), None):
+            self.create_branch(MAIN, snapshot_id)
+
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
         """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name.
 
@@ -262,9 +328,16 @@ class StateRefs:
             )
 
     def create_all(
-        self, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+        self,
+        branches: Mapping[str, SnapshotId],
+        tags: Mapping[str, SnapshotId],
+        snapshots: Iterable[Snapshot] = (),
+        config: bytes | None = None,
+        *,
+        is_new: bool = False,  # noqa: ARG002 (one that is there is another's)
     ) -> None:
         """Publish a dataset with its branches and tags, in one swap."""
+        del snapshots, config
 
         def change(state: State) -> State:
             for branch in sorted(branches, key=lambda name: name != MAIN):
@@ -279,8 +352,11 @@ class StateRefs:
 
         self._swap(change, may_create=True)
 
-    def forget(self, snapshots: Collection[SnapshotId]) -> None:
+    def forget(
+        self, snapshots: Collection[SnapshotId], reached: Collection[SnapshotId] = ()
+    ) -> None:
         """Take snapshots from the list that nothing refers to any more (H-12)."""
+        del reached
         state = self.read()
         if state is not None and any(state.lists(each) for each in snapshots):
             self._swap(lambda state: state.without_snapshots(set(snapshots)))
@@ -318,20 +394,26 @@ class StateRefs:
         from icefloe.formats.dataset.parquet_files import has_wide_schema
 
         codec, layout = DatasetCodec(), LAYOUT
-        found: list[Snapshot] = []
+        snapshots: list[Snapshot] = []
         is_wide = False
-        wanted: SnapshotId | None = snapshot_id
-        while wanted is not None and not state.lists(wanted):
-            key = layout.snapshot(wanted)
+        missing: SnapshotId | None = snapshot_id
+        while missing is not None and not state.lists(missing):
+            written = self._written()
+            if written is not None and written.id == missing:
+                is_wide = is_wide or (self._schema is not None and self._schema.is_wide)
+                snapshots.append(written)
+                missing = written.parent_id
+                continue
+            key = layout.snapshot(missing)
             try:
                 data = self._storage.get(key)
             except ObjectNotFoundError:
                 break  # expired
-            snapshot = codec.decode_snapshot(data, wanted, key)
+            snapshot = codec.decode_snapshot(data, missing, key)
             is_wide = is_wide or has_wide_schema(data, key)
-            found.append(msgspec.structs.replace(snapshot, own_file=sum_of(data)))
-            wanted = snapshot.parent_id
-        return found[::-1], is_wide
+            snapshots.append(msgspec.structs.replace(snapshot, own_file=sum_of(data)))
+            missing = snapshot.parent_id
+        return snapshots[::-1], is_wide
 
     @staticmethod
     def _refuse_taken(state: State, name: str, what: str) -> None:
@@ -347,12 +429,14 @@ class StateRefs:
             )
 
     def _swap(self, change: Callable[[State], State], *, may_create: bool = False) -> None:
-        """Replace the state file by its successor, again and again until nobody comes between.
+        """Replace the state file by its successor, and retry if another writer was first.
 
         `change` raises if it must not be done, and returns the same state if it is done already;
         it is asked anew for each state.
         """
         ensure_conditional_replace(self._storage)
+        if self._swap_known(change):
+            return
         for attempt in range(_MAX_TRIES):
             state, version = self._read_version()
             if state is None:
@@ -360,23 +444,45 @@ class StateRefs:
                     raise FormatError(f"{STATE_KEY} is missing", STATE_KEY)
                 state = State.first(self._data_root() or "")
             successor = change(state)
-            if successor is state:
+            if successor is state or self._replace(successor, version):
                 return
-            try:
-                # Another client may be about to make the same change.
-                self._storage.replace(STATE_KEY, signed(successor.encode()), version)
-            except ConflictError:
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
-            else:
-                return
+            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
         raise ConflictError(f"{STATE_KEY} was swapped by others {_MAX_TRIES} times in a row")
+
+    def _swap_known(self, change: Callable[[State], State]) -> bool:
+        """Replace the state that was seen last, without reading it again; False if that is old.
+
+        What an old state would refuse, or has already, says nothing: the newest one decides.
+        """
+        if self._swappable is None:
+            return False
+        state, version = self._swappable
+        try:
+            successor = change(state)
+        except IcefloeError:
+            return False
+        return successor is not state and self._replace(successor, version)
+
+    def _replace(self, successor: State, version: ObjectVersion | None) -> bool:
+        """Swap a state in, unless the state file has another version by now."""
+        self._swappable = None
+        try:
+            # Another client may be about to make the same change.
+            swapped = self._storage.replace(STATE_KEY, signed(successor.encode()), version)
+        except ConflictError:
+            return False
+        self._swappable = successor, swapped
+        return True
 
     def _read_version(self) -> tuple[State | None, ObjectVersion | None]:
         try:
             data, version = self._storage.get_with_version(STATE_KEY)
         except ObjectNotFoundError:
+            self._swappable = None
             return None, None
-        return self._parse(data), version
+        state = self._parse(data)
+        self._swappable = state, version
+        return state, version
 
 
 class _StateView(StateRefs):
@@ -394,5 +500,5 @@ class _StateView(StateRefs):
 
 
 def _tip_in(state: State, branch: str) -> BranchTip | None:
-    """Where a branch stands; without references, `main` is what was listed last."""
+    """The tip of a branch; without references, `main` is the snapshot listed last."""
     return state.tip(branch) or (state.latest() if branch == MAIN else None)

@@ -1,4 +1,4 @@
-"""The state file of a dataset as a value: what it says, and what it says after a change.
+"""The state file of a dataset as a value, and its next value after a change.
 
 No I/O here. Members that we do not know are kept.
 """
@@ -6,6 +6,7 @@ No I/O here. Members that we do not know are kept.
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,33 +14,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.formats.dataset.layout import STATE_KEY, file_of, id_of_file
+from icefloe.formats.dataset.layout import STATE_KEY, file_of
+from icefloe.formats.dataset.snapshot_list import NO_SNAPSHOTS, ListedFiles, SnapshotList
 from icefloe.formats.port import MAIN, BranchTip, DeletedTip, LiveTip, branch_tip
 from icefloe.model.ids import SnapshotId
-from icefloe.model.snapshot import FileSum
+from icefloe.model.snapshot import INTERNAL_PREFIX, SnapshotStub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import FileSum, Snapshot
 
 RefType = Literal["branch", "tag"]
+FOREIGN = f"{INTERNAL_PREFIX}foreign"
+"""The property of a snapshot of which only the rows are known; the state file knows the rest."""
 _MAX_LOG = 1000
 """Moves of a branch that are listed; of older ones, only their number is known."""
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _SnapshotEntry(msgspec.Struct):
-    id: _Text = msgspec.field(name="snapshot-id")
-    timestamp: int = msgspec.field(name="timestamp-ms")
-    file: _Text = msgspec.field(name="structure-file")
-    parent: str | None = msgspec.field(name="parent-snapshot-id", default=None)
-    properties: dict[str, Any] | None = None
-    message: str = ""
-    size: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="structure-size", default=0)
-    checksum: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = msgspec.field(
-        name="structure-checksum", default=0
-    )
 
 
 class _Reference(msgspec.Struct):
@@ -55,11 +46,10 @@ class _Extension(msgspec.Struct):
 
 
 class _StateFile(msgspec.Struct):
-    """What the JSON Schema of the state file says (H-01)."""
+    """What the JSON Schema of the state file says (H-01), but for the list of snapshots."""
 
     id: _Text
     generation: Annotated[int, msgspec.Meta(ge=0)]
-    snapshots: list[_SnapshotEntry]
     store_root: str | None = None
     refs: dict[str, _Reference] | None = None
     icefloe: _Extension = msgspec.field(default_factory=_Extension)
@@ -90,9 +80,13 @@ class State:
     """One state of a dataset; immutable."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        """Check a document; raises FormatError if it is no state file."""
+        """Check a document; raises FormatError if it is no state file.
+
+        Args:
+            document: The members of the file. That of the snapshots is a `SnapshotList`.
+        """
         try:
-            checked = msgspec.convert(document, _StateFile)
+            checked = msgspec.convert({**document, "snapshots": None}, _StateFile)
         except msgspec.ValidationError as error:
             raise _bad(f"not what its JSON Schema says: {error}") from None
         self._document = document
@@ -105,25 +99,32 @@ class State:
         self._trimmed = checked.icefloe.trimmed
         self.is_wide = checked.icefloe.schema == "wide"
         """Whether structure files have the wide schema from now on."""
-        self._listed = {entry.id: entry for entry in checked.snapshots}
-        self._check(checked)
-        self._ids = {entry.id: _id_of(entry) for entry in checked.snapshots}
-        self._texts = {each: text for text, each in self._ids.items()}
-        if len(self._texts) != len(self._ids):
-            raise _bad("two snapshots have one structure file")
+        self._listed: SnapshotList = document["snapshots"]
+        self._check()
 
-    def _check(self, checked: _StateFile) -> None:
-        if len(self._listed) != len(checked.snapshots):
-            raise _bad("two snapshots have one id")
+    def _check(self) -> None:
         for name, ref in self._refs.items():
             if ref.name != name:
                 raise _bad(f"the reference under {name!r} says that it is {ref.name!r}")
 
     @classmethod
-    def parse(cls, data: bytes) -> State:
-        """Read a state file; raises FormatError."""
+    def parse(cls, data: bytes, known: State | None = None) -> State:
+        """Read a state file; raises FormatError.
+
+        Args:
+            data: Its content.
+            known: A state that was read before: what both list is not parsed again.
+        """
         try:
-            document = msgspec.json.decode(data, type=dict[str, Any])
+            members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            listed = bytes(members.get("snapshots", b"null"))
+            snapshots = (NO_SNAPSHOTS if known is None else known.snapshots).reread(listed)
+            document = {
+                name: snapshots if name == "snapshots" else msgspec.json.decode(raw)
+                for name, raw in members.items()
+            }
+        except msgspec.ValidationError as error:
+            raise _bad(f"not what its JSON Schema says: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _bad(f"not JSON, or torn: {error}") from None
         return cls(document)
@@ -134,19 +135,28 @@ class State:
         document: dict[str, Any] = {"id": str(uuid.uuid4()), "generation": 0}
         if store_root:
             document["store_root"] = store_root
-        return cls({**document, "snapshots": [], "refs": {}, "icefloe": {"branches": {}}})
+        members = {"snapshots": NO_SNAPSHOTS, "refs": {}, "icefloe": {"branches": {}}}
+        return cls({**document, **members})
 
     def encode(self) -> bytes:
         """The bytes of the state file, a line for each snapshot and reference."""
-        parts = []
+        parts: list[bytes] = []
         for name, value in self._document.items():
-            text = msgspec.json.encode(value)
-            if name in {"snapshots", "refs"} and value:
+            if isinstance(value, SnapshotList):
+                text = value.text
+            elif name == "refs" and value:
                 text = _one_per_line(value)
-            parts.append(msgspec.json.encode(name) + b": " + text)
-        return b"{\n" + b",\n".join(parts) + b"\n}\n"
+            else:
+                text = msgspec.json.encode(value)
+            parts += (b",\n" if parts else b"{\n", msgspec.json.encode(name), b": ", text)
+        return b"".join([*parts, b"\n}\n"])  # once: most of it is one long text
 
-    # --- what it says
+    # --- queries
+
+    @property
+    def snapshots(self) -> SnapshotList:
+        """All snapshots that are listed."""
+        return self._listed
 
     def tip(self, branch: str) -> BranchTip | None:
         """Where a branch stands, and how often it moved."""
@@ -164,11 +174,23 @@ class State:
         """What a dataset without references shows: the snapshot that was listed last (H-11)."""
         if self._refs or not self._listed:
             return None
-        return LiveTip(MAIN, 0, self._id(next(reversed(self._listed))))
+        return LiveTip(MAIN, 0, self._id(self._listed.newest()))
 
     def names(self, kind: RefType) -> set[str]:
         """Names of all branches or tags."""
         return {name for name, ref in self._refs.items() if ref.type == kind}
+
+    def tips(self) -> dict[str, BranchTip]:
+        """Where all branches stand."""
+        latest = self.latest()
+        if latest is not None:
+            return {latest.branch: latest}
+        tips = {name: self.tip(name) for name in self.names("branch")}
+        return {name: tip for name, tip in tips.items() if tip is not None}
+
+    def tag_targets(self) -> dict[str, SnapshotId]:
+        """What all tags point to."""
+        return {name: self._id(ref.id) for name, ref in self._refs.items() if ref.type == "tag"}
 
     def all_names(self) -> set[str]:
         """Names of all references: branches and tags share them (R0-42)."""
@@ -186,15 +208,26 @@ class State:
             branch_tip(branch, place, None if target is None else self._past_id(target))
             for place, (_, target) in enumerate(self._logs.get(branch, []), first)
         ]
+        unlogged = self._unlogged(branch)
+        if unlogged is not None:
+            tips.append(unlogged)
+        return tips[::-1]
+
+    def _unlogged(self, branch: str) -> BranchTip | None:
+        """Where a branch stands, if its log does not say so: who moved it last keeps none."""
         latest = self.latest()
         tip = latest if latest is not None and latest.branch == branch else self.tip(branch)
-        if tip is not None and (not tips or tips[-1] != tip):
-            tips.append(tip)
-        return tips[::-1]
+        moves = self._logs.get(branch, [])
+        if tip is None or not moves:
+            return tip
+        last = self._trimmed.get(branch, 0) + len(moves) - 1
+        target = moves[-1][1]
+        known = branch_tip(branch, last, None if target is None else self._past_id(target))
+        return None if known == tip else tip
 
     def lists(self, snapshot_id: SnapshotId) -> bool:
         """Whether a snapshot is listed."""
-        return snapshot_id in self._texts
+        return snapshot_id in self._listed
 
     def find(self, text: str) -> SnapshotId | None:
         """The snapshot that is listed by an id, or whose structure file is named by it."""
@@ -202,59 +235,74 @@ class State:
             named = SnapshotId.from_text(text)
         except InvalidInputError:
             named = None
-        return self._ids.get(text) or (named if named in self._texts else None)
+        is_listed = named is not None and named in self._listed
+        return self._listed.id_of(text) or (named if is_listed else None)
 
     def _id(self, text: str) -> SnapshotId:
         """The snapshot of an id; icefloe's own ids need not be listed."""
-        found = self._ids.get(text)
-        if found is None:
+        snapshot_id = self._listed.id_of(text)
+        if snapshot_id is None:
             try:
                 return SnapshotId.parse(text)
             except InvalidInputError:
                 raise _bad(f"snapshot {text!r} is referred to, but not listed") from None
-        return found
+        return snapshot_id
 
     def _past_id(self, text: str) -> SnapshotId:
         """The same of a snapshot that another program may have taken from the list."""
-        return self._ids.get(text) or SnapshotId.from_text(text)
+        return self._listed.id_of(text) or SnapshotId.from_text(text)
 
     def _text(self, snapshot_id: SnapshotId) -> str:
-        return self._texts.get(snapshot_id) or str(snapshot_id)
+        return self._listed.text_of(snapshot_id) or str(snapshot_id)
 
     def snapshot_ids(self) -> list[SnapshotId]:
         """All listed snapshots, in the order in which they came."""
-        return list(self._texts)
+        return list(self._listed)
 
     @cached_property
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
         """Size and CRC-32C of the structure files of which they are recorded."""
-        return {
-            self._ids[entry.id]: FileSum(entry.size, entry.checksum)
-            for entry in self._listed.values()
-            if entry.size or entry.checksum
-        }
+        return ListedFiles(self._listed)
 
     def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts | None:
-        """What is said of a snapshot."""
-        entry = self._listed.get(self._text(snapshot_id))
+        """Parent, time, message and properties of a snapshot."""
+        entry = self._listed.entry(self._text(snapshot_id))
         if entry is None:
             return None
         parent = None if entry.parent is None else self._past_id(entry.parent)
         return SnapshotFacts(
-            snapshot_id, parent, entry.timestamp, entry.properties or {}, entry.message
+            id=snapshot_id,
+            parent_id=parent,
+            timestamp_ms=entry.timestamp,
+            properties=entry.properties or {},
+            message=entry.message,
         )
 
-    # --- what it says next
+    def completed(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot that another program wrote, with what is said of it here."""
+        facts = self.facts(snapshot.id)
+        if facts is None:
+            return snapshot
+        history: list[SnapshotStub] = []
+        parent = facts.parent_id
+        while parent is not None and (above := self.facts(parent)) is not None:
+            history.append(SnapshotStub(parent, _moment(above.timestamp_ms), above.message))
+            parent = above.parent_id
+            if len(history) > len(self._listed):
+                break
+        written = _moment(facts.timestamp_ms)
+        return msgspec.structs.replace(
+            snapshot,
+            parent_id=history[0].id if history else None,
+            written_at=written,
+            started_at=written,
+            message=facts.message,
+            metadata=facts.properties,
+            total_parents=len(history),
+            history=tuple(history),
+        )
 
-    def with_ref(
-        self,
-        name: str,
-        kind: RefType,
-        target: SnapshotId | None,
-        snapshots: Sequence[Snapshot] = (),
-    ) -> State:
-        """The next state, with a reference set or removed and snapshots listed (R0-32)."""
-        return self.with_refs({name: target}, kind, snapshots)
+    # --- changes
 
     def with_refs(
         self,
@@ -264,7 +312,7 @@ class State:
         *,
         is_wide: bool = False,
     ) -> State:
-        """The same for several references of one kind, as one step.
+        """The next state, with references of one kind set or removed, and snapshots listed (R0-32).
 
         `is_wide` says that one of these has a structure file of the wide schema. All others have
         it from then on: every branch gets an entry, so that whoever is about to publish a file of
@@ -297,12 +345,12 @@ class State:
             logs = dict(extension.get("branches") or {})
             for name, target in moved.items():
                 known = logs.get(name, [])
-                past = self.log(name)[::-1][len(known) :]
-                missing = [
-                    [self.generation, self._text(tip.snapshot_id)]
-                    for tip in past
-                    if tip.snapshot_id is not None
-                ]
+                unlogged = self._unlogged(name)
+                missing = (
+                    [[self.generation, self._text(unlogged.snapshot_id)]]
+                    if unlogged is not None and unlogged.snapshot_id is not None
+                    else []
+                )
                 entry = [document["generation"], None if target is None else self._text(target)]
                 logs[name] = [*known, *missing, entry]
             document["icefloe"] = {**extension, "branches": logs}
@@ -313,11 +361,12 @@ class State:
         # What a branch or tag points to stays listed.
         names = {self._text(each) for each in gone} - {ref.id for ref in self._refs.values()}
         document = self._next(self.generation + 1, ())
-        kept = [entry for entry in document["snapshots"] if entry["snapshot-id"] not in names]
+        listed = self._listed.documents()
+        kept = [entry for entry in listed if entry["snapshot-id"] not in names]
         for place, entry in enumerate(kept):
             if entry.get("parent-snapshot-id") in names:
                 kept[place] = {**entry, "parent-snapshot-id": None}
-        document["snapshots"] = kept
+        document["snapshots"] = NO_SNAPSHOTS.appended(kept)
         return State(
             _with_trimmed_logs(
                 document,
@@ -336,8 +385,12 @@ class State:
         return {
             **self._document,
             "generation": generation,
-            "snapshots": [*self._document["snapshots"], *new],
+            "snapshots": self._listed.appended(new),
         }
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 def _with_trimmed_logs(
@@ -377,16 +430,6 @@ def _entry(snapshot: Snapshot, parent: str | None) -> dict[str, Any]:
     return {**entry, "properties": properties} if properties else entry
 
 
-def _one_per_line(value: Any) -> bytes:
-    if isinstance(value, list):
-        return b"[\n " + b",\n ".join(map(msgspec.json.encode, value)) + b"\n]"
+def _one_per_line(value: Mapping[str, Any]) -> bytes:
     lines = [msgspec.json.encode(k) + b": " + msgspec.json.encode(v) for k, v in value.items()]
     return b"{\n " + b",\n ".join(lines) + b"\n}"
-
-
-def _id_of(entry: _SnapshotEntry) -> SnapshotId:
-    """The id of a snapshot inside of icefloe: that of its structure file."""
-    try:
-        return id_of_file(SnapshotId, entry.file)
-    except InvalidInputError as error:
-        raise _bad(f"the structure file of snapshot {entry.id!r}: {error}") from None

@@ -19,19 +19,18 @@ from icefloe.formats.dataset import fill_values, stand_ins
 from icefloe.formats.dataset.arrow_schemas import NARROW_LIMIT, WIDE_LIMIT, structure_schema
 from icefloe.formats.dataset.layout import file_of, id_of_file
 from icefloe.formats.dataset.parquet_files import ParquetWriter, read_table, read_whole_footer
+from icefloe.formats.dataset.state import FOREIGN
 from icefloe.formats.nodes import check_paths, load_node, parse_document
 from icefloe.formats.port import numbered_id, other_numbers, prefix_number
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
-from icefloe.model.snapshot import INTERNAL_PREFIX, AttributesFileInfo, Snapshot
+from icefloe.model.snapshot import AttributesFileInfo, Snapshot
 
 if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
 
-FOREIGN = f"{INTERNAL_PREFIX}foreign"
-"""The property of a snapshot of which only the rows are known; the state file knows the rest."""
 _JSON = fill_values.MARKER.decode()
 _NOT_A_ROW = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from icefloe.formats.container import Header
     from icefloe.formats.port import EncodedFile
-    from icefloe.model.ids import NodeId, SnapshotId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
@@ -44,7 +44,7 @@ class VersionCodec(Protocol):
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None,
         level: int,
     ) -> EncodedFile:
         """Bytes of a manifest file."""
@@ -118,11 +118,13 @@ class RepositoryCodec(Record, frozen=True):
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None = None,
         numbers: Mapping[NodeId, int] | None = None,
+        *,
+        manifest_id: ManifestId | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
-        del numbers
+        del numbers, manifest_id
         return codec_of(self.spec_version).encode_manifest(parts, arranged, self.level)
 
     def decode_manifest_index(
@@ -134,7 +136,9 @@ class RepositoryCodec(Record, frozen=True):
         header = read_header(prefix, FileType.MANIFEST, key)
         return _reader(header).decode_manifest_index(prefix, header, size, key)
 
-    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+    def decode_block(
+        self, index: ManifestIndex, number: int, data: bytes, key: str
+    ) -> ManifestBlock:
         """Read one block from the bytes that the index's span names."""
         if index.resident is not None:
             return index.resident[number]
@@ -149,8 +153,11 @@ class RepositoryCodec(Record, frozen=True):
         header = read_header(data, FileType.ATTRIBUTES, key)
         return _reader(header).decode_attributes(data, header, key)
 
-    def encode_transaction_log(self, log: TransactionLog) -> EncodedFile:
+    def encode_transaction_log(
+        self, log: TransactionLog, snapshot: Snapshot | None = None
+    ) -> EncodedFile:
         """Bytes of a transaction log."""
+        del snapshot
         return codec_of(self.spec_version).encode_transaction_log(log, self.level)
 
     def decode_transaction_log(self, data: bytes, key: str) -> TransactionLog:

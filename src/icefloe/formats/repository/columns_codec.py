@@ -12,7 +12,7 @@ from icefloe.formats.container import (
     body_of,
     make_file,
 )
-from icefloe.formats.repository import log_columns, manifest_columns
+from icefloe.formats.repository import manifest_columns
 from icefloe.formats.snapshot_columns import decode_snapshot, encode_snapshot
 from icefloe.model.manifest import lay_out
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from icefloe.formats.container import Header
     from icefloe.formats.port import EncodedFile, NeedsMore
     from icefloe.model.ids import NodeId, SnapshotId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
@@ -46,7 +46,7 @@ class ColumnsCodec:
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None,
         level: int,
     ) -> EncodedFile:
         """Bytes of a manifest file: an index and blocks, each compressed by itself."""
@@ -62,20 +62,28 @@ class ColumnsCodec:
 
     def encode_attributes(self, rows: Sequence[bytes], level: int) -> EncodedFile:
         """Bytes of an attribute file."""
+        from icefloe.formats.repository import log_columns
+
         return _file(FileType.ATTRIBUTES, log_columns.encode_attributes(rows), level)
 
     def decode_attributes(self, data: bytes, header: Header | None, key: str) -> list[bytes]:
         """Read an attribute file."""
+        from icefloe.formats.repository import log_columns
+
         return log_columns.decode_attributes(body_of(data, header, key), key)
 
     def encode_transaction_log(self, log: TransactionLog, level: int) -> EncodedFile:
         """Bytes of a transaction log."""
+        from icefloe.formats.repository import log_columns
+
         return _file(FileType.TRANSACTION_LOG, log_columns.encode_transaction_log(log), level)
 
     def decode_transaction_log(
         self, data: bytes, header: Header | None, key: str
     ) -> TransactionLog:
         """Read a transaction log."""
+        from icefloe.formats.repository import log_columns
+
         return log_columns.decode_transaction_log(body_of(data, header, key), key)
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from icefloe.formats.config_files import ConfigFiles
+from typing import TYPE_CHECKING
+
+from icefloe.formats.config_files import open_config_files
 from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION
 from icefloe.formats.port import Generation
 from icefloe.formats.repository.codec import RepositoryCodec
 from icefloe.formats.repository.layout import LAYOUT
 from icefloe.formats.repository.refs import repository_refs
+
+if TYPE_CHECKING:
+    from icefloe.formats.port import BranchTip, Refs
+    from icefloe.storage.port import Storage
+
+
+def _open_refs(spec_version: int, storage: Storage, seen: BranchTip | None) -> Refs:
+    """References are the same in both versions."""
+    del spec_version
+    return repository_refs(storage, seen)
+
 
 REPOSITORY = Generation(
     name="repository",
@@ -15,7 +28,7 @@ REPOSITORY = Generation(
     spec_version=COLUMNS_VERSION,
     layout=LAYOUT,
     make_codec=RepositoryCodec,
-    open_refs=repository_refs,
-    make_config=ConfigFiles,
+    open_refs=_open_refs,
+    open_config=open_config_files,
     keeps_logs=True,
 )

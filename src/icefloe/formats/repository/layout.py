@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from icefloe.formats.layout import FolderLayout
-from icefloe.formats.port import ObjectKind
-
-if TYPE_CHECKING:
-    from icefloe.model.ids import Identifier
+from icefloe.formats.layout import BASE32_LAYOUT
 
 REFS_FOLDER = "refs"
-
-
-def _name(identifier: Identifier) -> str:
-    return str(identifier)
-
-
-def _parse(kind: type[Identifier], name: str) -> Identifier:
-    return kind.parse(name)
-
-
-LAYOUT = FolderLayout(
-    folders={
-        ObjectKind.SNAPSHOT: "snapshots",
-        ObjectKind.TRANSACTION_LOG: "transactions",
-        ObjectKind.MANIFEST: "manifests",
-        ObjectKind.ATTRIBUTES: "attributes",
-        ObjectKind.CHUNK_FILE: "chunks",
-    },
-    file_name=_name,
-    parse_name=_parse,
-)
+LAYOUT = BASE32_LAYOUT

@@ -56,8 +56,8 @@ from icefloe.model.chunk_refs import (
 from icefloe.model.ids import ChunkFileId, NodeId
 from icefloe.model.manifest import (
     MAX_BLOCK_ROWS,
-    Block,
     ManifestArrays,
+    ManifestBlock,
     ManifestIndex,
 )
 
@@ -76,7 +76,7 @@ _ATTRIBUTES = object_attributes(COLUMNS_VERSION, FileType.MANIFEST, Compression.
 
 
 class _Index(msgspec.Struct, omit_defaults=True):
-    """What is where. Columns are as in `columns`; an absent one is all zeros."""
+    """The index of a manifest. Columns are as in `columns`; an absent one is all zeros."""
 
     nodes: bytes
     """Ids of the arrays, ascending, 8 bytes each."""
@@ -151,7 +151,7 @@ _block_decoder = msgspec.msgpack.Decoder(_Block)
 
 
 def encode_manifest(
-    index: ManifestIndex, blocks: Sequence[Block], level: int = DEFAULT_LEVEL
+    index: ManifestIndex, blocks: Sequence[ManifestBlock], level: int = DEFAULT_LEVEL
 ) -> EncodedFile:
     """Bytes of a manifest file of at least one reference, compressed at a level of zstd."""
     if len(blocks) == 0:
@@ -174,7 +174,7 @@ def encode_manifest(
     return EncodedFile(data, _ATTRIBUTES)
 
 
-def _pack_block(block: Block) -> _Block:
+def _pack_block(block: ManifestBlock) -> _Block:
     refs = block.refs
     packed = _Block()
     if block.positions is not None:
@@ -316,10 +316,10 @@ def decode_manifest_index(prefix: bytes, size: int, key: str) -> ManifestIndex |
             "the file is cut off or has bytes to spare",
         )
     return ManifestIndex(
-        arrays,
-        np.array(list(accumulate(rows, initial=0)), dtype=np.int64),
-        unpack_integers(packed.positions, blocks, key),
-        np.array(list(zip(starts, sizes, strict=False)), dtype=np.int64),
+        arrays=arrays,
+        block_rows=np.array(list(accumulate(rows, initial=0)), dtype=np.int64),
+        block_positions=unpack_integers(packed.positions, blocks, key),
+        block_spans=np.array(list(zip(starts, sizes, strict=False)), dtype=np.int64),
     )
 
 
@@ -335,7 +335,9 @@ def _unpack_arrays(packed: _Index, key: str) -> ManifestArrays:
     ranks = unpack_column(packed.ranks, count, key, limit=MAX_RANK)
     counts = unpack_column(packed.counts, count, key, limit=MAX_VALUE // max(count, 1))
     lower, shapes = unpack_boxes(packed.lower, packed.shapes, ranks, key)
-    arrays = ManifestArrays(packed.nodes, ranks, counts, lower, shapes)
+    arrays = ManifestArrays(
+        node_ids=packed.nodes, ranks=ranks, counts=counts, lower=lower, shapes=shapes
+    )
     column = arrays.counts.view(np.uint64)
     if not column.all() or (column > arrays.sizes).any():
         raise bad_file(key, "an array has no references, or more than its extents have positions")
@@ -344,7 +346,7 @@ def _unpack_arrays(packed: _Index, key: str) -> ManifestArrays:
     return arrays
 
 
-def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> ManifestBlock:
     """Read one block from the bytes that the index's span names."""
     if len(data) != int(index.block_spans[number, 1]):
         raise bad_file(key, f"block {number} has {len(data)} bytes; the index says otherwise")
@@ -354,7 +356,7 @@ def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Bl
     if packed.positions is not None:
         positions = unpack_integers(packed.positions, count, key)
     check_positions(index, number, positions, key)
-    return Block(positions, _unpack_refs(packed, count, key))
+    return ManifestBlock(positions, _unpack_refs(packed, count, key))
 
 
 def check_positions(
@@ -438,7 +440,16 @@ def _unpack_group(kind: int, group: Any, count: int, key: str) -> ChunkRefs:
             raise bad_file(key, "a reference reaches beyond byte 2**63")
     kinds = np.empty(count, dtype=np.uint8)
     kinds.fill(kind)
-    return ChunkRefs(kinds, sources, offsets, lengths, checksums, files, locations, inline)
+    return ChunkRefs(
+        kinds=kinds,
+        sources=sources,
+        offsets=offsets,
+        lengths=lengths,
+        checksums=checksums,
+        files=files,
+        locations=locations,
+        inline=inline,
+    )
 
 
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.formats.authorship import SIGNATURE_BYTES
 from icefloe.formats.repository.layout import REFS_FOLDER
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, SequenceRefs, check_ref_name
-from icefloe.model.ids import SnapshotId
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 
 if TYPE_CHECKING:
     from icefloe.formats.port import BranchTip
@@ -57,10 +58,14 @@ def parse_ref(data: bytes, key: str) -> SnapshotId | None:
         ) from None
 
 
+_LIVE_SIZES = {len(ref_content(FIRST_SNAPSHOT_ID)) + each for each in (0, SIGNATURE_BYTES)}
+
+
 class RepositoryRefNames:
     """References as `refs/branch.<name>/<sequence>.json` and `refs/tag.<name>/ref.json`."""
 
     folder = REFS_FOLDER
+    branches_prefix = f"{REFS_FOLDER}/branch."
 
     def check(self, name: str, what: Literal["branch", "tag"]) -> None:
         """Raise InvalidInputError unless a reference of that name may be created."""
@@ -89,14 +94,14 @@ class RepositoryRefNames:
     def list_tags(self, storage: Storage) -> set[str]:
         """Names of all tags that are not deleted."""
         prefix = f"{REFS_FOLDER}/tag."
-        found, deleted = set(), set()
+        names, deleted = set(), set()
         for info in storage.list(prefix):
             name, _, file = info.key[len(prefix) :].partition("/")
             if file == _TAG_FILE:
-                found.add(name)
+                names.add(name)
             elif file == _TAG_TOMBSTONE:
                 deleted.add(name)
-        return found - deleted
+        return names - deleted
 
     def content(
         self, snapshot_id: SnapshotId | None, before: SnapshotId | None, file: FileSum | None
@@ -104,6 +109,13 @@ class RepositoryRefNames:
         """What the file of a reference says; None is a deleted branch."""
         del before, file
         return ref_content(snapshot_id)
+
+    def is_live(self, size: int) -> bool:
+        """Whether a file is as long as one that names a snapshot, signed or not.
+
+        Files that are cut short, or were written by others, have other sizes.
+        """
+        return size in _LIVE_SIZES
 
     def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
         """Nothing: these files have a single member (R1-12). Snapshots hold their own ids."""

@@ -259,7 +259,15 @@ def _manifests(
         elif len(numbers) == 2:
             size = numbers[1]
         name = read.text(sets[at], "the name of a manifest set")
-        infos.append(ManifestFileInfo(read.id(fields[0], ManifestId), size, count, name, sums[at]))
+        infos.append(
+            ManifestFileInfo(
+                id=read.id(fields[0], ManifestId),
+                size_bytes=size,
+                num_chunk_refs=count,
+                set_name=name,
+                checksum=sums[at],
+            )
+        )
     return tuple(infos)
 
 
@@ -293,15 +301,15 @@ def _nodes(
         if row[1] != path:
             raise bad_file(read.key, f"the node under {path!r} says that it is at {row[1]!r}")
     loader = _NodeLoader(
-        read,
-        paths,
-        ids,
-        rows,
-        read.column(extension, "documents", len(paths)),
-        read.column(extension, "counts", len(paths)),
-        read.mapping(extension.get("positions", {}), "positions"),
-        {info.id for info in manifests},
-        {info.id for info in files},
+        read=read,
+        paths=paths,
+        ids=ids,
+        rows=rows,
+        documents=read.column(extension, "documents", len(paths)),
+        counts=read.column(extension, "counts", len(paths)),
+        positions=read.mapping(extension.get("positions", {}), "positions"),
+        manifests={info.id for info in manifests},
+        files={info.id for info in files},
     )
     return NodeTable(paths, ids, loader.load)
 
@@ -494,7 +502,13 @@ def _payload(value: Any, read: _Reader) -> ChunkRef:
     if type(location) is dict:
         ((_, location),) = _only_entry(location, read)
     etag, modified = _checksum(rest[2] if len(rest) == 3 else None, read)
-    return VirtualRef(read.text(location, "a location"), offset, length, etag, modified)
+    return VirtualRef(
+        location=read.text(location, "a location"),
+        offset=offset,
+        length=length,
+        etag=etag,
+        last_modified=modified,
+    )
 
 
 def _span(span: list[Any], read: _Reader) -> tuple[int, int]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from icefloe.formats.container import Header
     from icefloe.formats.port import EncodedFile
     from icefloe.model.ids import NodeId, SnapshotId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
@@ -38,7 +38,7 @@ class RowsCodec:
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None,
         level: int,
     ) -> EncodedFile:
         """Bytes of a manifest file: one sorted map."""

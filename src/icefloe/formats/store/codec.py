@@ -12,8 +12,8 @@ from icefloe.formats.store import manifest_json, snapshot_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icefloe.model.ids import NodeId, SnapshotId
-    from icefloe.model.manifest import ArrayChunks, Block, ManifestIndex
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
+    from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
 
 
@@ -44,11 +44,13 @@ class StoreCodec(LoglessCodec, frozen=True):
     def encode_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]] | None = None,
+        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None = None,
         numbers: Mapping[NodeId, int] | None = None,
+        *,
+        manifest_id: ManifestId | None = None,
     ) -> EncodedFile:
         """Bytes of a manifest file of at least one reference."""
-        del arranged, numbers
+        del arranged, numbers, manifest_id
         return _file(manifest_json.encode_manifest(parts))
 
     def decode_manifest_index(
@@ -59,7 +61,9 @@ class StoreCodec(LoglessCodec, frozen=True):
             return NeedsMore(size)
         return manifest_json.decode_manifest(prefix, key)
 
-    def decode_block(self, index: ManifestIndex, number: int, data: bytes, key: str) -> Block:
+    def decode_block(
+        self, index: ManifestIndex, number: int, data: bytes, key: str
+    ) -> ManifestBlock:
         """One block of a manifest that is in memory."""
         del data
         if index.resident is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icefloe.formats.config_files import ConfigFiles
+from icefloe.formats.config_files import open_config_files
 from icefloe.formats.port import Generation, NodeNumbering
 from icefloe.formats.store.layout import LAYOUT
 
@@ -21,7 +21,8 @@ def _make_codec(spec_version: int, level: int) -> Codec:
     return StoreCodec()
 
 
-def _open_refs(storage: Storage, seen: BranchTip | None) -> Refs:
+def _open_refs(spec_version: int, storage: Storage, seen: BranchTip | None) -> Refs:
+    del spec_version
     from icefloe.formats.store.refs import store_refs
 
     return store_refs(storage, seen)
@@ -34,6 +35,6 @@ STORE = Generation(
     layout=LAYOUT,
     make_codec=_make_codec,
     open_refs=_open_refs,
-    make_config=ConfigFiles,
+    open_config=open_config_files,
     node_numbering=NodeNumbering.RANDOM,
 )

@@ -117,7 +117,7 @@ def _filled(template: bytes, columns: list[list[Any]]) -> bytes:
 
 def _payloads(refs: ChunkRefs) -> list[bytes]:
     """JSON of each reference, of whatever kind."""
-    found: list[bytes] = [b""] * len(refs)
+    payloads: list[bytes] = [b""] * len(refs)
     left = len(refs)
     for kind in (ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE):
         rows = np.flatnonzero(refs.kinds == kind)
@@ -128,10 +128,10 @@ def _payloads(refs: ChunkRefs) -> list[bytes]:
             columns = (_native if kind is ChunkKind.NATIVE else _virtual)(refs, rows)
             made = [_EXTERNAL % row for row in zip(*columns, strict=True)]
         for row, payload in zip(rows.tolist(), made, strict=True):
-            found[row] = payload
+            payloads[row] = payload
     if left:
         raise InvalidInputError("a manifest holds native, virtual and inline references only")
-    return found
+    return payloads
 
 
 _EXTERNAL = b'%b%d,"length":%d%b'
@@ -236,7 +236,7 @@ class _References:
         self._checksums = np.zeros(count, dtype=np.uint32)
 
     def columns(self) -> ChunkRefs:
-        """All references; raises FormatError for what is none."""
+        """All references; raises FormatError for an invalid one."""
         try:
             files, locations, inline = self._native(), self._virtual(), self._inline()
         except OverflowError:
@@ -248,14 +248,14 @@ class _References:
             offset, length = int(self._offsets[over[0]]), int(self._lengths[over[0]])
             raise bad_file(self._key, f"a chunk of {length} bytes at {offset} is beyond 2**64")
         return ChunkRefs(
-            self._kinds,
-            self._sources,
-            self._offsets,
-            self._lengths,
-            self._checksums,
-            files,
-            locations,
-            inline,
+            kinds=self._kinds,
+            sources=self._sources,
+            offsets=self._offsets,
+            lengths=self._lengths,
+            checksums=self._checksums,
+            files=files,
+            locations=locations,
+            inline=inline,
         )
 
     def _rows(self, kind: ChunkKind, rows: list[int]) -> npt.NDArray[np.intp]:
@@ -269,25 +269,27 @@ class _References:
         return bad_file(self._key, "a chunk is exactly one of 'Inline', 'Virtual' and 'Ref'")
 
     def _native(self) -> npt.NDArray[np.uint8]:
-        found = [(row, p.Ref) for row, p in enumerate(self._payloads) if p.Ref is not None]
-        rows = self._rows(ChunkKind.NATIVE, [row for row, _ in found])
+        natives = [(row, p.Ref) for row, p in enumerate(self._payloads) if p.Ref is not None]
+        rows = self._rows(ChunkKind.NATIVE, [row for row, _ in natives])
         files: dict[bytes, int] = {}
-        self._sources[rows] = [files.setdefault(bytes(ref.id), len(files)) for _, ref in found]
-        self._offsets[rows] = np.array([ref.offset for _, ref in found], dtype=np.uint64)
-        self._lengths[rows] = np.array([ref.length for _, ref in found], dtype=np.uint64)
-        self._checksums[rows] = [ref.checksum for _, ref in found]
+        self._sources[rows] = [files.setdefault(bytes(ref.id), len(files)) for _, ref in natives]
+        self._offsets[rows] = np.array([ref.offset for _, ref in natives], dtype=np.uint64)
+        self._lengths[rows] = np.array([ref.length for _, ref in natives], dtype=np.uint64)
+        self._checksums[rows] = [ref.checksum for _, ref in natives]
         return self._file_ids(list(files))
 
     def _virtual(self) -> Locations:
-        found = [(row, p.Virtual) for row, p in enumerate(self._payloads) if p.Virtual is not None]
-        rows = self._rows(ChunkKind.VIRTUAL, [row for row, _ in found])
+        virtuals = [
+            (row, p.Virtual) for row, p in enumerate(self._payloads) if p.Virtual is not None
+        ]
+        rows = self._rows(ChunkKind.VIRTUAL, [row for row, _ in virtuals])
         places: dict[tuple[str, str | None, int | None], int] = {}
         self._sources[rows] = [
             places.setdefault((ref.location, ref.etag, ref.last_modified), len(places))
-            for _, ref in found
+            for _, ref in virtuals
         ]
-        self._offsets[rows] = np.array([ref.offset for _, ref in found], dtype=np.uint64)
-        self._lengths[rows] = np.array([ref.length for _, ref in found], dtype=np.uint64)
+        self._offsets[rows] = np.array([ref.offset for _, ref in virtuals], dtype=np.uint64)
+        self._lengths[rows] = np.array([ref.length for _, ref in virtuals], dtype=np.uint64)
         return Locations.of(list(places))
 
     def _inline(self) -> bytes:

@@ -77,6 +77,7 @@ class StoreRefNames:
     """References as `r/<branch>/<sequence>.json` and `r/<tag>.json`."""
 
     folder = REFS_FOLDER
+    branches_prefix = f"{REFS_FOLDER}/"
 
     def check(self, name: str, what: Literal["branch", "tag"]) -> None:
         """Raise InvalidInputError unless a reference of that name may be created."""
@@ -115,6 +116,11 @@ class StoreRefNames:
     ) -> bytes:
         """What the file of a reference says; None is a deleted branch, which was at `before`."""
         return ref_content(snapshot_id, before, file)
+
+    def is_live(self, size: int) -> bool:
+        """Properties, times and ids have no fixed lengths."""
+        del size
+        return False
 
     def snapshot_file(self, data: bytes, key: str) -> FileSum | None:
         """What such a file, which was parsed before, remembers of the snapshot's file."""

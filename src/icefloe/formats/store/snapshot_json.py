@@ -139,13 +139,13 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     parent = snapshot.parent_file
     nodes = ((encode(node.path), encode(_node(node))) for node in snapshot.nodes)
     extension = _Extension(
-        [_manifest_info(info) for info in snapshot.manifests],
-        [
+        manifests=[_manifest_info(info) for info in snapshot.manifests],
+        attribute_files=[
             _AttributesInfo(str(info.id), info.size_bytes, info.checksum)
             for info in snapshot.attribute_files
         ],
-        _beyond_json(snapshot.metadata),
-        None if parent is None else _FileSum(parent.size_bytes, parent.checksum),
+        properties=_beyond_json(snapshot.metadata),
+        parent=None if parent is None else _FileSum(parent.size_bytes, parent.checksum),
     )
     return json_object(
         {
@@ -167,7 +167,11 @@ def _stub(stub: SnapshotStub) -> _Stub:
 
 def _manifest_info(info: ManifestFileInfo) -> _ManifestInfo:
     return _ManifestInfo(
-        str(info.id), info.size_bytes, info.num_chunk_refs, info.set_name, info.checksum
+        id=str(info.id),
+        size=info.size_bytes,
+        refs=info.num_chunk_refs,
+        set=info.set_name,
+        checksum=info.checksum,
     )
 
 
@@ -193,12 +197,12 @@ def _node(node: Node) -> _Node:
         refs = encode([_manifest_ref(item) for item in node.manifests])
         data = b'{"Array":[%b,%b]}' % (struct, refs)
     return _Node(
-        node_number(node.id),
-        node.path,
-        msgspec.Raw(data),
-        msgspec.Raw(attributes),
-        verbatim,
-        position,
+        id=node_number(node.id),
+        path=node.path,
+        node_data=msgspec.Raw(data),
+        user_attributes=msgspec.Raw(attributes),
+        zarr_metadata=verbatim,
+        attributes_position=position,
     )
 
 
@@ -229,7 +233,9 @@ def _parts(document: bytes, array: ArrayMetadata | None) -> tuple[bytes | None, 
 
 def _manifest_ref(ref: ManifestRef) -> _ManifestRef:
     extents = [list(ref.extents.lower), list(ref.extents.upper)]
-    return _ManifestRef(numbers(ref.manifest_id), extents, [], ref.num_refs)
+    return _ManifestRef(
+        object_id=numbers(ref.manifest_id), extents=extents, flags=[], num_refs=ref.num_refs
+    )
 
 
 # --- reading
@@ -242,29 +248,29 @@ _NO_METADATA = (
 
 def decode_snapshot(data: bytes, snapshot_id: SnapshotId, key: str) -> Snapshot:
     """Read a snapshot file that was found under the name of `snapshot_id`."""
-    found = decode(_decoder, data, key)
-    own = from_numbers(SnapshotId, found.metadata.id)
+    record = decode(_decoder, data, key)
+    own = from_numbers(SnapshotId, record.metadata.id)
     if own != snapshot_id:
         raise bad_file(key, f"expected snapshot {snapshot_id}, found {own} under its name")
-    if found.short_term_parents != len(found.short_term_history):
+    if record.short_term_parents != len(record.short_term_history):
         raise bad_file(
             key,
-            f"short_term_parents is the length of the history ({len(found.short_term_history)}), "
-            f"found {found.short_term_parents}",
+            f"short_term_parents is the length of the history ({len(record.short_term_history)}), "
+            f"found {record.short_term_parents}",
         )
-    history = tuple(_read_stub(stub) for stub in found.short_term_history)
+    history = tuple(_read_stub(stub) for stub in record.short_term_history)
     if any(stub.id == snapshot_id for stub in history):
         raise bad_file(key, "the snapshot is among its own ancestors")
-    extension = found.icefloe
-    nodes = _NodeLoader(found.nodes, extension is not None, key)
+    extension = record.icefloe
+    nodes = _NodeLoader(record.nodes, extension is not None, key)
     return Snapshot(
         id=snapshot_id,
         parent_id=history[0].id if history else None,
-        written_at=_utc(found.metadata.written_at),
-        started_at=_utc(found.started_at),
-        message=found.metadata.message,
-        metadata=_properties(found, key),
-        total_parents=max(found.total_parents, len(history)),
+        written_at=_utc(record.metadata.written_at),
+        started_at=_utc(record.started_at),
+        message=record.metadata.message,
+        metadata=_properties(record, key),
+        total_parents=max(record.total_parents, len(history)),
         history=history,
         manifests=nodes.manifests() if extension is None else _manifests(extension, key),
         attribute_files=(
@@ -303,7 +309,11 @@ def _manifests(extension: _Extension, key: str) -> tuple[ManifestFileInfo, ...]:
     try:
         return tuple(
             ManifestFileInfo(
-                ManifestId.parse(info.id), info.size, info.refs, info.set, info.checksum
+                id=ManifestId.parse(info.id),
+                size_bytes=info.size,
+                num_chunk_refs=info.refs,
+                set_name=info.set,
+                checksum=info.checksum,
             )
             for info in extension.manifests
         )
@@ -381,12 +391,12 @@ class _NodeLoader:
 
     def manifests(self) -> tuple[ManifestFileInfo, ...]:
         """What the nodes refer to, for files that do not list it; sizes are unknown."""
-        found = {
+        manifest_ids = {
             from_numbers(ManifestId, ref.object_id)
             for node in self._nodes
             for ref in self._array(node)[1]
         }
-        return tuple(ManifestFileInfo(each, 0, 0) for each in sorted(found))
+        return tuple(ManifestFileInfo(each, 0, 0) for each in sorted(manifest_ids))
 
     def attribute_files(self) -> tuple[AttributesFileInfo, ...]:
         """The same for attribute files."""
@@ -400,16 +410,16 @@ class _NodeLoader:
         return decode_json(_array_decoder, node.node_data, self._key).Array
 
     def _attributes(self, node: _Node) -> tuple[dict[str, Any] | None, _AttributesRef | None]:
-        found = decode_json(_attributes_decoder, node.user_attributes, self._key)
-        if found is None:
+        attributes = decode_json(_attributes_decoder, node.user_attributes, self._key)
+        if attributes is None:
             return None, None
-        if (found.Inline is msgspec.UNSET) == (found.Ref is msgspec.UNSET):
+        if (attributes.Inline is msgspec.UNSET) == (attributes.Ref is msgspec.UNSET):
             raise bad_file(self._key, "attributes are either 'Inline' or 'Ref'")
-        if found.Inline is msgspec.UNSET:
-            assert isinstance(found.Ref, _AttributesRef)
-            return None, found.Ref
-        assert isinstance(found.Inline, dict)
-        return found.Inline, None
+        if attributes.Inline is msgspec.UNSET:
+            assert isinstance(attributes.Ref, _AttributesRef)
+            return None, attributes.Ref
+        assert isinstance(attributes.Inline, dict)
+        return attributes.Inline, None
 
     def _rebuild(self, struct: msgspec.Raw | None, node: _Node) -> tuple[bytes, int]:
         try:

@@ -112,7 +112,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _float_bytes(value: Any, data_type: str) -> bytes:
-    """The bytes of any float of a document; of what is none, zeros."""
+    """The bytes of a float in a document; zeros for anything else."""
     code = _FLOAT_CODES[data_type]
     size = calcsize(code)
     if isinstance(value, str) and value not in _NAMED_FLOATS:

@@ -1,0 +1,245 @@
+"""Writing FlatBuffers from columns: all tables of a kind at once, without an object for each.
+
+A body is laid out from its front: parents come before their children, as offsets only lead
+forward. Sections are added in that order, which says where everything is; offsets are filled in
+when the section that they lead to is there.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+from icefloe.formats.icechunk.container import IDENTIFIER, MAX_LARGE_BODY_BYTES
+from icefloe.formats.icechunk.tables import copy_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icefloe.formats.icechunk.tables import Positions
+
+OFFSET = "<u4"
+"""The type of a field that is a string, a vector or a table."""
+
+
+class TableRecords(NamedTuple):
+    """Tables of one kind, as an array of records that the caller fills."""
+
+    start: int
+    """Where the first table is in the body."""
+    records: npt.NDArray[Any]
+    """One for each table; fields are named `s0`, `s1`, ... by their slots."""
+
+    @property
+    def positions(self) -> Positions:
+        """Where each table is."""
+        stride = self.records.dtype.itemsize
+        return self.start + stride * np.arange(len(self.records), dtype=np.int64)
+
+    def put(self, slot: int, values: Any) -> None:
+        """Fill a field with values; bytes are one id."""
+        self.records[f"s{slot}"] = np.void(bytes(values)) if isinstance(values, bytes) else values
+
+    def point(self, slot: int, targets: Positions | int, rows: Any = slice(None)) -> None:
+        """Fill a field with offsets that lead to some positions."""
+        name = f"s{slot}"
+        fields = self.records.dtype.fields
+        assert fields is not None
+        places = self.positions[rows] + fields[name][1]
+        self.records[name][rows] = targets - places
+
+
+class Offsets(NamedTuple):
+    """Vectors of offsets that the caller fills."""
+
+    vectors: Positions
+    """Where each vector is."""
+    places: Positions
+    """Where each offset is, of all vectors end to end."""
+    words: npt.NDArray[np.uint32]
+    """The words of the section, counts among them."""
+    start: int
+
+    def point(self, targets: Positions | int) -> None:
+        """Fill all offsets, of all vectors end to end."""
+        self.words[(self.places - self.start) // 4] = targets - self.places
+
+
+class Builder:
+    """A body that grows at its end."""
+
+    def __init__(self) -> None:
+        """Begin with the place for the offset of the root table."""
+        self._head = np.frombuffer(bytearray(bytes(4) + IDENTIFIER), dtype=np.uint8)
+        self._parts: list[npt.NDArray[Any]] = [self._head]
+        self._end = len(self._head)
+        self._vtables: dict[bytes, int] = {}
+
+    def append(self, part: npt.NDArray[Any], align: int = 4, shift: int = 0) -> int:
+        """Add bytes at the end; returns where. `shift` bytes behind it, it is aligned."""
+        padding = -(self._end + shift) % align
+        if padding:
+            self._parts.append(np.zeros(padding, dtype=np.uint8))
+        start = self._end + padding
+        self._end = start + part.nbytes
+        if self._end > MAX_LARGE_BODY_BYTES:
+            raise InvalidInputError(
+                f"a metadata file would have {self._end} bytes, but the format ends at 2 GiB; "
+                "split the manifests of large arrays"
+            )
+        self._parts.append(part)
+        return start
+
+    def tables(
+        self,
+        count: int,
+        fields: Mapping[int, str | tuple[str, int]],
+        absent: Mapping[int, npt.NDArray[np.bool_]] | None = None,
+    ) -> TableRecords:
+        """Add tables with some slots; `absent` says for some slots which tables lack them.
+
+        Types are those of numpy; an id of 12 bytes is `V12`.
+        """
+        dtype = _record_type(tuple(fields.items()))
+        records = np.zeros(count, dtype=dtype)
+        absent = absent or {}
+        variants = np.zeros(count, dtype=np.int64)
+        for bit, mask in enumerate(absent.values()):
+            variants |= mask.astype(np.int64) << bit
+        needed = np.unique(variants).tolist()
+        vtables = {
+            variant: self._vtable(dtype, {s for bit, s in enumerate(absent) if variant >> bit & 1})
+            for variant in needed
+        }
+        start = self.append(records, align=8)
+        section = TableRecords(start, records)
+        if len(needed) == 1:
+            records["soffset"] = section.positions - vtables[needed[0]]
+        else:
+            at = np.array([vtables[variant] for variant in needed], dtype=np.int64)
+            records["soffset"] = section.positions - at[np.searchsorted(needed, variants)]
+        return section
+
+    def _vtable(self, dtype: np.dtype[Any], absent: set[int]) -> int:
+        """Where the vtable of such tables is; equal ones are written once."""
+        vtable = vtable_of(dtype, absent)
+        place = self._vtables.get(vtable)
+        if place is None:
+            place = self._vtables[vtable] = self.append(np.frombuffer(vtable, np.uint8), align=2)
+        return place
+
+    def slices(
+        self,
+        data: bytes | memoryview | npt.NDArray[np.uint8],
+        ends: npt.NDArray[np.integer] | Sequence[int],
+    ) -> Positions:
+        """Add strings or vectors of bytes that lie end to end; returns where each is."""
+        stops = np.asarray(ends, dtype=np.int64)
+        lengths = np.diff(stops, prepend=np.int64(0))
+        # A count before, at least one zero behind, and filled up to 4 bytes.
+        sizes = (lengths + 8) // 4 * 4
+        places = np.cumsum(sizes) - sizes
+        out = np.zeros(int(sizes.sum()), dtype=np.uint8)
+        out.view("<u4")[places // 4] = lengths
+        source = np.frombuffer(data, dtype=np.uint8)
+        copy_slices(out, places + 4, source, stops - lengths, lengths)
+        positions: Positions = places + self.append(out)
+        return positions
+
+    def texts(self, strings: Sequence[str]) -> Positions:
+        """Add strings; returns where each is."""
+        pieces = [text.encode() for text in strings]
+        return self.slices(b"".join(pieces), np.cumsum([len(piece) for piece in pieces]))
+
+    def blobs(self, pieces: Sequence[bytes]) -> Positions:
+        """Add vectors of bytes; returns where each is."""
+        return self.slices(b"".join(pieces), np.cumsum([len(piece) for piece in pieces]))
+
+    def vectors(
+        self, counts: npt.NDArray[np.integer] | Sequence[int], items: npt.NDArray[Any]
+    ) -> Positions:
+        """Add vectors of numbers or structs that lie end to end; returns where each is."""
+        lengths = np.asarray(counts, dtype=np.int64)
+        width = items.dtype.itemsize
+        align = items.dtype.alignment if items.dtype.kind != "V" else _struct_alignment(items.dtype)
+        unit = max(align, 4)
+        # Items begin at a multiple of the unit, the count lies right before them.
+        sizes = (lengths * width + 4 + unit - 1) // unit * unit
+        places = np.cumsum(sizes) - sizes + (unit - 4)
+        out = np.zeros(int(sizes.sum()) + unit, dtype=np.uint8)
+        out.view("<u4")[places // 4] = lengths
+        source = np.ascontiguousarray(items).view(np.uint8).ravel()
+        ends = np.cumsum(lengths) * width
+        copy_slices(out, places + 4, source, ends - lengths * width, lengths * width)
+        return self.append(out, align=8) + places
+
+    def offsets(self, counts: npt.NDArray[np.integer] | Sequence[int]) -> Offsets:
+        """Add vectors of offsets, which the caller fills later."""
+        lengths = np.asarray(counts, dtype=np.int64)
+        sizes = lengths + 1
+        places = np.cumsum(sizes) - sizes
+        words = np.zeros(int(sizes.sum()), dtype=np.uint32)
+        words[places] = lengths
+        is_item = np.ones(len(words), dtype=np.bool_)
+        is_item[places] = False
+        start = self.append(words)
+        return Offsets(
+            vectors=start + 4 * places,
+            places=start + 4 * np.flatnonzero(is_item),
+            words=words,
+            start=start,
+        )
+
+    def finish(self, root: int) -> bytes:
+        """The whole body, whose root table is at a position."""
+        self._head.view("<u4")[0] = root
+        return b"".join([part.view(np.uint8).data for part in self._parts if part.size])
+
+
+def _struct_alignment(dtype: np.dtype[Any]) -> int:
+    """Of a record: that of its largest field; plain bytes have none."""
+    if dtype.fields is None:
+        return 1
+    return max(
+        _struct_alignment(field[0]) if field[0].kind == "V" else field[0].itemsize
+        for field in dtype.fields.values()
+    )
+
+
+@cache
+def _record_type(fields: tuple[tuple[int, str | tuple[str, int]], ...]) -> np.dtype[Any]:
+    """A record of a table: the offset of its vtable, then the fields, the widest first."""
+    sizes = {slot: np.dtype(kind) for slot, kind in fields}
+    # Ids are plain bytes, which may lie anywhere: last, so that the others are aligned.
+    ordered = sorted(sizes, key=lambda slot: (sizes[slot].kind == "V", -sizes[slot].itemsize, slot))
+    names, places = ["soffset"], [0]
+    formats: list[np.dtype[Any]] = [np.dtype("<i4")]
+    end = 4
+    for slot in ordered:
+        kind = sizes[slot]
+        align = 1 if kind.kind == "V" else kind.itemsize
+        end += -end % align
+        names.append(f"s{slot}")
+        formats.append(kind)
+        places.append(end)
+        end += kind.itemsize
+    return np.dtype(
+        {"names": names, "formats": formats, "offsets": places, "itemsize": end + -end % 8}
+    )
+
+
+def vtable_of(dtype: np.dtype[Any], absent: set[int] | frozenset[int] = frozenset()) -> bytes:
+    """The vtable of tables that are such records, but for some slots."""
+    assert dtype.fields is not None
+    places = {int(name[1:]): at[1] for name, at in dtype.fields.items() if name != "soffset"}
+    slots = max(places, default=-1) + 1
+    words = np.zeros(2 + slots, dtype="<u2")
+    words[0], words[1] = words.nbytes, dtype.itemsize
+    for slot, place in places.items():
+        words[2 + slot] = 0 if slot in absent else place
+    return words.tobytes()
