@@ -54,6 +54,23 @@ def repository_with(
     return repository
 
 
+def repository_of_two_kinds(storage: Storage, config: RepositoryConfig) -> Repository:
+    """Create a repository with the arrays `inline` and `native`, a branch `dev` and a tag `v1`.
+
+    Chunks have 2 and 8 bytes, for a configuration whose threshold is in between.
+    """
+    repo = new_repository(storage, config)
+    with repo.transaction("main", message="one") as store:
+        root = zarr.create_group(store)
+        for name, chunk in (("inline", 2), ("native", 8)):
+            root.create_array(
+                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
+            )[:] = 1
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    return repo
+
+
 def repository_beside(data: Path, place: Path | Storage, **options: Any) -> Repository:
     """Create a repository whose virtual chunks may be read from the folder `data`."""
     config = options.pop("config", None) or RepositoryConfig.default()
@@ -63,6 +80,23 @@ def repository_beside(data: Path, place: Path | Storage, **options: Any) -> Repo
     )
     allowed = {prefix: None}
     return new_repository(place, config, authorize_virtual_chunk_access=allowed, **options)
+
+
+def repository_beside_s3(endpoint: Any, prefix: str, place: Path | Storage) -> Repository:
+    """Create a repository whose virtual chunks may be read below a prefix of an S3 endpoint."""
+    config = RepositoryConfig.default()
+    store = icefloe.s3_store(
+        region="us-east-1",
+        endpoint_url=endpoint.endpoint_url,
+        allow_http=True,
+        s3_compatible=True,
+        force_path_style=True,
+    )
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, store))
+    credentials = icefloe.s3_static_credentials(
+        access_key_id=endpoint.access_key_id, secret_access_key=endpoint.secret_access_key
+    )
+    return new_repository(place, config, authorize_virtual_chunk_access={prefix: credentials})
 
 
 # --- commits
@@ -88,7 +122,12 @@ def commit_documents(
         for path, document in documents.items():
             session.tree.set_document(path, document)
 
-    return commit_edit(repository, edit, branch, f"nodes {', '.join(documents)}")
+    return commit_edit(repository, edit, branch, f"nodes {', '.join(documents) or '/'}")
+
+
+def in_turn(*edits: Edit) -> Edit:
+    """One edit that makes several."""
+    return lambda session: [edit(session) for edit in edits]
 
 
 def committed_store(session: Session, repository: Repository) -> IcefloeStore:

@@ -147,6 +147,8 @@ settings.register_profile(
 settings.register_profile(
     "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate]
 )
+# No test asks a network for the role of this machine.
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 PROFILE = os.environ.get("ICEFLOE_TEST_PROFILE", "default")
 settings.load_profile(PROFILE)
 

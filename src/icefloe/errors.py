@@ -28,6 +28,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   ├── ForkedProcessError       a client that does not survive fork() was used after one
 │   └── CommitStateUnknownError  .key .snapshot_id: it may have landed; nothing was cleaned up
 ├── VirtualChunkError            a virtual chunk cannot be read: missing, changed or not authorised
+├── MissingPackageError (ModuleNotFoundError)  .name: install the extra that the message names
 └── TaskFailedError              .failures: parts of a distributed job failed; nothing was committed
 """
 
@@ -72,6 +73,7 @@ class ErrorKind(StrEnum):
     INVALID_TYPE = "invalid-type"
     FORK_SESSION = "fork-session"
     STORAGE_UNREACHABLE = "storage-unreachable"
+    MISSING_PACKAGE = "missing-package"
 
 
 class IcefloeError(Exception):
@@ -330,6 +332,16 @@ class VirtualChunkError(IcefloeError):
     """A virtual chunk cannot be read: missing, changed or not authorised."""
 
     kind = ErrorKind.VIRTUAL_CHUNK
+
+
+class MissingPackageError(IcefloeError, ModuleNotFoundError):
+    """A package is not installed that this part of icefloe needs; also the built-in error."""
+
+    kind = ErrorKind.MISSING_PACKAGE
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message, name)
+        self.name = name
 
 
 class TaskFailedError(IcefloeError):

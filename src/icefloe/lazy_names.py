@@ -37,7 +37,14 @@ def lazy_names(
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
-        value = getattr(import_module(module), original)
+        try:
+            value = getattr(import_module(module), original)
+        except ModuleNotFoundError as error:
+            from icefloe.extras import EXTRAS, missing
+
+            if error.name not in EXTRAS:
+                raise
+            raise missing(error.name, f"{package}.{name}") from error
         setattr(sys.modules[package], name, value)
         return value
 

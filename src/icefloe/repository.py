@@ -7,43 +7,25 @@ programs need is imported when it is called.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from icefloe.changes.conflicts import check_solver
 from icefloe.config.repository import RepositoryConfig
 from icefloe.engine.async_twin import async_function_twin, async_twin
-from icefloe.engine.branches import commits, merge, refs
-from icefloe.engine.branches.commits import Committer
-from icefloe.engine.commit.commit_metadata import plain_metadata
-from icefloe.engine.commit.publication import Publication
 from icefloe.engine.context import Context, VirtualAccess
-from icefloe.engine.history.blame import Blame, blame
 from icefloe.engine.history.walk import Revision
-from icefloe.engine.info import Ancestry, Diff, ManifestFileInfo, SnapshotInfo
-from icefloe.engine.initialize import (
-    check_absent,
-    is_being_created,
-    read_config,
-    waits_for_creator,
-    write_config,
-    write_first_config,
-    write_first_snapshot,
-)
-from icefloe.engine.operation_log import Operation, OperationLog, operations
+from icefloe.engine.initialize import read_config, with_config
 from icefloe.engine.preload import start_preload
-from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease
-from icefloe.engine.retention.pins import SnapshotLease
 from icefloe.engine.tree.working_tree import WorkingTree
 from icefloe.errors import (
     AlreadyExistsError,
     FormatError,
     InvalidInputError,
-    RepositoryNotFoundError,
 )
-from icefloe.formats.port import MAIN
+from icefloe.formats.port import MAIN, SelfDescription
 from icefloe.formats.registry import (
     DEFAULT_GENERATION,
     detect,
@@ -51,23 +33,35 @@ from icefloe.formats.registry import (
     discover,
     format_for,
 )
-from icefloe.session import Session
+from icefloe.session import NotAStore, Session
 from icefloe.storage.access.url import storage_from_url
-from icefloe.storage.probe import ensure_conditional_writes
+from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
     from os import PathLike
+
+    from obstore.store import ObjectStore
 
     from icefloe.arrays.value_diff import ValueDiff
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.display import AncestryGraph
+    from icefloe.engine.branches.commits import Committer
+    from icefloe.engine.history.blame import Blame
+    from icefloe.engine.info import Ancestry, Diff, ManifestFileInfo, SnapshotInfo
+    from icefloe.engine.operation_log import Operation
     from icefloe.engine.retention.collection import GCSummary
     from icefloe.engine.retention.expiry import ExpirationPolicy
+    from icefloe.engine.retention.leases import Lease
+    from icefloe.formats.port import Generation, LiveTip
+    from icefloe.formats.registry import Discovery
     from icefloe.model.ids import SnapshotId
+    from icefloe.model.repo_updates import FeatureFlag, RepoStatus, Update
     from icefloe.model.snapshot import Snapshot
+    from icefloe.storage.attribution import Attribution
     from icefloe.storage.port import Storage
+    from icefloe.storage.settings import StorageSettings
     from icefloe.upkeep.compaction import CompactionSummary
     from icefloe.upkeep.findings import Problem, VerificationReport
     from icefloe.upkeep.materialize import Materialized
@@ -76,7 +70,7 @@ if TYPE_CHECKING:
     from icefloe.upkeep.virtual_sources import VirtualSourcesReport
     from icefloe.zarr_store.store import IcefloeStore
 
-    AnyStorage = Storage | str | PathLike[str]
+    AnyStorage = Storage | str | PathLike[str] | ObjectStore
 
 _MANIFEST_BYTES = 512 * 1024 * 1024
 
@@ -109,6 +103,8 @@ class Repository:
     - **branches and tags**: `create_branch`, `list_branches`, `lookup_branch`, `reset_branch`,
       `delete_branch`, `create_tag`, `list_tags`, `lookup_tag`
     - **merging**: `merge`, `cherry_pick`, `revert`, `squash`, `publish`
+    - **version 2 of `icechunk`**: `ops_log`, `status`, `set_status`, `metadata`, `set_metadata`,
+      `update_metadata`, `feature_flags`, `set_feature_flag`, `delete_tag`
     - **retention**: `expire_snapshots`, `garbage_collect`, `lease`
     - **upkeep**: `verify`, `repair`, `compact`, `rewrite_manifests`, `migrate`
     - **sizes**: `chunk_storage_stats`, `branch_storage_stats`, `array_storage_stats`,
@@ -121,13 +117,22 @@ class Repository:
     `main~3`, `main@{2026-01-31}`. Most methods have a form that ends in `_async`.
     """
 
-    def __init__(self, context: Context) -> None:
+    supports_consolidated_metadata = NotAStore('`repo.readonly_session("main").store`')
+
+    def __init__(self, context: Context, attribution: Attribution | None = None) -> None:
         """Use `create`, `open` or `open_or_create` instead."""
         self._context = context
+        self._attribution = attribution
         self._default_metadata: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<icefloe.Repository {self._context.storage.location}>"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: where it is, and its newest commits."""
+        from icefloe.notebook import repository_html
+
+        return repository_html(self._context)
 
     # --- create and open
 
@@ -140,6 +145,7 @@ class Repository:
         spec_version: int | None = None,
         *,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         generation: str = DEFAULT_GENERATION,
     ) -> Repository:
         """Create a repository; of several clients that try at once, one succeeds (R3-92).
@@ -151,8 +157,10 @@ class Repository:
                 chunk containers that may be read.
             spec_version: Version of the generation's format to write.
             check_clean_root: Whether to refuse a location that has other objects.
-            generation: The family of formats: `repository` (compact and fast), `store` (JSON) or
-                `dataset` (manifests are Parquet tables).
+            attribution: Labels for requests to an object store.
+            generation: The family of formats: `repository` (compact and fast), `store` (JSON),
+                `dataset` (manifests are Parquet tables) or `icechunk` (what the official package
+                reads and writes).
 
         Raises:
             AlreadyExistsError: If there is a repository already, or anything else.
@@ -163,16 +171,25 @@ class Repository:
             >>> repo.list_branches()
             {'main'}
         """
-        location = _with_settings(storage, config)
+        from icefloe.engine.initialize import (
+            check_absent,
+            probe_place,
+            publish_first,
+            write_first_snapshot,
+        )
+
+        location = _with_settings(storage, config, attribution)
         fmt = format_for(generation, spec_version)
-        ensure_conditional_writes(location)
-        check_absent(location, fmt, check_clean_root=check_clean_root)
+        clean_up, has_config = together(
+            location,
+            lambda: probe_place(location, fmt),
+            lambda: check_absent(location, fmt, check_clean_root=check_clean_root),
+        )
         access = VirtualAccess.from_arguments(authorize_virtual_chunk_access, config)
         context = Context(location, fmt, config or RepositoryConfig.default(), access)
-        first = write_first_snapshot(context)
-        write_first_config(fmt, location, config)
-        context.refs.create_branch(MAIN, first)
-        return cls(context)
+        first, _ = together(location, lambda: write_first_snapshot(context), clean_up)
+        publish_first(context, first, config, has_config=has_config)
+        return cls(context, attribution)
 
     @classmethod
     def open(
@@ -180,6 +197,8 @@ class Repository:
         storage: AnyStorage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
+        *,
+        attribution: Attribution | None = None,
     ) -> Repository:
         """Open a repository.
 
@@ -188,6 +207,7 @@ class Repository:
             config: Overrides parts of the configuration that is stored with the repository.
             authorize_virtual_chunk_access: Credentials, or None, by URL prefix of the virtual
                 chunk containers that may be read.
+            attribution: Labels for requests to an object store.
 
         Raises:
             RepositoryNotFoundError: If there is none.
@@ -199,14 +219,22 @@ class Repository:
             >>> icefloe.Repository.open(storage).list_branches()
             {'main'}
         """
-        location = _with_settings(storage, config)
-        discovered = discover(location)
+        location = _with_settings(storage, config, attribution)
+        try:
+            discovered, config_found = with_config(location, lambda: discover(location), _format_of)
+        except FormatError as error:
+            from icefloe.engine.not_a_repository import damaged_or_a_website
+
+            raise damaged_or_a_website(location, error) from error
         if discovered is None:
-            raise _not_there(location)
-        stored = read_config(discovered.format, location) or RepositoryConfig.default()
+            from icefloe.engine.not_a_repository import not_a_repository
+
+            raise not_a_repository(location)
+        stored = config_found or RepositoryConfig.default()
         merged = stored if config is None else stored.merge(config)
         access = VirtualAccess.from_arguments(authorize_virtual_chunk_access, config)
-        return cls(Context(location, discovered.format, merged, access, discovered))
+        context = Context(location, discovered.format, merged, access, discovered)
+        return cls(context, attribution)
 
     @classmethod
     def open_or_create(
@@ -216,6 +244,8 @@ class Repository:
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
         create_version: int | None = None,
         *,
+        check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         generation: str = DEFAULT_GENERATION,
     ) -> Repository:
         """Open a repository, or create it if there is none; many clients may try at once.
@@ -225,9 +255,21 @@ class Repository:
             config: See `create`.
             authorize_virtual_chunk_access: See `create`.
             create_version: Version of the generation's format, if it is created.
+            check_clean_root: See `create`.
+            attribution: See `create`.
             generation: The family of formats, if it is created.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> first = icefloe.Repository.open_or_create(storage)
+            >>> again = icefloe.Repository.open_or_create(storage)
+            >>> first.lookup_branch("main") == again.lookup_branch("main")
+            True
         """
-        location = _with_settings(storage, config)
+        from icefloe.engine.initialize import is_being_created, waits_for_creator
+
+        location = _with_settings(storage, config, attribution)
         for pause in waits_for_creator():
             if cls.exists(location):
                 break
@@ -237,13 +279,15 @@ class Repository:
                     config,
                     authorize_virtual_chunk_access,
                     create_version,
+                    check_clean_root=check_clean_root,
+                    attribution=attribution,
                     generation=generation,
                 )
             except AlreadyExistsError:
                 if not is_being_created(location, format_for(generation).layout):
                     raise
             time.sleep(pause)
-        return cls.open(location, config, authorize_virtual_chunk_access)
+        return cls.open(location, config, authorize_virtual_chunk_access, attribution=attribution)
 
     @classmethod
     def open_for_repair(cls, storage: AnyStorage) -> Repository:
@@ -255,7 +299,9 @@ class Repository:
         location = storage_from_url(storage)
         fmt = detect_damaged(location)
         if fmt is None:
-            raise _not_there(location)
+            from icefloe.engine.not_a_repository import not_a_repository
+
+            raise not_a_repository(location)
         config = None
         with contextlib.suppress(FormatError):  # verify reports it
             config = read_config(fmt, location)
@@ -263,16 +309,29 @@ class Repository:
         return cls(Context(location, fmt, config or RepositoryConfig.default(), access))
 
     @staticmethod
-    def exists(storage: AnyStorage) -> bool:
-        """Whether there is a repository, that is, a branch `main` (R1-10)."""
-        return detect(storage_from_url(storage)) is not None
+    def exists(storage: AnyStorage, storage_settings: StorageSettings | None = None) -> bool:
+        """Whether a location has a repository, that is, a branch `main` (R1-10).
+
+        Args:
+            storage: A storage, a URL or a path.
+            storage_settings: How requests are sent; as the storage has it by default.
+
+        Returns:
+            True if there is one, of any generation of the format.
+
+        Examples:
+            >>> import icefloe
+            >>> icefloe.Repository.exists(icefloe.in_memory_storage())
+            False
+        """
+        return detect(_place(storage, storage_settings)) is not None
 
     def reopen(
         self,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
     ) -> Repository:
-        """The same repository with another configuration on top of the present one."""
+        """The same repository, with a configuration that is merged over the present one."""
         context = self._context
         merged = context.config if config is None else context.config.merge(config)
         access = VirtualAccess.from_arguments(
@@ -283,7 +342,9 @@ class Repository:
         )
         confirmed = access.confirmed_prefixes | context.access.confirmed_prefixes
         access = VirtualAccess(access.authorizations, confirmed)
-        twin = Repository(Context(context.storage, context.format, merged, access))
+        twin = Repository(
+            Context(context.storage, context.format, merged, access), self._attribution
+        )
         twin._default_metadata = dict(self._default_metadata)
         return twin
 
@@ -304,17 +365,64 @@ class Repository:
             tag: A tag.
             snapshot_id: The id of a snapshot.
             as_of: Together with a branch: its newest snapshot written up to this moment.
+
+        Returns:
+            A session whose store reads that snapshot, whatever others commit meanwhile.
+
+        Raises:
+            RefNotFoundError: If there is no such branch or tag.
+            SnapshotNotFoundError: If there is no such snapshot.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="a title") as store:
+            ...     group = zarr.create_group(store, attributes={"title": "example"})
+            >>> session = repo.readonly_session("main")
+            >>> zarr.open_group(session.store, mode="r").attrs["title"]
+            'example'
+            >>> repo.readonly_session("main~1").get_node("/") is None  # one commit before
+            True
         """
         target = self._context.history.resolve(Revision(branch, tag, snapshot_id), as_of)
         return Session(WorkingTree(self._context, self._open_snapshot(target)))
 
     def writable_session(self, branch: str) -> Session:
-        """A session whose changes `Session.commit` publishes on a branch."""
-        ensure_conditional_writes(self._context.storage)
-        tip = refs.live_tip(self._context.refs, branch)
-        snapshot = self._open_snapshot(tip.snapshot_id)
+        """A session whose changes `Session.commit` publishes on a branch.
+
+        Args:
+            branch: The branch to work on; the session starts at its newest snapshot.
+
+        Returns:
+            A session with the changes to come. Others see nothing of them before the commit.
+
+        Raises:
+            RefNotFoundError: If there is no such branch.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> array = zarr.create_array(session.store, name="t", shape=4, chunks=2, dtype="i4")
+            >>> array[:] = 7
+            >>> snapshot_id = session.commit("sevens")
+        """
+        from icefloe.engine.commit.publication import Publication
+        from icefloe.storage.probe import ensure_conditional_writes
+
+        storage = self._context.storage
+        _, (tip, snapshot) = together(
+            storage, lambda: ensure_conditional_writes(storage), lambda: self._open_tip(branch)
+        )
+        self._context.refs.check_writable(tip)
         tree = WorkingTree(self._context, snapshot, read_only=False)
         return Session(tree, Publication(tree, tip, self._default_metadata))
+
+    def _open_tip(self, branch: str) -> tuple[LiveTip, Snapshot]:
+        from icefloe.engine.branches import refs
+
+        tip = refs.live_tip(self._context.refs, branch)
+        return tip, self._open_snapshot(tip.snapshot_id)
 
     def _open_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot for a session; one that is not cached has its manifests preloaded."""
@@ -354,6 +462,8 @@ class Repository:
             >>> with repo.transaction("main", message="a group") as store:
             ...     _ = zarr.create_group(store)
         """
+        from icefloe.changes.conflicts import check_solver
+
         if rebase_with is not None:
             check_solver(rebase_with)
         session = self.writable_session(branch)
@@ -362,10 +472,14 @@ class Repository:
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Set properties that every commit through this object gets, unless it overrides them."""
+        from icefloe.engine.commit.commit_metadata import plain_metadata
+
         self._default_metadata = plain_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
         """The properties that every commit through this object gets."""
+        from icefloe.engine.commit.commit_metadata import plain_metadata
+
         return plain_metadata(self._default_metadata)
 
     # --- configuration and properties
@@ -379,6 +493,11 @@ class Repository:
     def storage(self) -> Storage:
         """The storage that the repository is in."""
         return self._context.storage
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """The labels of its requests to an object store, as given when it was opened."""
+        return self._attribution
 
     @property
     def spec_version(self) -> int:
@@ -397,25 +516,30 @@ class Repository:
 
     def save_config(self) -> None:
         """Store the present configuration with the repository."""
+        from icefloe.engine.initialize import write_config
+
         write_config(self._context.format, self._context.storage, self._context.config)
 
     @staticmethod
     def fetch_config(storage: AnyStorage) -> RepositoryConfig | None:
         """The configuration stored with a repository; None if none was ever saved."""
         location = storage_from_url(storage)
-        fmt = detect(location)
-        return None if fmt is None else read_config(fmt, location)
+        return with_config(location, lambda: detect(location), lambda fmt: fmt)[1]
 
     @staticmethod
-    def fetch_spec_version(storage: AnyStorage) -> int | None:
+    def fetch_spec_version(
+        storage: AnyStorage, storage_settings: StorageSettings | None = None
+    ) -> int | None:
         """Version of the format that a repository is written in; None if there is none."""
-        fmt = detect(storage_from_url(storage))
+        fmt = detect(_place(storage, storage_settings))
         return None if fmt is None else fmt.spec_version
 
     # --- history
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Describe a snapshot by its id."""
+        from icefloe.engine.info import SnapshotInfo
+
         return SnapshotInfo.of(self._context.history.with_shown_parent(self._read(snapshot_id)))
 
     def ancestry(
@@ -427,27 +551,63 @@ class Repository:
     ) -> Ancestry:
         """A snapshot and its ancestors, newest first; works with `for` and with `async for`.
 
+        Args:
+            branch: A branch, also with steps back: `main~3`.
+            tag: A tag.
+            snapshot_id: The id of a snapshot. Give one of the three.
+
+        Returns:
+            An iterator of `SnapshotInfo`: id, parent, message, time, metadata.
+
+        Raises:
+            RefNotFoundError: If there is no such branch or tag.
+            SnapshotNotFoundError: If there is no such snapshot.
+
         Examples:
             >>> import icefloe
             >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
             >>> [commit.message for commit in repo.ancestry(branch="main")]
             ['Repository initialized']
         """
+        from icefloe.engine.info import Ancestry
+
         history = self._context.history
         return Ancestry(history, history.resolve(Revision(branch, tag, snapshot_id)))
 
     async_ancestry = ancestry
 
-    def ancestry_graph(self, *, merges: bool = True) -> AncestryGraph:
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+        merges: bool = True,
+    ) -> AncestryGraph:
         """All branches and tags with their history, as a graph to print or to show.
 
         Args:
+            branch: Only the history of this branch.
+            tag: Only that of this tag.
+            snapshot_id: Only that of this snapshot.
+            plain: Whether to draw without colours.
             merges: Whether to show what was merged where, which reads every snapshot; without it
                 a few snapshots are enough for a long history.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> print(repo.ancestry_graph())  # doctest: +ELLIPSIS
+            *  1CECHNKREP0F1RSTCMT0 (main) ... Repository initialized
         """
         from icefloe.display import AncestryGraph
 
-        return AncestryGraph.of(self._context.history, merges=merges)
+        history = self._context.history
+        start = None
+        if (branch, tag, snapshot_id) != (None, None, None):
+            start = history.resolve(Revision(branch, tag, snapshot_id))
+        return AncestryGraph.of(history, merges=merges, start=start, plain=plain)
 
     def diff(
         self,
@@ -468,13 +628,28 @@ class Repository:
             to_branch: The second snapshot, by branch.
             to_tag: The same, by tag.
             to_snapshot_id: The same, by id.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="an array") as store:
+            ...     array = zarr.create_array(store, name="t", shape=4, chunks=2, dtype="i4")
+            >>> with repo.transaction("main", message="two values") as store:
+            ...     zarr.open_array(store, path="t")[2:] = [3, 4]
+            >>> repo.diff(from_branch="main~1", to_branch="main").updated_chunks
+            {'/t': [[1]]}
         """
         older = Revision(from_branch, from_tag, from_snapshot_id)
         newer = Revision(to_branch, to_tag, to_snapshot_id)
         older.check("from_branch, from_tag, or from_snapshot_id")
         newer.check("to_branch, to_tag, or to_snapshot_id")
         history = self._context.history
-        return history.diff(history.resolve(older), history.resolve(newer))
+        before, after = together(
+            self._context.storage,
+            lambda: history.resolve(older),
+            lambda: history.resolve(newer),
+        )
+        return history.diff(before, after)
 
     def diff_values(
         self,
@@ -500,6 +675,16 @@ class Repository:
             to_snapshot_id: The same, by id.
             arrays: Paths of arrays or groups to compare, or patterns such as `/era5/t*`; all by
                 default.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="zeros") as store:
+            ...     array = zarr.create_array(store, name="t", shape=4, chunks=2, dtype="f4")
+            >>> with repo.transaction("main", message="correct a value") as store:
+            ...     zarr.open_array(store, path="t")[3] = 1.5
+            >>> repo.diff_values(from_branch="main~1", to_branch="main")
+            /t: 1 cells changed, by up to 1.5 at [3]
         """
         from icefloe.arrays.value_diff import compare_values
 
@@ -523,7 +708,33 @@ class Repository:
         tag: str | None = None,
         snapshot_id: str | None = None,
     ) -> Blame:
-        """Which commit last wrote each chunk of an array, as columns."""
+        """Which commit last wrote each chunk of an array, as columns.
+
+        Args:
+            path: The path of an array.
+            branch: A branch, also with steps back: `main~3`.
+            tag: A tag.
+            snapshot_id: The id of a snapshot. Give one of the three.
+
+        Returns:
+            The coordinates of the chunks and the commits that wrote them, as columns.
+
+        Raises:
+            NodeNotFoundError: If there is no such array in that version.
+
+        Examples:
+            >>> import icefloe, zarr, numpy as np
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="first") as store:
+            ...     array = zarr.create_array(store, name="t", data=np.arange(4), chunks=2)
+            >>> with repo.transaction("main", message="a correction") as store:
+            ...     zarr.open_array(store, path="t")[3] = 40
+            >>> blame = repo.blame("t", branch="main")
+            >>> [repo.lookup_snapshot(blame.snapshot_id(chunk)).message for chunk in (0, 1)]
+            ['first', 'a correction']
+        """
+        from icefloe.engine.history.blame import blame
+
         history = self._context.history
         return blame(history, history.resolve(Revision(branch, tag, snapshot_id)), path)
 
@@ -533,12 +744,142 @@ class Repository:
         Commits have the time and the properties that their writers gave them; other operations
         have the time of the storage's clock and the job that did them.
         """
+        from icefloe.engine.operation_log import operations
+
         return operations(self._context.storage, self._context.history)
+
+    # --- what a repository says of itself
+
+    def ops_log(self) -> Iterator[Update]:
+        """The updates that version 2 of `icechunk` records, by whatever package, newest first.
+
+        `operations` is the log of the other generations.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> repo = icefloe.Repository.create(storage, generation="icechunk")
+            >>> repo.create_tag("v1", repo.lookup_branch("main"))
+            >>> [update.kind for update in repo.ops_log()]
+            [TagCreated(name='v1'), RepoInitialized()]
+        """
+        return self._self_description("a log of updates").updates()
+
+    async def ops_log_async(self) -> AsyncIterator[Update]:
+        """Like `ops_log`, for `async for`."""
+        updates = await asyncio.to_thread(self.ops_log)
+        while (update := await asyncio.to_thread(next, updates, None)) is not None:
+            yield update
+
+    @property
+    def status(self) -> RepoStatus:
+        """Whether the repository may be changed, and why not: see `set_status`."""
+        return self.get_status()
+
+    def get_status(self) -> RepoStatus:
+        """Whether the repository may be changed, and why not."""
+        return self._self_description("a status").status()
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Make a repository of version 2 of `icechunk` read-only for everybody, or writable.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> repo = icefloe.Repository.create(storage, generation="icechunk")
+            >>> repo.set_status(
+            ...     icefloe.RepoStatus(icefloe.RepoAvailability.read_only, None, "moving house")
+            ... )
+            >>> repo.writable_session("main")
+            Traceback (most recent call last):
+            ...
+            icefloe.errors.ReadOnlyError: the repository was made read-only: moving house; \
+Repository.set_status makes it writable again
+        """
+        self._self_description("a status").set_status(status)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the repository: see `set_metadata`."""
+        return self.get_metadata()
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The metadata of the repository as a whole."""
+        return self._self_description("metadata of its own").metadata()
+
+    def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Set the metadata of a repository of version 2 of `icechunk`, in place of what it had."""
+        from icefloe.engine.commit.commit_metadata import plain_metadata
+
+        new = plain_metadata(metadata)
+        self._self_description("metadata of its own").set_metadata(lambda _: new)
+
+    def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Add to the metadata of the repository; returns all of it.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> repo = icefloe.Repository.create(storage, generation="icechunk")
+            >>> repo.set_metadata({"owner": "ocean group"})
+            >>> repo.update_metadata({"doi": "10.5072/floe"})
+            {'owner': 'ocean group', 'doi': '10.5072/floe'}
+        """
+        from icefloe.engine.commit.commit_metadata import plain_metadata
+
+        new = plain_metadata(metadata)
+        return self._self_description("metadata of its own").set_metadata(
+            lambda present: {**present, **new}
+        )
+
+    def feature_flags(self) -> list[FeatureFlag]:
+        """What version 2 of `icechunk` lets a repository allow or forbid its users.
+
+        Examples:
+            >>> import icefloe
+            >>> storage = icefloe.in_memory_storage()
+            >>> repo = icefloe.Repository.create(storage, generation="icechunk")
+            >>> repo.set_feature_flag("delete_tag", False)
+            >>> [(flag.name, flag.enabled) for flag in repo.feature_flags()]
+            [('move_node', True), ('create_tag', True), ('delete_tag', False)]
+        """
+        return self._self_description("feature flags").feature_flags()
+
+    def enabled_feature_flags(self) -> list[FeatureFlag]:
+        """The feature flags that are on."""
+        return [flag for flag in self.feature_flags() if flag.enabled]
+
+    def disabled_feature_flags(self) -> list[FeatureFlag]:
+        """The feature flags that are off."""
+        return [flag for flag in self.feature_flags() if not flag.enabled]
+
+    def set_feature_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001 (as known)
+        """Turn a feature flag on or off; None restores its default."""
+        self._self_description("feature flags").set_feature_flag(name, setting)
+
+    def _self_description(self, what: str) -> SelfDescription:
+        """Where a repository says things of itself; raises InvalidInputError if it cannot."""
+        references = self._context.refs
+        if not isinstance(references, SelfDescription):
+            raise InvalidInputError(
+                f"a repository of the generation {self.generation!r}, version {self.spec_version}, "
+                f"has no {what.removeprefix('a ')}: version 2 of 'icechunk' has; `migrate` copies "
+                "a repository there"
+            )
+        return references
 
     # --- branches and tags
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch at a snapshot.
+
+        Args:
+            branch: A name that no branch has.
+            snapshot_id: Where it starts; `lookup_branch` gives the tip of another branch.
+
+        Raises:
+            AlreadyExistsError: If there is a branch of that name.
+            SnapshotNotFoundError: If there is no such snapshot.
 
         Examples:
             >>> import icefloe
@@ -547,49 +888,152 @@ class Repository:
             >>> sorted(repo.list_branches())
             ['experiment', 'main']
         """
+        from icefloe.engine.branches import refs
+
         refs.create_branch(self._context, branch, snapshot_id)
 
     def list_branches(self) -> set[str]:
-        """Names of all branches."""
+        """Names of all branches.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.list_branches()
+            {'main'}
+        """
         return self._context.refs.branches()
 
     def lookup_branch(self, branch: str) -> str:
-        """Id of the snapshot at the tip of a branch."""
+        """Id of the snapshot at the tip of a branch.
+
+        Args:
+            branch: A branch, also with steps back: `main~1`, `main@{2026-01-31}`.
+
+        Returns:
+            The id of the snapshot.
+
+        Raises:
+            RefNotFoundError: If there is no such branch.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.lookup_branch("main")
+            '1CECHNKREP0F1RSTCMT0'
+        """
         return str(self._context.history.resolve(Revision(branch=branch)))
 
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
-        """Let a branch point to another snapshot, as the next state of its sequence (H-22).
+        """Point a branch to another snapshot, as the next entry of its sequence (H-22).
 
         Args:
             branch: The branch.
-            snapshot_id: What it points to afterwards.
-            from_snapshot_id: What it must point to before; anything if not given.
+            snapshot_id: The snapshot to point to.
+            from_snapshot_id: The snapshot that it must point to now; not checked by default.
 
         Raises:
             ConflictError: If it pointed to something else, or moved in the meantime.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="a mistake") as store:
+            ...     _ = zarr.create_group(store, path="a")
+            >>> repo.reset_branch("main", repo.lookup_branch("main~1"))
+            >>> [commit.message for commit in repo.ancestry(branch="main")]
+            ['Repository initialized']
         """
+        from icefloe.engine.branches import refs
+
         refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
 
     def delete_branch(self, branch: str) -> None:
-        """Delete a branch other than `main`. Its snapshots stay until garbage is collected."""
+        """Delete a branch other than `main`. Its snapshots stay until garbage is collected.
+
+        Args:
+            branch: The name of the branch.
+
+        Raises:
+            RefNotFoundError: If there is no such branch.
+            InvalidInputError: If it is `main`.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_branch("experiment", repo.lookup_branch("main"))
+            >>> repo.delete_branch("experiment")
+            >>> repo.list_branches()
+            {'main'}
+        """
+        from icefloe.engine.branches import refs
+
         refs.delete_branch(self._context, branch)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag for a snapshot; it can be neither moved nor deleted."""
+        """Create a tag for a snapshot; it cannot be moved.
+
+        Args:
+            tag: A name that no tag has.
+            snapshot_id: The snapshot to name.
+
+        Raises:
+            AlreadyExistsError: If there is a tag of that name, or there was one.
+            SnapshotNotFoundError: If there is no such snapshot.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_tag("v1", repo.lookup_branch("main"))
+            >>> repo.lookup_tag("v1") == repo.lookup_branch("main")
+            True
+        """
+        from icefloe.engine.branches import refs
+
         refs.create_tag(self._context, tag, snapshot_id)
 
     def list_tags(self) -> set[str]:
-        """Names of all tags."""
+        """Names of all tags.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_tag("v1", repo.lookup_branch("main"))
+            >>> repo.list_tags()
+            {'v1'}
+        """
         return self._context.refs.tags()
 
     def lookup_tag(self, tag: str) -> str:
-        """Id of the snapshot that a tag names."""
+        """Id of the snapshot that a tag names.
+
+        Args:
+            tag: The name of the tag.
+
+        Returns:
+            The id of the snapshot.
+
+        Raises:
+            RefNotFoundError: If there is no such tag.
+
+        Examples:
+            >>> import icefloe
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_tag("v1", repo.lookup_branch("main"))
+            >>> repo.lookup_tag("v1") == repo.lookup_branch("main")
+            True
+        """
         return str(self._context.history.resolve(Revision(tag=tag)))
 
     def delete_tag(self, tag: str) -> None:
-        """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
+        """Delete a tag of a repository of the generation `icechunk`; its name is not given again.
+
+        Other generations refuse: their specification says that tags cannot be deleted once created
+        (R1-25).
+        """
+        from icefloe.engine.branches import refs
+
         refs.delete_tag(self._context, tag)
 
     # --- merging
@@ -637,6 +1081,8 @@ class Repository:
             >>> sorted(zarr.open_group(repo.readonly_session("main").store, mode="r"))
             ['main', 'work']
         """
+        from icefloe.engine.branches import merge
+
         return merge.merge(
             self._committer(solver),
             from_branch,
@@ -656,7 +1102,33 @@ class Repository:
         metadata: dict[str, Any] | None = None,
         solver: ConflictSolver | None = None,
     ) -> str:
-        """Commit on a branch what a commit elsewhere changed; returns the id of the tip."""
+        """Apply the changes of a commit to another branch; returns the id of the tip.
+
+        Args:
+            snapshot_id: The commit whose changes to apply.
+            branch: The branch that gets them.
+            message: Message of the new commit; that of the original by default.
+            metadata: Properties of the new commit.
+            solver: Decides conflicts; by default they are refused.
+
+        Returns:
+            The id of the branch's new tip.
+
+        Raises:
+            RebaseFailedError: If the branch changed the same chunks or metadata.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_branch("work", repo.lookup_branch("main"))
+            >>> with repo.transaction("work", message="a group") as store:
+            ...     group = zarr.create_group(store, path="a")
+            >>> picked = repo.cherry_pick(repo.lookup_branch("work"), branch="main")
+            >>> sorted(zarr.open_group(repo.readonly_session("main").store, mode="r"))
+            ['a']
+        """
+        from icefloe.engine.branches import merge
+
         return merge.cherry_pick(
             self._committer(solver),
             self._read(snapshot_id).id,
@@ -675,10 +1147,36 @@ class Repository:
         metadata: dict[str, Any] | None = None,
         solver: ConflictSolver | None = None,
     ) -> str:
-        """Commit on a branch the opposite of what a commit changed; returns the id of the tip.
+        """Undo the changes of a commit by a new commit on a branch; returns the id of the tip.
 
-        The chunks that it replaced come back as they were; later changes of other chunks stay.
+        Chunks that it replaced are restored; later changes of other chunks stay.
+
+        Args:
+            snapshot_id: The commit to undo.
+            branch: The branch that has it.
+            message: Message of the new commit.
+            metadata: Properties of the new commit.
+            solver: Decides conflicts with later commits; by default they are refused.
+
+        Returns:
+            The id of the branch's new tip.
+
+        Raises:
+            RebaseFailedError: If later commits changed the same; nothing was changed.
+
+        Examples:
+            >>> import icefloe, zarr, numpy as np
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="values") as store:
+            ...     array = zarr.create_array(store, name="t", data=np.arange(4), chunks=2)
+            >>> with repo.transaction("main", message="a mistake") as store:
+            ...     zarr.open_array(store, path="t")[:2] = 99
+            >>> tip = repo.revert(repo.lookup_branch("main"), branch="main")
+            >>> repo.readonly_session("main").read_region("t").tolist()
+            [0, 1, 2, 3]
         """
+        from icefloe.engine.branches import merge
+
         return merge.revert(
             self._committer(solver),
             self._read(snapshot_id).id,
@@ -696,19 +1194,63 @@ class Repository:
         message: str,
         metadata: dict[str, Any] | None = None,
     ) -> str:
-        """Replace all commits of a branch after a snapshot by one; returns its id.
+        """Replace all commits of a branch after a snapshot by one.
 
-        Other branches and tags keep the single commits. Raises ConflictError if the branch moved.
+        Other branches and tags keep the single commits.
+
+        Args:
+            branch: The branch.
+            since_snapshot_id: The last commit that stays as it is.
+            message: Message of the new commit.
+            metadata: Properties of the new commit.
+
+        Returns:
+            The id of the new commit.
+
+        Raises:
+            ConflictError: If the branch moved in the meantime.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> for name in ("a", "b"):
+            ...     with repo.transaction("main", message=name) as store:
+            ...         _ = zarr.create_group(store, path=name)
+            >>> squashed = repo.squash("main", repo.lookup_branch("main~2"), message="both")
+            >>> [commit.message for commit in repo.ancestry(branch="main")]
+            ['both', 'Repository initialized']
         """
+        from icefloe.engine.branches import commits
+
         since = self._read(since_snapshot_id).id
         return commits.squash(self._committer(), branch, since, message=message, metadata=metadata)
 
     def publish(self, from_branch: str, to_branch: str) -> str:
         """Move a branch forward to the tip of another that descends from its own.
 
-        The last step of write, audit, publish: write on a branch, look at it, then publish it.
-        Raises ConflictError if the branch has commits that the other does not have.
+        The last step of write, audit, publish: write on a branch, inspect it, then publish it.
+
+        Args:
+            from_branch: The branch with the new commits.
+            to_branch: The branch that follows, such as `main`.
+
+        Returns:
+            The id of the snapshot that both point to afterwards.
+
+        Raises:
+            ConflictError: If the branch has commits that the other does not have.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.create_branch("incoming", repo.lookup_branch("main"))
+            >>> with repo.transaction("incoming", message="new data") as store:
+            ...     _ = zarr.create_group(store, path="a")
+            >>> repo.publish("incoming", "main") == repo.lookup_branch("incoming")
+            True
         """
+        from icefloe.engine.branches import commits
+
         return commits.fast_forward(self._context, from_branch, to_branch)
 
     # --- retention
@@ -745,8 +1287,19 @@ class Repository:
         Returns:
             Ids of the snapshots that expired. Tips that are old enough are among them, though
             they stay.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> for number in range(5):
+            ...     with repo.transaction("main", message=f"commit {number}") as store:
+            ...         group = zarr.create_group(store, path=f"g{number}")
+            >>> expired = repo.expire_snapshots(keep_last=2)
+            >>> [commit.message for commit in repo.ancestry(branch="main")]
+            ['commit 4', 'commit 3', 'Repository initialized']
         """
         from icefloe.engine.retention.expiry import ExpirationPolicy, expire
+        from icefloe.storage.probe import ensure_conditional_writes
 
         if delete_expired_tags:
             raise InvalidInputError(
@@ -778,7 +1331,11 @@ class Repository:
         max_snapshots_in_memory: int = 50,
         max_compressed_manifest_mem_bytes: int = _MANIFEST_BYTES,
         max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_requests: int = 64,
+        written_since: datetime | timedelta | None = None,
         job: str | None = None,
+        max_concurrent_deletes: int | None = None,
+        max_concurrent_listings: int | None = None,
     ) -> GCSummary:
         """Delete objects that nothing refers to.
 
@@ -795,18 +1352,45 @@ class Repository:
             max_snapshots_in_memory: How many snapshots to hold in memory at a time.
             max_compressed_manifest_mem_bytes: How many bytes of manifests to read at a time.
             max_concurrent_manifest_fetches: How many manifests to read at a time.
+            max_concurrent_requests: How many other requests to send at a time: listings, reads of
+                references and snapshots, deletions.
+            written_since: Only objects that were written from this moment on are deleted, and
+                snapshots and manifests that are more than a day older are not read; a timedelta
+                means that long before now. For frequent collections of what failed lately.
             job: Who does this, for the log of operations.
+            max_concurrent_deletes: Lowers `max_concurrent_requests`.
+            max_concurrent_listings: Lowers `max_concurrent_requests`.
+
+        Examples:
+            >>> import icefloe
+            >>> from datetime import timedelta
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> repo.garbage_collect(timedelta(days=7), dry_run=True).chunks_deleted
+            0
         """
         from icefloe.engine.retention.collection import collect_garbage
         from icefloe.engine.retention.marking import MemoryLimits
 
         limits = MemoryLimits(
-            max_snapshots_in_memory,
-            max_compressed_manifest_mem_bytes,
-            max_concurrent_manifest_fetches,
+            snapshots=max_snapshots_in_memory,
+            manifest_bytes=max_compressed_manifest_mem_bytes,
+            manifest_fetches=max_concurrent_manifest_fetches,
+            requests=min(
+                limit
+                for limit in (
+                    max_concurrent_requests,
+                    max_concurrent_deletes,
+                    max_concurrent_listings,
+                )
+                if limit is not None
+            ),
         )
         summary = collect_garbage(
-            self._context, delete_object_older_than, dry_run=dry_run, limits=limits
+            self._context,
+            delete_object_older_than,
+            written_since=written_since,
+            dry_run=dry_run,
+            limits=limits,
         )
         if not dry_run:
             self._log("garbage_collect", _plain(summary), job)
@@ -817,7 +1401,7 @@ class Repository:
         *,
         holder: str | None = None,
         snapshot_ids: str | Iterable[str] = (),
-        lifetime: timedelta = DEFAULT_LIFETIME,
+        lifetime: timedelta | None = None,
     ) -> Lease:
         """A context manager that protects long work from garbage collection.
 
@@ -829,7 +1413,7 @@ class Repository:
         Args:
             holder: Who holds it, for people; the host and process if not given.
             snapshot_ids: Snapshots (or branches, or tags) that are being read, one or many.
-            lifetime: How long it holds after the process has died.
+            lifetime: How long it holds after the process has died; an hour if not given.
 
         Examples:
             >>> import icefloe
@@ -837,6 +1421,9 @@ class Repository:
             >>> with repo.lease(holder="nightly export", snapshot_ids="main"):
             ...     session = repo.readonly_session("main")
         """
+        from icefloe.engine.retention.leases import DEFAULT_LIFETIME
+        from icefloe.engine.retention.pins import SnapshotLease
+
         names = [snapshot_ids] if isinstance(snapshot_ids, str) else snapshot_ids
         resolve = self._context.history.resolve
         return SnapshotLease(
@@ -844,7 +1431,7 @@ class Repository:
             self._context.format.layout,
             [resolve(Revision(snapshot_id=name)) for name in names],
             holder=holder,
-            lifetime=lifetime,
+            lifetime=DEFAULT_LIFETIME if lifetime is None else lifetime,
         )
 
     # --- upkeep
@@ -926,6 +1513,16 @@ class Repository:
             dry_run: Only tell what would be done.
             metadata: Properties of the commit.
             job: Who does this, for the log of operations.
+
+        Examples:
+            >>> import icefloe, zarr, numpy as np
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> for number in range(3):
+            ...     with repo.transaction("main", message=f"part {number}") as store:
+            ...         array = zarr.create_array(store, name=f"a{number}", data=np.arange(1000))
+            >>> summary = repo.compact(branch="main")
+            >>> summary.old_files, summary.new_files
+            (3, 1)
         """
         from icefloe.upkeep.compaction import CompactionOptions, compact_branch
 
@@ -974,6 +1571,8 @@ class Repository:
         Raises:
             ConflictError: If the branch moved in the meantime.
         """
+        from icefloe.engine.branches import commits
+
         return commits.commit_rewritten_manifests(
             self._committer(),
             branch,
@@ -1040,6 +1639,7 @@ class Repository:
             dry_run: Count chunks and bytes, and copy nothing.
             rebase_with: Decides conflicts if the branch moves in the meantime.
         """
+        from icefloe.changes.conflicts import check_solver
         from icefloe.upkeep.materialize import VirtualChunkChoice, copy_virtual_chunks
 
         if rebase_with is not None:
@@ -1087,6 +1687,17 @@ class Repository:
         """Bytes of the chunks of all snapshots that branches and tags reach, by kind.
 
         What several references share counts once. The arguments are those of `garbage_collect`.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="a megabyte") as store:
+            ...     array = zarr.create_array(
+            ...         store, name="t", shape=2**20, chunks=2**20, dtype="u1", compressors=None
+            ...     )
+            ...     array[:] = 7
+            >>> repo.chunk_storage_stats().native_bytes
+            1048576
         """
         from icefloe.engine.retention.marking import MemoryLimits
         from icefloe.upkeep.sizes import repository_stats
@@ -1192,7 +1803,7 @@ class Repository:
 
         history = self._context.history
         target = history.resolve(Revision(snapshot_id=snapshot_id))
-        return to_json(describe_log(target, history.known_log(target)), pretty=pretty)
+        return to_json(describe_log(target, history.own_log(target)), pretty=pretty)
 
     def inspect_repo_info(self, *, pretty: bool = True) -> str:
         """The format, branches, tags and configuration of a repository as JSON, for people."""
@@ -1208,11 +1819,16 @@ class Repository:
         return self._context.files.read_snapshot(target)
 
     def _committer(self, solver: ConflictSolver | None = None) -> Committer:
+        from icefloe.changes.conflicts import check_solver
+        from icefloe.engine.branches.commits import Committer
+
         if solver is not None:
             check_solver(solver)
         return Committer(self._context, self._default_metadata, Session)
 
     def _log(self, kind: str, details: dict[str, Any], job: str | None) -> None:
+        from icefloe.engine.operation_log import OperationLog
+
         OperationLog(self._context.storage).add(kind, details, job)
 
     # --- async forms
@@ -1231,6 +1847,15 @@ class Repository:
     lookup_snapshot_async = async_twin(lookup_snapshot)
     ancestry_graph_async = async_twin(ancestry_graph)
     diff_async = async_twin(diff)
+    get_status_async = async_twin(get_status)
+    set_status_async = async_twin(set_status)
+    get_metadata_async = async_twin(get_metadata)
+    set_metadata_async = async_twin(set_metadata)
+    update_metadata_async = async_twin(update_metadata)
+    feature_flags_async = async_twin(feature_flags)
+    enabled_feature_flags_async = async_twin(enabled_feature_flags)
+    disabled_feature_flags_async = async_twin(disabled_feature_flags)
+    set_feature_flag_async = async_twin(set_feature_flag)
     create_branch_async = async_twin(create_branch)
     list_branches_async = async_twin(list_branches)
     lookup_branch_async = async_twin(lookup_branch)
@@ -1259,19 +1884,27 @@ class Repository:
     inspect_repo_info_async = async_twin(inspect_repo_info)
 
 
-def _with_settings(storage: AnyStorage, config: RepositoryConfig | None) -> Storage:
+def _with_settings(
+    storage: AnyStorage, config: RepositoryConfig | None, attribution: Attribution | None = None
+) -> Storage:
     """The storage with the storage settings of a caller's configuration from the first request."""
+    location = _place(storage, None if config is None else config.storage)
+    if attribution is None:
+        return location
+    from icefloe.storage.object_store import ObjectStorage
+
+    if isinstance(location, ObjectStorage):
+        return location.with_user_agent(attribution.user_agent())
+    return location  # no requests are sent
+
+
+def _place(storage: AnyStorage, settings: StorageSettings | None) -> Storage:
     location = storage_from_url(storage)
-    settings = None if config is None else config.storage
     return location if settings is None else location.with_settings(settings)
 
 
-def _not_there(location: Storage) -> RepositoryNotFoundError:
-    return RepositoryNotFoundError(
-        f"the repository doesn't exist: {location.location} has no branch {MAIN!r}; "
-        "create it with Repository.create",
-        location.location,
-    )
+def _format_of(discovered: Discovery | None) -> Generation | None:
+    return None if discovered is None else discovered.format
 
 
 def _plain(summary: object) -> dict[str, Any]:

@@ -7,17 +7,12 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from icefloe.changes.conflicts import check_solver
 from icefloe.engine.async_twin import async_twin
-from icefloe.engine.commit.forks import ForkedChanges, OverlapWarning, merge_forks
-from icefloe.engine.commit.write import uncommitted_diff
-from icefloe.engine.tree.chunk_batches import WINDOW_REFS
-from icefloe.engine.tree.rearranging import reindexed_by, shifted_by
 from icefloe.engine.tree.working_tree import WorkingTree
-from icefloe.engine.user_references import user_references
 from icefloe.errors import (
     ForkSessionError,
     InvalidInputError,
@@ -37,7 +32,9 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.changes.fork_changes import Inherited
     from icefloe.config.repository import RepositoryConfig
+    from icefloe.engine.commit.forks import ForkedChanges
     from icefloe.engine.commit.publication import Publication
     from icefloe.engine.context import Context
     from icefloe.engine.info import Diff
@@ -45,10 +42,31 @@ if TYPE_CHECKING:
     from icefloe.formats.port import LiveTip
     from icefloe.model.nodes import Node
     from icefloe.model.segments import FoundChunks, Segments
+    from icefloe.model.session_mode import SessionMode
     from icefloe.model.virtual_spec import VirtualChunkSpec
     from icefloe.zarr_store.store import IcefloeStore
 
-__all__ = ["ForkSession", "OverlapWarning", "Session", "TreeSession"]
+__all__ = ["ForkSession", "NotAStore", "Session", "TreeSession"]
+
+
+class NotAStore:
+    """What xarray asks of a store, on a class that is none: says what to pass instead.
+
+    `xr.open_zarr(session)` would otherwise end in zarr's "Unsupported type for store_like".
+    """
+
+    def __init__(self, advice: str) -> None:
+        """Take what to write instead, as code."""
+        self._advice = advice
+
+    def __get__(self, instance: object, owner: type) -> NotAStore:
+        """Raise where an instance is taken for a store."""
+        if instance is None:
+            return self
+        raise InvalidTypeError(
+            f"xarray and zarr open stores, found a {owner.__name__}: pass {self._advice}, or use "
+            'xr.open_dataset(..., engine="icefloe")'
+        )
 
 
 class TreeSession:
@@ -57,11 +75,19 @@ class TreeSession:
     What sessions and forks have in common.
     """
 
+    supports_consolidated_metadata = NotAStore("`session.store`")
+
     def __init__(self, tree: WorkingTree) -> None:
         """Show a tree."""
         self.tree = tree
         """The engine's port: nodes, chunks and references, one or many at a time. For code that
         is built on top of sessions; it may change with any version."""
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: its tree, with shapes and which chunks are there."""
+        from icefloe.notebook import session_html
+
+        return session_html(self.tree, f"{type(self).__name__}, {self.mode}")
 
     # --- what it is
 
@@ -71,9 +97,11 @@ class TreeSession:
         return self.tree.read_only
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> SessionMode:
         """`readonly` or `writable`; a writable session also moves nodes."""
-        return "readonly" if self.read_only else "writable"
+        from icefloe.model.session_mode import SessionMode
+
+        return SessionMode.readonly if self.read_only else SessionMode.writable
 
     @property
     def snapshot_id(self) -> str:
@@ -92,7 +120,17 @@ class TreeSession:
 
     @property
     def store(self) -> IcefloeStore:
-        """A Zarr store on this session; all of its stores share its state."""
+        """A Zarr store on this session; all of its stores share its state.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> array = zarr.create_array(session.store, name="t", shape=4, chunks=2, dtype="i4")
+            >>> array[:] = 7
+            >>> zarr.open_group(session.store)["t"][:].tolist()
+            [7, 7, 7, 7]
+        """
         from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
@@ -110,7 +148,18 @@ class TreeSession:
         self.tree.verify_chunks = value
 
     def status(self) -> Diff:
-        """What the session changed so far."""
+        """What the session changed so far.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> group = zarr.create_group(session.store, path="a")
+            >>> sorted(session.status().new_groups)
+            ['/', '/a']
+        """
+        from icefloe.engine.commit.write import uncommitted_diff
+
         return uncommitted_diff(self.tree)
 
     def allow_pickling(self) -> None:
@@ -185,6 +234,17 @@ class TreeSession:
             values: What to write; numpy's rules of broadcasting hold.
             write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
                 deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> array = zarr.create_array(
+            ...     session.store, name="a", shape=(2, 4), chunks=(1, 2), dtype="i4"
+            ... )
+            >>> session.write_region("a", (1, slice(None, None, 2)), [5, 6])
+            >>> session.read_region("a").tolist()
+            [[0, 0, 0, 0], [5, 0, 6, 0]]
         """
         from icefloe.arrays.transfer import write_region
 
@@ -241,6 +301,8 @@ class TreeSession:
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
         """Coordinates of all initialised chunks, one by one."""
+        from icefloe.engine.tree.chunk_batches import WINDOW_REFS
+
         reader = self.tree.array_reader(paths.canonical(array_path))
         tables = reader.tables(max(batch_size, WINDOW_REFS))
         while (table := await asyncio.to_thread(next, tables, None)) is not None:
@@ -289,6 +351,8 @@ class TreeSession:
 
         Chunks that nothing moves into read as the fill value.
         """
+        from icefloe.engine.tree.rearranging import shifted_by
+
         path = paths.canonical(array_path)
         self.tree.rearrange_chunks(path, shifted_by(chunk_offset, path))
 
@@ -303,6 +367,8 @@ class TreeSession:
         Chunks that nothing moves into read as the fill value, so `backward`, with which the
         official package clears them, is accepted and not needed.
         """
+        from icefloe.engine.tree.rearranging import reindexed_by
+
         self.tree.rearrange_chunks(paths.canonical(array_path), reindexed_by(forward))
 
     # --- virtual chunks
@@ -353,7 +419,26 @@ class TreeSession:
         Returns:
             The coordinates of chunks that were left out because no container has their location;
             None if there are none.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> config = icefloe.RepositoryConfig.default()
+            >>> store = icefloe.s3_store(region="eu-west-1")
+            >>> container = icefloe.VirtualChunkContainer("s3://data/", store)
+            >>> config.set_virtual_chunk_container(container)
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+            >>> session = repo.writable_session("main")
+            >>> array = zarr.create_array(
+            ...     session.store, name="a", shape=4, chunks=2, dtype="i4", compressors=None
+            ... )
+            >>> session.set_virtual_refs(
+            ...     "a", coords=[[0], [1]], locations="s3://data/a.bin", offsets=[0, 8], lengths=8
+            ... )
+            >>> session.all_virtual_chunk_locations()
+            ['s3://data/a.bin', 's3://data/a.bin']
         """
+        from icefloe.engine.user_references import user_references
+
         path = paths.canonical(array_path)
         self.tree.check_writable()
         columns = {
@@ -448,14 +533,27 @@ class Session(TreeSession):
     # --- committing
 
     def discard_changes(self, path: str | None = None) -> None:
-        """Forget all uncommitted changes, if there are any.
+        """Discard all uncommitted changes, if there are any.
 
-        With a path, only those of the node there and of all below it; moves stay.
+        With a path, only those of the node at that path and of its children; moves stay.
+
+        Args:
+            path: Path of a node; the root by default.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> _ = zarr.create_group(session.store, path="a")
+            >>> session.discard_changes()
+            >>> session.has_uncommitted_changes
+            False
         """
         with self.tree.lock:
             if path is not None:
                 self.tree.discard(paths.canonical(path))
             elif self.publication is not None:
+                self.tree.fork_points.clear()
                 self.publication.discard_changes()
 
     def commit(
@@ -471,15 +569,15 @@ class Session(TreeSession):
 
         Afterwards the session is read-only.
 
-        After an error that leaves open whether the commit landed (CommitStateUnknownError) it may
-        be called again: if it has landed, that raises ConflictError whatever the solver.
+        After CommitStateUnknownError (the outcome is unknown) it may be called again: if the first
+        attempt has succeeded, that raises ConflictError, with any solver.
 
         Args:
-            message: What the history shows.
-            metadata: Properties of the commit: values that JSON has.
+            message: The message of the commit.
+            metadata: Properties of the commit, as values that JSON can represent.
             rebase_with: Decides conflicts if the branch has moved: the changes are rebased, and
-                the commit is tried again.
-            rebase_tries: How many times.
+                the commit is tried again. The default is `RepositoryConfig.rebase_with`.
+            rebase_tries: How often to rebase at most.
             allow_empty: Whether to commit without changes.
 
         Returns:
@@ -488,9 +586,25 @@ class Session(TreeSession):
         Raises:
             ConflictError: The branch has moved, and no solver was given.
             RebaseFailedError: There are conflicts that the solver does not resolve.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> group = zarr.create_group(session.store, path="results")
+            >>> snapshot_id = session.commit("results", metadata={"author": "me"})
+            >>> repo.lookup_snapshot(snapshot_id).message
+            'results'
         """
+        from icefloe.changes.conflicts import check_solver
+
+        default = self.tree.settings.rebase_with
         if rebase_with is not None:
             check_solver(rebase_with)
+        elif default is not None:
+            from icefloe.changes.solvers import configured_solver
+
+            rebase_with = configured_solver(default)
         with self.tree.lock:
             publication = self._committable(allow_empty=allow_empty)
             said = publication.message(message, metadata)
@@ -516,7 +630,29 @@ class Session(TreeSession):
         *,
         allow_empty: bool = False,
     ) -> str:
-        """Replace the tip of the branch by a snapshot that has its changes and ours."""
+        """Replace the newest commit of the branch by one that also has these changes.
+
+        Args:
+            message: Message of the commit that replaces the newest one.
+            metadata: Properties of the commit.
+            allow_empty: Whether to amend without changes, to correct a message.
+
+        Returns:
+            The id of the new commit.
+
+        Raises:
+            ConflictError: If the branch moved since the session started.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> with repo.transaction("main", message="a gruop") as store:
+            ...     _ = zarr.create_group(store, path="a")
+            >>> session = repo.writable_session("main")
+            >>> amended = session.amend("a group", allow_empty=True)
+            >>> [commit.message for commit in repo.ancestry(branch="main")]
+            ['a group', 'Repository initialized']
+        """
         with self.tree.lock:
             publication = self._committable(allow_empty=allow_empty)
             snapshot = publication.amend(publication.message(message, metadata))
@@ -524,11 +660,26 @@ class Session(TreeSession):
             return str(snapshot.id)
 
     def rebase(self, solver: ConflictSolver) -> None:
-        """Lay the changes over the newest snapshot of the branch.
+        """Replay the changes on the newest snapshot of the branch.
 
-        Raises RebaseFailedError if there are conflicts that the solver does not resolve; then
-        the session is as it was.
+        Args:
+            solver: Decides conflicts: `ConflictDetector` none, `BasicConflictSolver` by rules.
+
+        Raises:
+            RebaseFailedError: If conflicts remain; then the session is as it was.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> ours, theirs = repo.writable_session("main"), repo.writable_session("main")
+            >>> for session, path in ((ours, "a"), (theirs, "b")):
+            ...     group = zarr.create_group(session.store, path=path)
+            >>> first = theirs.commit("b")
+            >>> ours.rebase(icefloe.ConflictDetector())
+            >>> second = ours.commit("a")
         """
+        from icefloe.changes.conflicts import check_solver
+
         check_solver(solver)
         with self.tree.lock:
             self._writable().rebase(solver, Session)
@@ -553,7 +704,10 @@ class Session(TreeSession):
                 stacklevel=3,
             )
         if not self.has_uncommitted_changes and not allow_empty:
-            raise SessionStateError("cannot commit, no changes made to the session")
+            raise SessionStateError(
+                "cannot commit, no changes made to the session; write something first, or pass "
+                "allow_empty=True"
+            )
         return publication
 
     def _end(self) -> None:
@@ -565,7 +719,8 @@ class Session(TreeSession):
     def fork(self) -> ForkSession:
         """A copy for another process or thread, whose changes are merged back before the commit.
 
-        Fork before you write: a fork does not see uncommitted changes.
+        A fork begins with the uncommitted changes of the session, which travel with its pickle:
+        commit or fork first where they are large. Merging takes over what the fork itself did.
 
         >>> import icefloe, zarr
         >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -586,12 +741,24 @@ class Session(TreeSession):
             return fork
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of forks.
+        """Merge the changes of forks into this session.
 
         Where two wrote one chunk, the later one wins, and an OverlapWarning lists the chunks:
         most often tasks were not cut along chunks, and one overwrote what the other wrote. The
         metadata of a node that two changed is merged key by key; contradictions are listed, too.
+
+        Examples:
+            >>> import icefloe, zarr
+            >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+            >>> session = repo.writable_session("main")
+            >>> forks = [session.fork(), session.fork()]
+            >>> for number, fork in enumerate(forks):  # in other threads or processes
+            ...     group = zarr.create_group(fork.store, path=f"part{number}")
+            >>> session.merge(*forks)
+            >>> snapshot_id = session.commit("two parts")
         """
+        from icefloe.engine.commit.forks import merge_forks
+
         forks = _changes_of(others)
         with self.tree.lock:
             merge_forks(self.tree, self._writable().tip, forks, stacklevel=2)
@@ -618,10 +785,24 @@ class ForkSession(TreeSession):
     """
 
     def __init__(
-        self, tree: WorkingTree, tip: LiveTip, default_metadata: dict[str, Any] | None = None
+        self,
+        tree: WorkingTree,
+        tip: LiveTip,
+        default_metadata: dict[str, Any] | None = None,
+        inherited: Inherited | None = None,
     ) -> None:
-        """Take a tree, and the tip of the branch that it will be committed to."""
+        """Take a tree, and the tip of the branch that it will be committed to.
+
+        Args:
+            tree: The changes so far, over the snapshot of the session.
+            tip: The tip.
+            default_metadata: Properties of the commit.
+            inherited: The changes that came from the session; None if it had none.
+        """
         super().__init__(tree)
+        self._inherited = inherited
+        if inherited is not None:
+            tree.fork_points.add(inherited.origin)
         self.tip = tip
         self.default_metadata = dict(default_metadata or {})
 
@@ -653,6 +834,7 @@ class ForkSession(TreeSession):
                 "tip": self.tip,
                 "changes": self.tree.changes.copy(),
                 "metadata": self.default_metadata,
+                "inherited": self._inherited,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -660,8 +842,11 @@ class ForkSession(TreeSession):
         snapshot = context.files.read_snapshot(state["snapshot_id"])
         changes: ChangeSet = state["changes"]
         changes.rebase(snapshot.nodes)
+        inherited: Inherited | None = state["inherited"]
+        if inherited is not None:
+            inherited.changes.rebase(snapshot.nodes)
         tree = WorkingTree(context, snapshot, changes, read_only=False)
-        self.__init__(tree, state["tip"], state["metadata"])  # type: ignore[misc]
+        self.__init__(tree, state["tip"], state["metadata"], inherited)  # type: ignore[misc]
 
     @property
     def branch(self) -> str:
@@ -669,20 +854,45 @@ class ForkSession(TreeSession):
         return self.tip.branch
 
     def discard_changes(self, path: str | None = None) -> None:
-        """Forget all changes of this fork, or those of a node and of all below it."""
+        """Discard all changes of this fork, or those of a node and of its children.
+
+        What the fork began with stays.
+        """
         with self.tree.lock:
-            if path is not None:
+            began_with = None if self._inherited is None else self._inherited.changes.copy()
+            if path is None:
+                self.tree.show(self.tree.snapshot, began_with)
+            elif began_with is None:
                 self.tree.discard(paths.canonical(path))
             else:
-                self.tree.show(self.tree.snapshot)
+                raise SessionStateError(
+                    "a fork of a session with uncommitted changes discards all of its own changes "
+                    "or none: leave out the path"
+                )
+
+    def forked_changes(self) -> ForkedChanges:
+        """What `merge` takes over."""
+        from icefloe.engine.commit.forks import ForkedChanges
+
+        with self.tree.lock:
+            edits = self.tree.changes.chunks
+            return ForkedChanges(
+                base_id=self.tree.snapshot.id,
+                tip=self.tip,
+                cleared=frozenset(key for key, each in edits.items() if each.cleared),
+                changes=self.tree.portable_changes(),
+                inherited=self._inherited,
+            )
 
     def fork(self) -> ForkSession:
-        """A fork of a fork; only while it has no changes."""
+        """A fork of a fork, to be merged into this one."""
         with self.tree.lock:
             return _new_fork(self.tree, self.tip, self.default_metadata)
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over the changes of other forks; see `Session.merge`."""
+        """Merge the changes of other forks into this one; see `Session.merge`."""
+        from icefloe.engine.commit.forks import merge_forks
+
         forks = _changes_of(tuple(other for other in others if other is not self))
         with self.tree.lock:
             merge_forks(self.tree, self.tip, forks, stacklevel=2)
@@ -734,12 +944,20 @@ def _not_for_forks(verb: str) -> ForkSessionError:
 
 
 def _new_fork(tree: WorkingTree, tip: LiveTip, metadata: dict[str, Any]) -> ForkSession:
-    if not tree.changes.is_empty:
+    if tree.changes.is_empty:
+        fresh = WorkingTree(tree.context, tree.snapshot, read_only=False)
+        return ForkSession(fresh, tip, metadata)
+    from icefloe.changes.fork_changes import Inherited
+
+    if tree.changes.linked:
         raise InvalidInputError(
-            "cannot fork a session with uncommitted changes. Please commit first, or fork "
-            "before you write"
+            "cannot fork a session into which a job linked manifests. Please commit first"
         )
-    return ForkSession(WorkingTree(tree.context, tree.snapshot, read_only=False), tip, metadata)
+    tree.make_durable()
+    inherited = Inherited(tree.portable_changes(), uuid.uuid4().hex)
+    tree.fork_points.add(inherited.origin)
+    copy = WorkingTree(tree.context, tree.snapshot, tree.changes.copy(), read_only=False)
+    return ForkSession(copy, tip, metadata, inherited)
 
 
 def _changes_of(forks: Sequence[ForkSession]) -> list[ForkedChanges]:
@@ -754,9 +972,4 @@ def _changes_of(forks: Sequence[ForkSession]) -> list[ForkedChanges]:
                 f"only forks can be merged; Received {type(fork).__name__!r}. "
                 "Use fork() to make one"
             )
-    return [
-        ForkedChanges(
-            base_id=fork.tree.snapshot.id, tip=fork.tip, changes=fork.tree.portable_changes()
-        )
-        for fork in forks
-    ]
+    return [fork.forked_changes() for fork in forks]

@@ -114,6 +114,7 @@ def test_a_lost_answer_makes_nobody_a_creator_who_was_not(
         "repository": "refs/tag.{}/ref.json",
         "store": "r/{}.json",
         "dataset": "state.json",
+        "icechunk": "repo",
     }[generation]
     prefix = direct.location.partition("?")[0].partition(server_bucket(server))[2].strip("/")
     with fault_proxy(server.endpoint_url) as proxy:

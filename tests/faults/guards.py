@@ -6,12 +6,20 @@ Import this from tests only: with a guard turned off, data is lost.
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from icefloe.engine.commit import forks, publication
-from icefloe.engine.retention import collection, leases, marking, pins, uncommitted
+from icefloe.engine.retention import (
+    candidate_files,
+    collection,
+    leases,
+    marking,
+    pins,
+    uncommitted,
+)
 from icefloe.engine.retention.stored_objects import StoredObjects
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ def no_pins(patch: pytest.MonkeyPatch) -> None:
         for snapshot_id in self._claimed:
             self._check_exists(snapshot_id)
 
+    patch.setattr(pins.SnapshotLease, "begin", nothing)
     patch.setattr(pins.SnapshotLease, "take", take)
 
 
@@ -105,7 +114,8 @@ def no_cutoff(patch: pytest.MonkeyPatch) -> None:
 
 @guard("snapshots are deleted before what they refer to")
 def chunks_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(collection, "_ORDER", collection._ORDER[::-1])
+    patch.setattr(collection, "_METADATA", collection._METADATA[::-1])
+    patch.setattr(candidate_files, "chain", lambda *parts: chain(*reversed(parts)))
 
 
 @guard("a collection that was suspended ends")

@@ -23,6 +23,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.session import Session
 from icefloe.storage.clock import CLOCK_FOLDER
 from icefloe.storage.forwarding import ForwardingStorage
@@ -87,12 +88,73 @@ def garbage(repo: Repository) -> str:
     return doomed
 
 
+def after_the_first(repo: Repository, **version: Any) -> list[str]:
+    """The messages of a history without its first snapshot, newest first."""
+    return [info.message for info in repo.ancestry(**version)][:-1]
+
+
 def named_before_the_announcement(repo: Repository, clock: Clock) -> None:
     doomed = garbage(repo)
     clock.sleep(DAY)
     name = lambda: repo.create_tag("saved", doomed)  # noqa: E731
     Repository.open(Meanwhile(repo, "put", "maintenance/collections/", name)).garbage_collect(HOUR)
     assert values(repo, tag="saved") == [1] * 4
+
+
+def named_with_an_expired_history_before_the_announcement(repo: Repository, clock: Clock) -> None:
+    """A snapshot that is spared keeps the note that says where its history ends."""
+    for value in (1, 2, 3):
+        doomed = fill(repo, value)
+    repo.expire_snapshots(keep_last=1)
+    repo.reset_branch("main", str(FIRST_SNAPSHOT_ID))
+    clock.sleep(DAY)
+    name = lambda: repo.create_tag("saved", doomed)  # noqa: E731
+    Repository.open(Meanwhile(repo, "put", "maintenance/collections/", name)).garbage_collect(HOUR)
+    assert values(repo, tag="saved") == [3] * 4
+    assert after_the_first(repo, tag="saved") == ["3"]
+
+
+def expired_and_collected_while_another_collection_marks(repo: Repository, clock: Clock) -> None:
+    for value in range(5):
+        fill(repo, value)
+    garbage(repo)
+    clock.sleep(DAY)
+
+    def tidy_up() -> None:
+        repo.expire_snapshots(keep_last=2)
+        repo.garbage_collect(HOUR)
+
+    Repository.open(Meanwhile(repo, "get", "snapshots/", tidy_up)).garbage_collect(HOUR)
+    assert after_the_first(repo, branch="main") == ["4", "3"]
+
+
+def reset_and_collected_while_another_collection_marks(repo: Repository, clock: Clock) -> None:
+    for value in range(5):
+        fill(repo, value)
+    clock.sleep(DAY)
+
+    def tidy_up() -> None:
+        repo.reset_branch("main", "main~2")
+        repo.garbage_collect(HOUR)
+
+    # Opening it reads the newest snapshot, too.
+    other = Repository.open(Meanwhile(repo, "get", "snapshots/", tidy_up, nth=2))
+    other.garbage_collect(HOUR)
+    assert after_the_first(repo, branch="main")[:3] == ["2", "1", "0"]
+
+
+def expired_and_collected_while_a_history_is_read(repo: Repository, clock: Clock) -> None:
+    for value in range(5):
+        fill(repo, value)
+    clock.sleep(DAY)
+
+    def tidy_up() -> None:
+        repo.expire_snapshots(keep_last=1)
+        repo.garbage_collect(HOUR)
+
+    reader = Repository.open(Meanwhile(repo, "get", "snapshots/", tidy_up, nth=3))
+    assert after_the_first(reader, branch="main") == ["4", "3"], "as it was when that was read"
+    assert after_the_first(reader, branch="main") == ["4"]
 
 
 def named_while_it_is_deleted(repo: Repository, clock: Clock) -> None:
@@ -166,7 +228,8 @@ def named_while_the_collector_sleeps(repo: Repository, clock: Clock) -> None:
         clock.sleep(DAY)
         repo.create_tag("saved", doomed)
 
-    sleepy = Repository.open(Meanwhile(repo, "list", f"{CLOCK_FOLDER}/", oversleep))
+    # When it looks for small objects that are left over, for the second time.
+    sleepy = Repository.open(Meanwhile(repo, "list", f"{CLOCK_FOLDER}/", oversleep, nth=2))
     # It ends, whether somebody else broke its lease or not.
     with contextlib.suppress(SessionStateError):
         sleepy.garbage_collect(HOUR)
@@ -344,7 +407,7 @@ def compacted_by_a_machine_that_was_paused(repo: Repository, clock: Clock) -> No
 
 def named_while_the_machine_of_the_collector_is_paused(repo: Repository, clock: Clock) -> None:
     """It has begun to delete; for its clock no time passes."""
-    clock.monkeypatch.setattr("icefloe.engine.retention.collection.BATCH", 1)
+    clock.monkeypatch.setattr("icefloe.engine.retention.candidate_files.BATCH", 1)
     doomed = garbage(repo)
     wait(repo, MINUTE)
     garbage(repo)  # newer, and the first to go
@@ -588,6 +651,10 @@ UNHARMED = [
     amended_while_the_history_expires,
     flushed_by_a_machine_that_was_paused_before_the_snapshot,
     paused_while_it_takes_a_lease,
+    named_with_an_expired_history_before_the_announcement,
+    expired_and_collected_while_another_collection_marks,
+    expired_and_collected_while_a_history_is_read,
+    reset_and_collected_while_another_collection_marks,
 ]
 """More that no single guard decides: several do, or there is nothing to guard against."""
 
@@ -613,6 +680,7 @@ CREATION = {
     "repository": ("create", "refs/"),
     "store": ("create", "r/"),
     "dataset": ("replace", "state.json"),
+    "icechunk": ("replace", "repo"),
 }
 """The request that creates a branch or tag."""
 
@@ -639,7 +707,8 @@ def test_names_for_what_was_collected_meanwhile_are_taken_back(
     name(repo, "late", repo.lookup_branch("main"))
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+# In `icechunk` a tag of a snapshot that is not listed any more is not made in the first place.
+@pytest.mark.parametrize("generation", [each for each in GENERATIONS if each != "icechunk"])
 def test_nobody_is_told_of_a_tag_that_is_about_to_be_taken_back(generation: str) -> None:
     with chosen(generation):
         repo = make()
@@ -659,7 +728,7 @@ def test_nobody_is_told_of_a_tag_that_is_about_to_be_taken_back(generation: str)
             tellings.append(type(error))
 
     behind = Meanwhile(repo, *CREATION[generation], pause)
-    looks = Meanwhile(repo, "head", f"{LEASES_FOLDER}/", meet, nth=2, storage=behind)
+    looks = Meanwhile(repo, "head", f"{LEASES_FOLDER}/", meet, storage=behind)
     with pytest.raises(SnapshotNotFoundError, match=doomed):
         Repository.open(looks).create_tag("late", doomed)
     assert tellings == [ConflictError]

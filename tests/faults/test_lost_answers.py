@@ -18,6 +18,7 @@ from icefloe.storage.settings import (
     StorageTimeoutSettings,
 )
 from icefloe.testing.faults import Fault, FaultyStorage
+from icefloe.testing.requests import FarStorage
 from tests.endpoints.fault_proxy import FaultProxy, Trouble, fault_proxy
 from tests.formats import GENERATIONS, PUBLISHING, chosen, folder, how, keeps_logs
 
@@ -146,8 +147,11 @@ def test_writers_get_through_a_storm(storage: Storage, proxy: FaultProxy) -> Non
     assert repo.verify(deep=True).is_clean
 
 
-@pytest.fixture(params=GENERATIONS)
+@pytest.fixture(params=[*GENERATIONS, "far away"])
 def faulty(request: pytest.FixtureRequest) -> Iterator[FaultyStorage]:
+    if request.param == "far away":  # where requests are sent together
+        yield FaultyStorage(FarStorage(icefloe.in_memory_storage()))
+        return
     with chosen(request.param):
         yield faulty_storage()
 
@@ -221,7 +225,7 @@ def test_a_commit_whose_fate_is_unknown_says_so_and_stays(
     faulty: FaultyStorage, work: Callable[[Session], None]
 ) -> None:
     repo, session, unknown = unsure_session(faulty, work)
-    key = {"dataset": "state.json"}.get(repo.generation, THIRD)
+    key = {"dataset": "state.json", "icechunk": "repo"}.get(repo.generation, THIRD)
     assert key in unknown.key
     assert unknown.snapshot_id == repo.lookup_branch("main")
     assert [verb for verb, _ in faulty.trace if verb == "delete_many"] == []

@@ -22,6 +22,7 @@ from icefloe.errors import CommitStateUnknownError, StorageError
 from icefloe.storage.local import LocalStorage
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
+from tests.builders import repository_of_two_kinds
 from tests.faults.pictures import copy_objects
 from tests.faults.test_crash_points import CONFIG, OPERATIONS
 
@@ -48,15 +49,7 @@ ALL = {**{name: operation.act for name, operation in OPERATIONS.items()}, **MAIN
 
 def prepare(storage: Storage) -> None:
     """Some history with garbage in it: small files, a branch that was reset, expired snapshots."""
-    repo = Repository.create(storage, CONFIG)
-    with repo.transaction("main", message="one") as store:
-        root = zarr.create_group(store)
-        for name, chunk in (("inline", 2), ("native", 8)):
-            root.create_array(
-                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
-            )[:] = 1
-    repo.create_branch("dev", repo.lookup_branch("main"))
-    repo.create_tag("v1", repo.lookup_branch("main"))
+    repo = repository_of_two_kinds(storage, CONFIG)
     for value in (2, 3):
         with repo.transaction("main", message=f"native is {value}") as store:
             zarr.open_group(store)["native"][:8] = value

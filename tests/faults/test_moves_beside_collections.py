@@ -177,10 +177,11 @@ def test_a_name_that_was_moved_is_taken_back(repo: Repository, goes_on: bool) ->
         refs.advance(tip, repo._context.history.resolve(Revision(snapshot_id=target)))
 
     paused = beside(repo, pause)
-    looking = Repository.open(Meanwhile(paused, "head", f"{LEASES_FOLDER}/", move, nth=2))
+    looking = Repository.open(Meanwhile(paused, "head", f"{LEASES_FOLDER}/", move))
     with pytest.raises(SnapshotNotFoundError, match=doomed):
         looking.create_branch("late", doomed)
-    assert ("late" in repo.list_branches()) == goes_on
+    # In `icechunk` the list of snapshots says at once that it is gone, and no branch is made.
+    assert ("late" in repo.list_branches()) == (goes_on and repo.generation != "icechunk")
     assert Repository.open(ForwardingStorage(repo.storage)).verify(deep=True).is_clean
 
 

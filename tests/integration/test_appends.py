@@ -17,7 +17,6 @@ from icefloe import (
     Repository,
     RepositoryConfig,
     VersionSelection,
-    in_memory_storage,
 )
 from icefloe.config import (
     ManifestConfig,
@@ -28,6 +27,7 @@ from icefloe.config import (
 from icefloe.engine.commit.linked_tiles import link_tiles, write_tiles
 from icefloe.errors import RebaseFailedError
 from icefloe.session import ForkSession
+from tests.builders import new_repository
 from tests.formats import how
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("each_generation")
 
 @pytest.fixture
 def repository() -> Repository:
-    repository = Repository.create(in_memory_storage(), **how())
+    repository = new_repository()
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     values = root.create_array(
@@ -105,7 +105,7 @@ def test_without_the_solver_the_report_says_what_to_do(repository: Repository) -
 
 
 def test_an_array_without_names_says_so() -> None:
-    repository = Repository.create(in_memory_storage(), **how())
+    repository = new_repository()
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(2,), chunks=(2,), dtype="i4")[:] = 1
     session.commit("first")
@@ -263,7 +263,7 @@ def parted(repository: Repository, ours: tuple[int, int], theirs: tuple[int, int
 
 def native_repository() -> Repository:
     config = RepositoryConfig(inline_chunk_threshold_bytes=0)
-    repository = Repository.create(in_memory_storage(), config, **how())
+    repository = new_repository(config=config)
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     for name, shape, names in (("values", (4, 3), ("time", "x")), ("time", (4,), ("time",))):

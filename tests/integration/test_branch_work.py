@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe import Repository, in_memory_storage
+from icefloe import Repository
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
 from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
 from icefloe.session import Session
-from tests.builders import commit_edit
+from tests.builders import commit_edit, new_repository
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
-from tests.formats import how
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("each_generation")
 
 @pytest.fixture
 def repository() -> Repository:
-    repository = Repository.create(in_memory_storage(), **how())
+    repository = new_repository()
     make_tree(repository)
     repository.create_branch("work", repository.lookup_branch("main"))
     return repository
@@ -273,7 +272,7 @@ class Larger(ConflictSolver):
 
 @pytest.mark.parametrize("ours", [2, 5])
 def test_a_solver_in_plain_python_reads_the_values_of_both_sides(ours: int) -> None:
-    repository = Repository.create(in_memory_storage(), **how())
+    repository = new_repository()
     session = repository.writable_session("main")
     root = zarr.create_group(session.store)
     root.create_array("x", shape=(4,), chunks=(2,), dtype="i4", attributes={"title": "none"})[:] = 1
@@ -380,7 +379,7 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(repository: Repository
 
 def test_a_revert_of_a_compaction_changes_nothing() -> None:
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
-    repository = Repository.create(in_memory_storage(), config, **how())
+    repository = new_repository(config=config)
     make_tree(repository)
     repository.create_branch("work", repository.lookup_branch("main"))
     written = commit(repository, "main", put("/g/a", 1, value=b"\x02"))
@@ -606,7 +605,7 @@ def test_attributes_conflict_if_both_sides_end_up_different(
     ours: list[int], theirs: list[int], merged: int | None, is_spilled: bool
 ) -> None:
     config = icefloe.RepositoryConfig(inline_attributes_threshold_bytes=0 if is_spilled else 4096)
-    repository = Repository.create(in_memory_storage(), config, **how())
+    repository = new_repository(config=config)
     commit_attribute(repository, 1)
     repository.create_branch("work", repository.lookup_branch("main"))
     for branch, values in (("work", ours), ("main", theirs)):
@@ -752,7 +751,7 @@ def test_a_merge_equals_the_merge_of_dictionaries(
     """In manifests, where `compacted` is None, as in files, wherever these are."""
     threshold = 512 if compacted is None else 0
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=threshold)
-    repository = Repository.create(in_memory_storage(), config, **how())
+    repository = new_repository(config=config)
     make_tree(repository)
     repository.create_branch("work", repository.lookup_branch("main"))
     base = chunks(repository)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +14,12 @@ import icefloe
 from icefloe.config import ChunkPackingConfig, ChunkReadingConfig, ManifestSplittingConfig
 from icefloe.errors import InvalidInputError, NodeNotFoundError, StorageError, VirtualChunkError
 from icefloe.model.chunk_refs import VirtualRef
-from icefloe.objects.workers import Job, in_any_order
+from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from icefloe.config import RepositoryConfig
@@ -155,18 +157,18 @@ def test_requests_are_limited_in_size_and_gaps_are_not_read() -> None:
     sizes: list[int] = []
 
     class Noting(FaultyStorage):
-        def get_ranges(self, key: str, ranges: list[tuple[int, int]]) -> list[bytes]:  # type: ignore[override]
+        def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             sizes.extend(length for _, length in ranges)
             return super().get_ranges(key, ranges)
 
     storage = Noting(icefloe.in_memory_storage())
     config = settings(max_gap_bytes=100, max_request_bytes=1000)
     config.chunk_packing = ChunkPackingConfig()
-    session = session_on(storage, config)  # type: ignore[arg-type]
+    session = session_on(storage, config)
     for place in map(tuple, GRID.tolist()):
         session.tree.set_chunk("/a", place, b"c" * 100)
     session.commit("one pack")
-    reader = icefloe.Repository.open(storage).readonly_session("main")  # type: ignore[arg-type]
+    reader = icefloe.Repository.open(storage).readonly_session("main")
     wanted = np.array([(0, n) for n in (0, 1, 3, 6, 7)])
     assert contents(reader, wanted) == dict.fromkeys(range(5), b"c" * 100)
     assert sorted(sizes) == [200, 400]
@@ -194,7 +196,7 @@ def test_fetching_waits_for_whoever_takes_the_results() -> None:
         started.append(number)
         return number
 
-    jobs = [Job(10, lambda n=n: work(n)) for n in range(20)]  # type: ignore[misc]
+    jobs = [ThreadJob(10, partial(work, n)) for n in range(20)]
     results = in_any_order(jobs, at_a_time=4, max_bytes=30)
     first = next(results)
     assert len(started) <= 4, "nothing is fetched ahead of the limit"
@@ -204,7 +206,7 @@ def test_fetching_waits_for_whoever_takes_the_results() -> None:
 
 def test_whoever_stops_early_leaves_nothing_behind() -> None:
     done: list[int] = []
-    jobs = [Job(1, lambda n=n: done.append(n)) for n in range(100)]  # type: ignore[misc]
+    jobs = [ThreadJob(1, partial(done.append, n)) for n in range(100)]
     results = in_any_order(jobs, at_a_time=2, max_bytes=100)
     next(results)
     results.close()  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from tests.documents import array, group
 
 if TYPE_CHECKING:
     from icefloe.session import Session
+    from icefloe.storage.port import BytesLike
     from tests.endpoints.fixtures import S3Endpoint
 
 SIDE = 20
@@ -123,7 +124,7 @@ def test_a_pack_is_a_slice_of_what_was_given() -> None:
     put: list[object] = []
 
     class Noting(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:
+        def put(self, key: str, data: BytesLike, attributes: object = None) -> None:
             put.append(data)
             super().put(key, data, attributes)  # type: ignore[arg-type]
 
@@ -299,13 +300,13 @@ def test_a_chunk_that_is_overwritten_while_its_pack_is_on_its_way_keeps_the_new_
     changed = threading.Event()
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:
+        def put(self, key: str, data: BytesLike, attributes: object = None) -> None:
             if key.startswith("chunks/") and not changed.is_set():
                 changed.set()
                 session.tree.set_chunk("/a", (0, 0), b"n" * 1500)
                 session.tree.delete_chunk("/a", (0, 1))
                 session.write_chunks("/a", GRID[2:4], equal(2, 700, first=90))
-            original(key, data)  # type: ignore[arg-type]
+            original(key, data)
 
     session.tree.context.chunk_files.storage = Slow(storage)
     session.write_chunks("/a", GRID[9:12], equal(3, first=9))
@@ -324,11 +325,11 @@ def test_a_commit_takes_along_what_another_thread_is_writing() -> None:
     original = storage.inner.put
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:
+        def put(self, key: str, data: BytesLike, attributes: object = None) -> None:
             if key.startswith("chunks/") and not entered.is_set():
                 entered.set()
                 assert go_on.wait(20)
-            original(key, data)  # type: ignore[arg-type]
+            original(key, data)
 
     session.tree.context.chunk_files.storage = Slow(storage)
     session.write_chunks("/b", np.arange(9)[:, None], equal(9))
@@ -380,13 +381,13 @@ def test_writers_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
     waiting: list[int] = []
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:
+        def put(self, key: str, data: BytesLike, attributes: object = None) -> None:
             if key.startswith("chunks/"):
                 time.sleep(0.02)
                 with session.tree.lock:
                     edits = session.tree.changes.chunks.values()
                     waiting.append(sum(each.pending_bytes() for each in edits))
-            original(key, data)  # type: ignore[arg-type]
+            original(key, data)
 
     session.tree.context.chunk_files.storage = Slow(storage)
 

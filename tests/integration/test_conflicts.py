@@ -27,6 +27,7 @@ from icefloe import (
     Repository,
     VersionSelection,
 )
+from tests.builders import in_turn
 from tests.documents import array, chunks_of, group, make_tree, node_paths, set_chunks
 from tests.formats import GENERATIONS
 
@@ -59,12 +60,8 @@ def move(source: str, target: str) -> Edit:
     return lambda session: session.move(source, target)
 
 
-def both(*edits: Edit) -> Edit:
-    return lambda session: [edit(session) for edit in edits]
-
-
 def replace(path: str, content: bytes) -> Edit:
-    return both(delete(path), document(path, content))
+    return in_turn(delete(path), document(path, content))
 
 
 def clear(path: str) -> Edit:
@@ -96,15 +93,15 @@ CASES = [
     # reports NewNodeConflictsWithExistingNode, and two jobs cannot fill an empty repository.
     Case(
         "same new group",
-        both(document("/n", group()), document("/n/a", array())),
-        both(document("/n", group()), document("/n/b", array())),
+        in_turn(document("/n", group()), document("/n/a", array())),
+        in_turn(document("/n", group()), document("/n/b", array())),
         [],
         True,
     ),
     Case(
         "same new group with the same attributes, spelled otherwise",
         document("/n", group(x=1, y=2)),
-        both(
+        in_turn(
             document("/n", json.dumps(json.loads(group(y=2, x=1)), indent=4).encode()),
             write("/b", 1),
         ),
@@ -114,7 +111,7 @@ CASES = [
     Case(
         "new group with attributes, new group without",
         document("/n", group(x=1)),
-        both(document("/n", group()), document("/n/b", array())),
+        in_turn(document("/n", group()), document("/n/b", array())),
         [],
         True,
     ),
@@ -142,7 +139,7 @@ CASES = [
     Case(
         "move group to where we create one",
         move("/g", "/n"),
-        both(document("/n", group()), document("/n/b", array())),
+        in_turn(document("/n", group()), document("/n/b", array())),
         [("NewNodeConflictsWithExistingNode", "/n", None)],
         False,
     ),
@@ -163,7 +160,7 @@ CASES = [
     Case(
         "new array, new nodes far below it",
         document("/n", array()),
-        both(document("/n/m", group()), document("/n/m/k", array())),
+        in_turn(document("/n/m", group()), document("/n/m/k", array())),
         [("NewNodeInInvalidGroup", "/n", None), ("NewNodeInInvalidGroup", "/n", None)],
         False,
     ),
@@ -190,7 +187,7 @@ CASES = [
     Case("new node in group, delete it", document("/g/n", group()), delete("/g"), [], True),
     Case(
         "new nodes in a new group in a group, delete it",
-        both(document("/g/n", group()), document("/g/n/m", array())),
+        in_turn(document("/g/n", group()), document("/g/n/m", array())),
         delete("/g"),
         [],
         True,
@@ -198,7 +195,7 @@ CASES = [
     Case(
         "delete group, new node in a group in it",
         delete("/g"),
-        both(document("/g/n", group()), document("/g/n/m", array())),
+        in_turn(document("/g/n", group()), document("/g/n/m", array())),
         [],
         True,
     ),
@@ -278,7 +275,7 @@ CASES = [
     # Around the matrix.
     Case(
         "change and write, write",
-        both(document("/b", array(x=1)), write("/b", 0)),
+        in_turn(document("/b", array(x=1)), write("/b", 0)),
         write("/b", 0),
         [("ChunksUpdatedInUpdatedArray", "/b", None), *CHUNK_DOUBLE_UPDATE],
         False,
@@ -321,7 +318,7 @@ CASES = [
     Case(
         "swap",
         write("/b", 0),
-        both(move("/b", "/t"), move("/g", "/b"), move("/t", "/g")),
+        in_turn(move("/b", "/t"), move("/g", "/b"), move("/t", "/g")),
         [],
         True,
     ),
@@ -601,9 +598,10 @@ def test_without_a_solver_a_moved_branch_is_a_conflict(repository: Repository) -
     # R3-26, H-48
     session, theirs = collide(repository, write("/b", 5), write("/b", 6))
     base = session.snapshot_id
-    for arguments in ({}, {"rebase_with": ConflictDetector(), "rebase_tries": 0}):
+    ways: list[dict[str, Any]] = [{}, {"rebase_with": ConflictDetector(), "rebase_tries": 0}]
+    for arguments in ways:
         with pytest.raises(ConflictError) as caught:
-            session.commit("ours", **arguments)  # type: ignore[arg-type]
+            session.commit("ours", **arguments)
         assert not isinstance(caught.value, RebaseFailedError)
         assert (caught.value.expected_parent, caught.value.actual_parent) == (base, theirs)
         assert session.snapshot_id == base
@@ -681,8 +679,8 @@ def test_a_session_without_changes_is_rebased(repository: Repository) -> None:
 def test_moves_take_along_what_others_did(repository: Repository) -> None:
     session, _ = collide(
         repository,
-        both(write("/g/a", 3, data=b"theirs"), document("/g", group(x=1))),
-        both(move("/g", "/h"), write("/h/a", 4, data=b"ours")),
+        in_turn(write("/g/a", 3, data=b"theirs"), document("/g", group(x=1))),
+        in_turn(move("/g", "/h"), write("/h/a", 4, data=b"ours")),
     )
     session.commit("ours", rebase_with=ConflictDetector())
     reader = repository.readonly_session("main")
@@ -695,8 +693,8 @@ def test_moves_take_along_what_others_did(repository: Repository) -> None:
 def test_their_moves_take_along_what_we_did(repository: Repository) -> None:
     session, _ = collide(
         repository,
-        both(move("/g", "/h"), move("/b", "/h/b")),
-        both(write("/g/a", 4, data=b"ours"), document("/b", array(y=1)), delete("/g/a")),
+        in_turn(move("/g", "/h"), move("/b", "/h/b")),
+        in_turn(write("/g/a", 4, data=b"ours"), document("/b", array(y=1)), delete("/g/a")),
     )
     session.commit("ours", rebase_with=ConflictDetector())
     reader = repository.readonly_session("main")
@@ -759,7 +757,7 @@ def test_a_solver_of_ones_own_cannot_do_the_impossible(
 
 
 def test_our_changes_of_what_they_deleted_can_be_dropped(repository: Repository) -> None:
-    ours = both(write("/b", 0, 1), document("/b", array(y=1)), document("/g", group(y=1)))
+    ours = in_turn(write("/b", 0, 1), document("/b", array(y=1)), document("/g", group(y=1)))
     session, _ = collide(repository, delete("/b"), ours)
     session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
     reader = repository.readonly_session("main")
@@ -774,7 +772,7 @@ def test_our_delete_of_what_they_changed_can_be_dropped(
 ) -> None:
     """The group that we deleted with it stays, too, as it was."""
     before = repository.readonly_session("main").tree.document("/g")
-    session, tip = collide(repository, theirs, both(delete("/g"), delete("/b")))
+    session, tip = collide(repository, theirs, in_turn(delete("/g"), delete("/b")))
     session.commit("ours", rebase_with=Always(VersionSelection.UseTheirs))
     reader = repository.readonly_session("main")
     assert node_paths(reader) == ["/", "/g", "/g/a"]
@@ -796,8 +794,8 @@ def test_a_group_that_they_changed_stays_with_all_that_is_in_it(repository: Repo
     [
         replace("/g/a", array(y=1)),
         replace("/g", array()),
-        both(delete("/g/a"), move("/b", "/g/a")),
-        both(delete("/g/a"), move("/g", "/h")),
+        in_turn(delete("/g/a"), move("/b", "/g/a")),
+        in_turn(delete("/g/a"), move("/g", "/h")),
     ],
     ids=["created anew", "another node above", "moved there", "moved above"],
 )

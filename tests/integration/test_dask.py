@@ -16,7 +16,7 @@ import icefloe
 from icefloe.dask import session_merge_reduction, store_dask
 from icefloe.distributed import extract_session, merge_sessions
 from icefloe.xarray import to_icefloe
-from tests.builders import new_repository
+from tests.builders import new_repository, read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +124,7 @@ def test_to_icefloe_makes_one_commit(repository: icefloe.Repository, scheduler: 
     )
     assert session.has_uncommitted_changes
     session.commit("one commit")
-    again = xr.open_zarr(repository.readonly_session("main").store, consolidated=False)
+    again = read_dataset(repository)
     xr.testing.assert_identical(again.load(), dataset)
     assert len(list(repository.ancestry(branch="main"))) == 2
 
@@ -160,7 +160,7 @@ def test_reading_with_processes(repository: icefloe.Repository) -> None:
     session = repository.writable_session("main")
     to_icefloe(dataset, session, encoding={"x": {"chunks": (3, 4)}})
     session.commit("to read")
-    lazy = xr.open_zarr(repository.readonly_session("main").store, consolidated=False)
+    lazy = read_dataset(repository)
     assert lazy.x.chunks == ((3, 3, 3, 3), (4, 4))
     with dask.config.set(scheduler="processes"):
         assert float(lazy.x.sum()) == pytest.approx(float(dataset.x.sum()))
@@ -173,7 +173,7 @@ def test_lazy_arrays_are_named_after_what_a_store_shows(repository: icefloe.Repo
         return session.commit("to read")
 
     def name(session: Any) -> Any:
-        return xr.open_zarr(session.store, consolidated=False).x.data.name
+        return read_dataset(session).x.data.name
 
     first, second = write(1), write(2)
     names = [name(repository.readonly_session(snapshot_id=id)) for id in (first, second, first)]

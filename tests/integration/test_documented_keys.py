@@ -15,7 +15,7 @@ import zarr
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.sql.staging import stage
+from icefloe.spark.tables.staging import stage
 from icefloe.tables.summarize import Summaries, WrittenStatistics
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import WRITING

@@ -16,6 +16,7 @@ from icefloe.formats.registry import format_for
 from icefloe.model.ids import ManifestId
 from icefloe.testing.clock import ClockedStorage, LaggingStorage
 from icefloe.testing.faults import FaultyStorage
+from icefloe.testing.requests import FarStorage
 from tests.formats import folder, keeps_logs
 from tests.integration.maintained import (
     DAY,
@@ -340,3 +341,82 @@ def test_no_more_snapshots_are_held_than_asked_for(
     assert stats == repo.chunk_storage_stats()
     with pytest.raises(InvalidInputError, match="max_snapshots_in_memory is 1 or more"):
         repo.garbage_collect(HOUR, max_snapshots_in_memory=0)
+
+
+def test_a_branch_that_was_merged_and_went_on_keeps_its_history(repo: Repository) -> None:
+    """Marking the merged tip must not end the walk of the branch at it, whichever comes first."""
+    for attempt in range(4):
+        work = f"work-{attempt}"
+        repo.create_branch(work, "main")
+        for value in range(1, 4):
+            fill(repo, value, work, slice(0, 1))
+        fill(repo, attempt, "main", slice(1, 2))
+        repo.merge(work, "main")
+        fill(repo, 9, work, slice(2, 3))
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 0
+    assert repo.verify(deep=True).is_clean
+
+
+def test_a_snapshot_whose_manifests_were_collected_before_it_was_written_is_in_nobodys_way(
+    repo: Repository,
+) -> None:
+    """Its writer was suspended in between; it is young, and refers to what is gone."""
+    fill(repo, 1)
+    repo.reset_branch("main", "main~1")
+    wait(repo, DAY)
+    before = names(repo, "manifests")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 2
+    session.flush("of a writer that was suspended")
+    repo.storage.delete_many(names(repo, "manifests") - before)
+    fresh = Repository.open(repo.storage)
+    assert fresh.garbage_collect(HOUR).snapshots_deleted == 1
+
+
+def test_only_what_appeared_lately_is_collected(repo: Repository) -> None:
+    doomed = [fill(repo, 1)]
+    repo.reset_branch("main", "main~1")
+    wait(repo, 10 * DAY)
+    doomed.append(fill(repo, 2))
+    repo.reset_branch("main", "main~1")
+    kept = fill(repo, 3)
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR, written_since=5 * DAY).snapshots_deleted == 1
+    assert repo.readonly_session(snapshot_id=doomed[0]) is not None
+    with pytest.raises(SnapshotNotFoundError):
+        repo.readonly_session(snapshot_id=doomed[1])
+    assert values(repo, branch="main") == [3] * 4
+    assert repo.garbage_collect(HOUR).snapshots_deleted == 1
+    assert repo.lookup_branch("main") == kept
+    assert repo.verify(deep=True).is_clean
+
+
+def test_a_collection_of_what_appeared_lately_reads_nothing_older(
+    each_generation: str,
+) -> None:
+    del each_generation
+    storage = FaultyStorage(ClockedStorage(icefloe.in_memory_storage()))
+    repo = make(storage=storage)
+    for value in range(10):
+        fill(repo, value)
+    inner = storage.inner
+    assert isinstance(inner, ClockedStorage)
+    inner.wait(10 * DAY)
+    fill(repo, 11)
+    inner.wait(DAY)
+    storage.trace.clear()
+    repo.garbage_collect(HOUR, written_since=5 * DAY)
+    read = {key for verb, key in storage.trace if verb == "get"}
+    assert len([key for key in read if key.startswith(folder("snapshots"))]) <= 1
+    assert len([key for key in read if key.startswith(folder("manifests"))]) <= 1
+
+
+def test_requests_of_a_collection_are_limited() -> None:
+    repo = make(storage=FarStorage(icefloe.in_memory_storage()))
+    fill(repo, 1)
+    repo.reset_branch("main", "main~1")
+    with pytest.raises(InvalidInputError, match="max_concurrent_requests is 1 or more"):
+        repo.garbage_collect(NOW, max_concurrent_requests=0)
+    assert repo.garbage_collect(NOW, max_concurrent_requests=1).snapshots_deleted == 1
+    assert repo.verify(deep=True).is_clean

@@ -20,7 +20,7 @@ from icefloe import (
     in_memory_storage,
 )
 from icefloe.storage.forwarding import ForwardingStorage
-from tests.builders import commit_edit
+from tests.builders import commit_edit, in_turn
 from tests.documents import array, chunks_of, group, set_chunks
 from tests.formats import FORMATS, folder_in
 
@@ -87,10 +87,6 @@ def put(*places: int, value: bytes = b"\x07") -> Edit:
 def document(length: int = 10, **attributes: Any) -> Edit:
     changed = {**LONG, **attributes}
     return lambda session: session.tree.set_document("/g/a", named_array(length, **changed))
-
-
-def both(*edits: Edit) -> Edit:
-    return lambda session: [edit(session) for edit in edits]
 
 
 # --- one side wrote chunks, the other changed metadata
@@ -263,8 +259,8 @@ def test_a_repair_leaves_logs_of_such_commits_alone(inline: Repository) -> None:
 
 def test_appends_follow_each_other(repository: Repository) -> None:
     session = repository.writable_session("main")
-    both(document(12, history="y" * 300), put(10, 11, value=b"\x02"))(session)
-    commit(repository, "main", both(document(11, units="m"), put(10, value=b"\x03")))
+    in_turn(document(12, history="y" * 300), put(10, 11, value=b"\x02"))(session)
+    commit(repository, "main", in_turn(document(11, units="m"), put(10, value=b"\x03")))
     session.rebase(AppendSolver("time"))
     session.commit("ours behind theirs")
     found = content(repository)
@@ -300,7 +296,7 @@ def test_groups_that_both_created_are_one(repository: Repository) -> None:
 def test_moves_take_attributes_along(repository: Repository) -> None:
     session = repository.writable_session("main")
     session.move("/g", "/h")
-    commit(repository, "main", both(document(units="m"), put(4)))
+    commit(repository, "main", in_turn(document(units="m"), put(4)))
     session.rebase(ConflictDetector())
     moved = session.commit("moved")
     assert content(repository, "/h/a")["attributes"]["units"] == "m"
@@ -322,7 +318,7 @@ def test_a_deleted_array_comes_back_with_its_attributes(repository: Repository) 
 
 def test_picks_squashes_amends_and_moves_of_branches(repository: Repository) -> None:
     start = repository.lookup_branch("main")
-    picked = commit(repository, "work", both(document(12, units="m"), put(4)))
+    picked = commit(repository, "work", in_turn(document(12, units="m"), put(4)))
     commit(repository, "main", put(5))
     repository.cherry_pick(picked, branch="main")
     assert content(repository)["shape"] == [12]
@@ -344,7 +340,7 @@ def test_picks_squashes_amends_and_moves_of_branches(repository: Repository) -> 
 
 def test_differences_of_values_and_blame(repository: Repository) -> None:
     start = repository.lookup_branch("main")
-    after = commit(repository, "main", both(document(units="m"), put(1)))
+    after = commit(repository, "main", in_turn(document(units="m"), put(1)))
     (found,) = repository.diff_values(from_snapshot_id=start, to_snapshot_id=after)
     assert (found.path, found.changed_cells) == ("/g/a", 1)
     blame = repository.blame("/g/a", branch="main")

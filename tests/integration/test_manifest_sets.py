@@ -7,7 +7,7 @@ from icefloe import Repository, RepositoryConfig
 from icefloe.config import ManifestConfig, ManifestRule, ManifestSet, from_yaml
 from icefloe.config.manifest_sets import ChunkManifests
 from icefloe.model.ids import NodeId
-from icefloe.packing.plan import Item, plan_manifests
+from icefloe.packing.manifest_plan import Item, plan_manifests
 from tests.documents import array, group, set_chunks
 
 SETS = """

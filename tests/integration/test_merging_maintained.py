@@ -14,9 +14,9 @@ import icefloe
 from icefloe import ExpirationPolicy, MergeSolver, Repository
 from icefloe.errors import RebaseFailedError, SnapshotNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
-from tests.builders import commit_edit
+from tests.builders import commit_edit, new_repository
 from tests.documents import array, group, set_chunks
-from tests.formats import GENERATIONS, how
+from tests.formats import GENERATIONS
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, values, wait
 from tests.integration.test_merging_again import contents, do, lasting_steps
 
@@ -138,7 +138,7 @@ def test_compaction_makes_no_difference(work: list[tuple[Any, ...]], data: st.Da
     moved = [data.draw(st.sets(st.sampled_from(branches))) for _ in work]
     outcomes = []
     for is_compacted in (False, True):
-        repo = Repository.create(icefloe.in_memory_storage(), NATIVE, **how())
+        repo = new_repository(config=NATIVE)
         commit(repo, "main", start)
         for branch in branches[1:]:
             repo.create_branch(branch, repo.lookup_branch("main"))

@@ -31,7 +31,7 @@ from icefloe.testing.generations import (
     picture,
     split_every,
 )
-from tests.formats import FORMATS, GENERATIONS
+from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -51,7 +51,8 @@ def prepare(storage: Storage, how: dict[str, Any]) -> Repository:
     session.tree.set_document("/odd", b'{"zarr_format":3,"node_type":"group"}')
     for number, document in enumerate((*ODD_DOCUMENTS, *ODD_ARRAYS)):
         session.tree.set_document(f"/odd/{number}", document)
-    session.move("/g", "/h")
+    if how != OFFICIAL_FORMATS["icechunk1"]:  # which knows no moves
+        session.move("/g", "/h")
     session.tree.set_chunk("/b", (4,), b"long enough for a pack")
     session.commit("two", {"nan": None, "n": 2**64 - 1})
     repo.create_branch("dev", "main~1")
@@ -115,15 +116,17 @@ def test_every_direction(old: str, new: str) -> None:
     assert set(report.copied) == {"linked"}
     assert detect(target) == format_for(how["generation"], how.get("spec_version"))
     assert shown(target) == shown(source)
-    assert {"survey", "manifests", "attribute files", "snapshots", "compare"} <= {
-        stage for stage, _, _ in stages
-    }
+    expected = {"survey", "manifests", "snapshots", "compare"}
+    if not {"icechunk", "icechunk1"} & {old, new}:
+        expected.add("attribute files")
+    assert expected <= {stage for stage, _, _ in stages}
     assert all(done <= total for _, done, total in stages)
     diffs = [
         each.diff(from_branch="main~1", to_branch="main")
         for each in (repo, Repository.open(target))
     ]
-    assert str(diffs[0]) == str(diffs[1])
+    if new != "icechunk1":
+        assert str(diffs[0]) == str(diffs[1])
     copy = Repository.open(target)
     session = copy.writable_session("main")
     session.tree.set_document("/new", array_document((4,), (1,)))

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,9 @@ from icefloe.model.chunk_refs import InlineRef, NativeRef
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
 from tests.formats import PUBLISHING, folder, how
+
+if TYPE_CHECKING:
+    from icefloe.storage.port import BytesLike
 
 pytestmark = pytest.mark.usefixtures("each_generation")
 
@@ -216,12 +220,12 @@ def test_many_tasks_wait_for_a_slow_storage_and_memory_stays_bounded() -> None:
     waiting: list[int] = []
 
     class Slow(FaultyStorage):
-        def put(self, key: str, data: object, attributes: object = None) -> None:
+        def put(self, key: str, data: BytesLike, attributes: object = None) -> None:
             time.sleep(0.02)
             with session.tree.lock:
                 edits = session.tree.changes.chunks.values()
                 waiting.append(sum(each.pending_bytes() for each in edits))
-            storage.put(key, data)  # type: ignore[arg-type]
+            storage.put(key, data)
 
     session.tree.context.chunk_files.storage = Slow(storage)
 

@@ -73,7 +73,7 @@ def test_a_history_that_was_read_is_not_read_again() -> None:
     first = [info.id for info in repo.ancestry(branch="main")]
     storage.trace.clear()
     assert [info.id for info in repo.ancestry(branch="main")] == first
-    assert {verb for verb, _ in storage.trace} <= {"get", "list"}
+    assert {verb for verb, _ in storage.trace} <= {"get", "get_with_version", "list"}
     assert len(storage.trace) <= 3  # the branch and the cuts
 
 
@@ -91,7 +91,7 @@ def test_branches_are_repeated_unless_they_have_moved() -> None:
     for tip in tips:
         newest = refs.tip(tip.branch)
         assert newest is not None
-        assert newest.sequence == tip.sequence + 1
+        assert newest.sequence > tip.sequence
         assert (newest.snapshot_id == tip.snapshot_id) == (tip.branch != "moves")
     assert refs.repeat([]) == set()
 
@@ -109,7 +109,7 @@ def test_a_view_shows_what_the_references_are() -> None:
     fill(repo, 1)
     tip = refs.tip("main")
     assert tip is not None
-    assert view.advance(tip, tip.snapshot_id).sequence == tip.sequence + 1
+    assert view.advance(tip, tip.snapshot_id).sequence > tip.sequence
     assert refs.view().tip("main") == refs.tip("main")
 
 
@@ -128,7 +128,9 @@ def test_twins_among_many_names() -> None:
     assert twins_of("v1", []) == []
 
 
-def test_twins_are_refused_on_local_files(tmp_path: Path) -> None:
+def test_twins_are_refused_on_local_files(tmp_path: Path, each_generation: str) -> None:
+    if each_generation == "icechunk":
+        pytest.skip("names are no files there")
     repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path)), **how())
     repo.create_tag("v1", "main")
     repo.create_branch("dev", "main")
@@ -148,6 +150,7 @@ def test_what_a_killed_writer_left_is_no_twin(tmp_path: Path, each_generation: s
         "repository": ["refs/tag.v1", "refs/branch.dev"],
         "store": ["r/dev"],
         "dataset": [],
+        "icechunk": [],
     }[each_generation]
     for folder in folders:
         (tmp_path / folder).mkdir()

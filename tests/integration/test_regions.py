@@ -273,13 +273,14 @@ class TestErrors:
     def test_chunks_that_zarr_decodes_are_named_too(
         self, session: icefloe.Session, kind: str
     ) -> None:
+        more: dict[str, Any]
         if kind == "text":
             data, more = np.array([["a"], ["b"], ["c"]], np.dtypes.StringDType()), {}
         elif kind == "filter":
             data = np.arange(1, 4).reshape(3, 1)
             more = {"filters": [zarr.codecs.numcodecs.Delta(dtype="i8")]}
         else:
-            data, more = np.arange(1, 4).reshape(3, 1), {"shards": (1, 1)}  # type: ignore[dict-item]
+            data, more = np.arange(1, 4).reshape(3, 1), {"shards": (1, 1)}
         array = make(session, data, (1, 1), **more)
         session.tree.set_chunk("/a", (1, 0), b"no such thing")
         for read in (lambda: array[...], lambda: array[1:, 0], lambda: array.vindex[[1], [0]]):
@@ -339,7 +340,7 @@ def test_codecs_of_numcodecs_take_whole_batches(
     data = RANDOM.integers(0, 9, (30, 40)).astype(dtype)
     data[:7] = 0
     endian = "big" if dtype[0] == ">" else "little"
-    options = {"compressors": codecs, "serializer": BytesCodec(endian=endian)}
+    options: dict[str, Any] = {"compressors": codecs, "serializer": BytesCodec(endian=endian)}
     array = make(session, data, (7, 11), **options)
     plain = MemoryStore()
     zarr.create_array(
@@ -348,7 +349,7 @@ def test_codecs_of_numcodecs_take_whole_batches(
         shape=data.shape,
         chunks=(7, 11),
         dtype=data.dtype,
-        **options,  # type: ignore[arg-type]
+        **options,
     )[...] = data
     for key, value in plain._store_dict.items():
         if "/c/" in key:

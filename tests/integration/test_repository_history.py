@@ -19,9 +19,9 @@ from icefloe import (
     SnapshotInfo,
     SnapshotNotFoundError,
 )
-from icefloe.engine.history.walk import parse_moment
 from icefloe.formats.registry import detect
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.model.moments import parse_moment
 from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, commit_attribute, group, make_tree, set_chunks
 from tests.formats import FORMATS
@@ -203,10 +203,10 @@ def three(repository: Repository) -> tuple[Repository, list[str]]:
     ],
 )
 def test_versions_are_named_as_in_git(
-    three: tuple[Repository, list[str]], version: dict[str, str], place: int
+    three: tuple[Repository, list[str]], version: dict[str, Any], place: int
 ) -> None:
     repository, ids = three
-    assert repository.readonly_session(**version).snapshot_id == ids[place]  # type: ignore[arg-type]
+    assert repository.readonly_session(**version).snapshot_id == ids[place]
     assert next(repository.ancestry(**version)).id == ids[place]
     name = next(iter(version.values()))
     if "branch" in version:
@@ -357,14 +357,15 @@ def test_moments_are_iso_8601_and_a_day_means_its_end(text: str, moment: datetim
 
 def test_exactly_one_way_to_name_a_version(three: tuple[Repository, list[str]]) -> None:
     repository, ids = three
-    for version in (
+    versions: list[dict[str, Any]] = [
         {},
         {"branch": "main", "tag": "v1"},
         {"branch": "main", "snapshot_id": ids[0]},
         {"tag": "v1", "snapshot_id": ids[0]},
-    ):
+    ]
+    for version in versions:
         with pytest.raises(ValueError, match="Must provide one of branch, tag, or snapshot_id"):
-            repository.readonly_session(**version)  # type: ignore[arg-type]
+            repository.readonly_session(**version)
 
 
 # --- differences

@@ -23,14 +23,16 @@ from icefloe.config import (
     ManifestSplittingConfig,
 )
 from icefloe.engine.branches import commits
+from icefloe.engine.commit.rewritten_manifests import rewrite_manifests
 from icefloe.errors import (
     ConflictError,
     InvalidInputError,
     RefNotFoundError,
     SessionStateError,
 )
+from tests.builders import new_repository
 from tests.documents import array, chunks_of, group, make_tree, set_chunks
-from tests.formats import how
+from tests.formats import needs_manifest_sets
 
 if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
@@ -44,7 +46,7 @@ GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 
 def repository(manifest: ManifestConfig | None = None) -> Repository:
     """A repository that keeps no configuration, opened with one."""
-    return reconfigured(icefloe.Repository.create(icefloe.in_memory_storage(), **how()), manifest)
+    return reconfigured(new_repository(), manifest)
 
 
 def reconfigured(repo: Repository, manifest: ManifestConfig | None) -> Repository:
@@ -107,6 +109,7 @@ def test_a_commit_is_made_even_if_there_is_nothing_to_rewrite() -> None:
 
 @each_generation
 def test_a_repository_takes_the_layout_of_a_new_configuration() -> None:
+    needs_manifest_sets()
     repo = repository()
     make_tree(repo)
     before = everything(repo.readonly_session("main"))
@@ -240,7 +243,7 @@ def test_what_is_not_possible() -> None:
 def test_a_branch_that_moves_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     make_tree(repo)
-    rewrite = commits.rewrite_manifests  # type: ignore[attr-defined]
+    rewrite = rewrite_manifests
 
     def slowly(files: Any, base: Snapshot, settings: Any) -> Snapshot:
         session = repo.writable_session("main")
@@ -280,7 +283,7 @@ async def test_the_async_form() -> None:
 def test_memory_is_bounded_by_manifests_and_not_by_the_array() -> None:
     side, count = 1_000, 1_000_000
     config = icefloe.RepositoryConfig(caching=CachingConfig(num_chunk_refs=0))
-    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, **how())
+    repo = new_repository(config=config)
     session = repo.writable_session("main")
     session.tree.set_document("/", group())
     session.tree.set_document("/a", array((side, side)))

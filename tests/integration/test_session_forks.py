@@ -22,6 +22,7 @@ from icefloe import (
     InvalidInputError,
     OverlapWarning,
     Repository,
+    SessionStateError,
 )
 from icefloe.distributed import merge_sessions
 from tests.documents import array, chunks_of, group, make_tree, node_paths, set_chunks
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from icefloe.session import Session
+    from icefloe.session import Session, TreeSession
 
 
 @pytest.fixture
@@ -169,8 +170,6 @@ def test_forks_of_forks(repository: Repository, session: Session) -> None:
     session.merge(child)
     session.commit("family")
     assert chunks_of(repository.readonly_session("main"), "/b").keys() == {0, 1, 2, 7, 8, 9}
-    with pytest.raises(ValueError, match="uncommitted changes"):
-        child.fork()
 
 
 def test_the_later_merge_wins(session: Session) -> None:
@@ -295,13 +294,13 @@ def test_metadata_that_two_forks_changed_is_merged_key_by_key(session: Session) 
 )
 def test_contradictions_of_forks_are_told(
     session: Session,
-    first: Callable[[Session], None],
-    second: Callable[[Session], None],
+    first: Callable[[TreeSession], None],
+    second: Callable[[TreeSession], None],
     told: str,
 ) -> None:
     forks = session.fork(), session.fork()
-    first(forks[0])  # type: ignore[arg-type]
-    second(forks[1])  # type: ignore[arg-type]
+    first(forks[0])
+    second(forks[1])
     with pytest.warns(OverlapWarning, match=told) as warned:
         session.merge(*forks)
     assert [each.filename for each in warned] == [__file__]
@@ -346,12 +345,107 @@ async def test_a_fork_is_not_committed_by_the_async_forms_either(session: Sessio
     assert fork.has_uncommitted_changes
 
 
-def test_only_clean_writable_sessions_are_forked(repository: Repository, session: Session) -> None:
+def test_only_writable_sessions_are_forked(repository: Repository) -> None:
     with pytest.raises(ValueError, match="can be pickled"):
         repository.readonly_session("main").fork()
+
+
+def test_a_fork_begins_with_uncommitted_changes(repository: Repository, session: Session) -> None:
+    set_chunks(session, "/b", [5], b"session")
+    session.tree.set_document("/n", array())
+    set_chunks(session, "/n", [0, 1], b"new")
+    one, two = (pickle.loads(pickle.dumps(session.fork())) for _ in range(2))
+    assert one.get_chunk("/b", (5,)) == b"session"
+    set_chunks(one, "/n", [1, 2], b"one")
+    set_chunks(one, "/b", [5], b"one")
+    set_chunks(two, "/n", [3], b"two")
+    with warnings.catch_warnings():  # each wrote its own chunks, over those of before
+        warnings.simplefilter("error")
+        session.merge(one, two)
+    session.commit("all of it")
+    committed = repository.readonly_session("main")
+    assert committed.get_chunk("/b", (5,)) == b"one"
+    assert chunks_of(committed, "/n") == {0: b"new", 1: b"one", 2: b"one", 3: b"two"}
+
+
+def test_forks_change_metadata_of_an_uncommitted_array(session: Session) -> None:
+    session.tree.set_document("/n", array(label=0, unit="K"))
+    session.tree.set_document("/b", array(label=0))
+    one, two = session.fork(), session.fork()
+    one.tree.set_document("/n", array(label=1, unit="K"))
+    two.tree.set_document("/n", array(label=0, unit="C"))
+    two.tree.set_document("/b", array(label=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.merge(one, two)
+    merged = json.loads(session.tree.document("/n"))
+    assert merged["attributes"] == {"label": 1, "unit": "C"}
+    assert session.tree.document("/b") == array(label=2)
+
+
+def test_forks_that_overlap_are_told_from_what_they_began_with(session: Session) -> None:
+    session.tree.set_document("/n", array())
+    set_chunks(session, "/n", [0], b"new")
+    one, two = session.fork(), session.fork()
+    set_chunks(one, "/n", [0], b"one")
+    set_chunks(two, "/n", [0], b"two")
+    with pytest.warns(OverlapWarning, match=r"the later one wins: /n \[\[0\]\]\."):
+        session.merge(one, two)
+    assert session.get_chunk("/n", (0,)) == b"two"
+
+
+def test_a_fork_clears_moves_and_deletes_what_it_began_with(session: Session) -> None:
+    for path in ("/n", "/m", "/o"):
+        session.tree.set_document(path, array())
+        set_chunks(session, path, [0, 1], b"new")
+    set_chunks(session, "/b", [5], b"session")
+    fork = session.fork()
+    fork.tree.delete_node("/m")
+    fork.move("/o", "/p")
+    for path in ("/n", "/b"):
+        fork.tree.delete_chunks(path, np.array([[0], [1], [5]] if path == "/b" else [[0], [1]]))
+    session.merge(pickle.loads(pickle.dumps(fork)))
+    assert session.get_node("/m") is None
+    assert session.get_node("/o") is None
+    assert chunks_of(session, "/p") == {0: b"new", 1: b"new"}
+    assert chunks_of(session, "/n") == {}
+    assert chunks_of(session, "/b").keys() == {2}
+
+
+def test_what_a_session_deletes_after_forking_stays_deleted(session: Session) -> None:
+    session.tree.set_document("/n", array())
+    fork = session.fork()
+    set_chunks(fork, "/n", [0])
+    session.tree.delete_node("/n")
+    session.merge(fork)
+    assert session.get_node("/n") is None
+    assert not session.has_uncommitted_changes
+
+
+def test_discarding_the_changes_of_a_fork_leaves_what_it_began_with(session: Session) -> None:
+    set_chunks(session, "/b", [5], b"session")
+    fork = session.fork()
+    set_chunks(fork, "/b", [5, 6], b"fork")
+    with pytest.raises(SessionStateError, match="all of its own changes"):
+        fork.discard_changes("/b")
+    fork.discard_changes()
+    assert fork.get_chunk("/b", (5,)) == b"session"
+    assert fork.get_chunk("/b", (6,)) is None
+    session.merge(fork)
+    assert session.get_chunk("/b", (5,)) == b"session"
+
+
+def test_a_fork_of_uncommitted_changes_is_merged_where_they_are(
+    repository: Repository, session: Session
+) -> None:
     set_chunks(session, "/b", [5])
-    with pytest.raises(ValueError, match="uncommitted changes"):
-        session.fork()
+    fork = session.fork()
+    set_chunks(fork, "/b", [6])
+    with pytest.raises(InvalidInputError, match="merge it into the one that it came from"):
+        repository.writable_session("main").merge(fork)
+    session.discard_changes()
+    with pytest.raises(InvalidInputError, match="after they were discarded"):
+        session.merge(fork)
 
 
 def test_only_forks_of_the_same_snapshot_are_merged(

@@ -15,8 +15,9 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.manifest import ArrayChunks
 from icefloe.session import ForkSession
 from icefloe.testing.faults import FaultyStorage
+from tests.builders import new_repository
 from tests.documents import array, group
-from tests.formats import how
+from tests.formats import how, needs_manifest_sets
 from tests.seed_configurations import DEFAULTS, EXAMPLE
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def rows(stop: int, start: int = 0) -> Places:
 
 
 def repository(config: RepositoryConfig | None = None) -> icefloe.Repository:
-    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, **how())
+    repo = new_repository(config=config)
     with repo.transaction("main", message="root") as store:
         store.session.tree.set_document("/", group())
     return repo
@@ -243,6 +244,7 @@ def test_neighbours_of_what_is_deleted_come_together() -> None:
 
 
 def test_an_array_is_split_when_another_one_of_its_manifest_changes() -> None:  # R4-58
+    needs_manifest_sets()
     storage = icefloe.in_memory_storage()
     whole = icefloe.RepositoryConfig(manifest=ManifestConfig(sets=[ManifestSet(name="default")]))
     repo = icefloe.Repository.create(storage, whole, **how())
@@ -258,6 +260,7 @@ def test_an_array_is_split_when_another_one_of_its_manifest_changes() -> None:  
 
 
 def test_a_split_array_leaves_the_manifest_that_it_shared() -> None:  # R4-58
+    needs_manifest_sets()
     repo = repository(splitting(100))
     session = repo.writable_session("main")
     for path, count in (("/a", 60), ("/b", 50)):
@@ -273,6 +276,7 @@ def test_a_split_array_leaves_the_manifest_that_it_shared() -> None:  # R4-58
 
 
 def test_arrays_move_between_sets_that_split_and_sets_that_do_not() -> None:  # R4-33, R4-35
+    needs_manifest_sets()
     rules = [
         ManifestRule(target="few", initialized_chunks=(0, 20)),
         ManifestRule(target="whole", path="/whole/.*"),
@@ -314,6 +318,7 @@ def test_arrays_move_between_sets_that_split_and_sets_that_do_not() -> None:  # 
 
 
 def test_what_overflows_into_a_set_that_splits_is_split() -> None:  # R4-25, R4-67
+    needs_manifest_sets()
     config = icefloe.RepositoryConfig(
         manifest=ManifestConfig(
             sets=[
@@ -366,6 +371,7 @@ def test_pieces_of_an_older_configuration_come_together_where_something_changes(
 
 
 def test_pieces_of_another_configuration_do_not_count_as_manifests_of_a_set() -> None:  # R4-26
+    needs_manifest_sets()
     storage = icefloe.in_memory_storage()
 
     def config(**properties: Any) -> RepositoryConfig:

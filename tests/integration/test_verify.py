@@ -419,7 +419,8 @@ def test_logs_that_tell_something_else_are_found_and_repaired() -> None:
         if info.id != str(FIRST_SNAPSHOT_ID):
             good[info.id] = repo.inspect_transaction_log(info.id)
             empty = TransactionLog()
-            repo._context.files.write_transaction_log(SnapshotId.parse(info.id), empty)
+            files = repo._context.files
+            files.write_transaction_log(files.read_snapshot(SnapshotId.parse(info.id)), empty)
     tip = repo.lookup_branch("dev")
     repo.storage.put(f"transactions/{tip}", b"damaged")
     report = repo.verify()

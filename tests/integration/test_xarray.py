@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from icefloe.xarray import to_icechunk, to_icefloe
-from tests.builders import new_repository
+from tests.builders import new_repository, read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,8 +68,7 @@ ENCODING: dict[str, dict[str, Any]] = {
 
 
 def reopen(repository: icefloe.Repository, **kwargs: Any) -> xr.Dataset:
-    session = repository.readonly_session("main")
-    return xr.open_zarr(session.store, consolidated=False, **kwargs)
+    return read_dataset(repository, **kwargs)
 
 
 def write(obj: xr.DataArray | xr.Dataset, repository: icefloe.Repository, **kwargs: Any) -> None:
@@ -125,7 +124,7 @@ def test_appending(repository: icefloe.Repository, chunks: dict[str, int] | None
     xr.testing.assert_identical(again.load(), whole)
     assert len(list(repository.ancestry(branch="main"))) == 4
     before = repository.readonly_session(snapshot_id=list(repository.ancestry(branch="main"))[2].id)
-    old = xr.open_zarr(before.store, consolidated=False)
+    old = read_dataset(before)
     xr.testing.assert_identical(old.load(), parts[0])
 
 
@@ -232,14 +231,16 @@ def test_data_arrays(
     assert dataset.attrs == ({"__xarray_dataarray_name__": name} if name in ("lat", "time") else {})
 
 
-def test_a_dirty_session_takes_data_in_memory_but_not_dask(repository: icefloe.Repository) -> None:
+def test_a_session_with_uncommitted_changes_takes_dask_arrays(
+    repository: icefloe.Repository,
+) -> None:
     session = repository.writable_session("main")
     to_icefloe(climate()[["rain"]], session)
     to_icefloe(climate()[["mask"]], session, mode="a")
-    with pytest.raises(ValueError, match="Please commit first"):
-        to_icefloe(climate()[["temperature"]].chunk({"time": 2}), session, mode="a")
-    session.commit("two variables")
-    assert sorted(map(str, reopen(repository).data_vars)) == ["mask", "rain"]
+    to_icefloe(climate()[["temperature"]].chunk({"time": 2}), session, mode="a")
+    session.commit("three variables, one of them by tasks")
+    names = ["mask", "rain", "temperature"]
+    xr.testing.assert_identical(reopen(repository).load()[names], climate()[names])
 
 
 def test_unsafe_chunks_are_refused(repository: icefloe.Repository) -> None:
@@ -346,3 +347,32 @@ def test_time_travel(repository: icefloe.Repository) -> None:  # R3-07, R1-03
 
 def test_the_official_name() -> None:
     assert to_icechunk is to_icefloe
+
+
+@pytest.mark.parametrize("chunks", [None, {"time": 5}])
+def test_a_store_stands_for_its_session(
+    repository: icefloe.Repository, chunks: dict[str, int] | None
+) -> None:
+    data = climate()[["rain"]]
+    session = repository.writable_session("main")
+    to_icefloe(
+        data if chunks is None else data.chunk(chunks),
+        session.store,
+        encoding={"rain": {"chunks": (5, 4, 6)}},
+    )
+    session.commit("written")
+    xr.testing.assert_identical(reopen(repository).load(), data)
+
+
+def test_what_is_no_session_is_refused(repository: icefloe.Repository) -> None:
+    with pytest.raises(TypeError, match="writable session or its store, found a Repository"):
+        to_icefloe(climate(), repository)  # type: ignore[arg-type]
+
+
+def test_data_in_memory_can_be_written_to_a_fork(repository: icefloe.Repository) -> None:
+    session = repository.writable_session("main")
+    fork = session.fork()
+    to_icefloe(climate(), fork.store)
+    session.merge(fork)
+    session.commit("written")
+    xr.testing.assert_identical(reopen(repository).load(), climate())

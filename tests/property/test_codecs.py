@@ -31,7 +31,7 @@ from icefloe.model.chunk_refs import (
     VirtualRef,
 )
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId, SnapshotId
-from icefloe.model.manifest import ArrayChunks, Block, Manifest, ManifestFileInfo
+from icefloe.model.manifest import ArrayChunks, Manifest, ManifestBlock, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable, make_node
 from icefloe.model.snapshot import AttributesFileInfo, FileSum, Snapshot, SnapshotStub
 from icefloe.model.transaction_log import Move, TransactionLog
@@ -288,7 +288,7 @@ def open_manifest(data: bytes) -> Manifest:
     index = answer
     spans = index.block_spans.tolist()
 
-    def load(number: int) -> Block:
+    def load(number: int) -> ManifestBlock:
         start, length = spans[number]
         return READER.decode_block(index, number, data[start : start + length], "key")
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
@@ -65,6 +70,8 @@ class ForksMachine(RuleBasedStateMachine):
         self.session = self.serial.writable_session("main")
         self.tree = observe(self.session)
         self.edits: list[list[Edit]] = [[] for _ in range(WORKERS)]
+        self.before: list[Edit] = []
+        """Edits of the session before it is forked."""
         self.is_whole = True
         # Who has which part, so that the order of the workers makes no difference.
         self.chunk_owner: dict[tuple[str, Coords], int] = {}
@@ -230,10 +237,21 @@ class ForksMachine(RuleBasedStateMachine):
 
     # --- putting it together
 
+    @precondition(lambda self: not any(self.edits[1:]))
+    @rule()
+    def fork_here(self) -> None:
+        """What was done so far is done by the session before it is forked."""
+        self.before += self.edits[0]
+        self.edits[0] = []
+        self.chunk_owner.clear()
+        self.node_owner.clear()
+
     @rule(order=st.permutations(range(1, WORKERS)), at_once=st.booleans())
     def merge_and_commit(self, order: list[int], at_once: bool) -> None:
         self.is_whole = False
         session = self.parallel.writable_session("main")
+        for edit in self.before:
+            apply(session, edit)
         forks = {number: pickle.dumps(session.fork()) for number in range(1, WORKERS)}
         for edit in self.edits[0]:
             apply(session, edit)

@@ -16,11 +16,11 @@ import icefloe
 from icefloe.cf.calendars import CALENDARS, parse_units
 from icefloe.config import from_json, from_yaml
 from icefloe.config.locations import parse_location
-from icefloe.engine.history.walk import parse_moment
 from icefloe.errors import IcefloeError
 from icefloe.model.ids import SnapshotId
+from icefloe.model.moments import parse_age, parse_moment
 from icefloe.model.paths import canonical
-from icefloe.spark.sql.options import SourceOptions
+from icefloe.spark.tables.options import SourceOptions
 from icefloe.storage.access.url import storage_from_url
 from icefloe.tables.indexing import time_period
 from icefloe.tables.table_plan import ScanRequest
@@ -74,6 +74,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "options of a write": written,
     "moment or milliseconds": parse_timestamp,
     "moment": parse_moment,
+    "age": parse_age,
     "period": lambda text: time_period("time", text),
     "units": lambda text: [parse_units(text, calendar) for calendar in sorted(CALENDARS)],
     "URL": storage_from_url,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -35,7 +36,7 @@ from icefloe.errors import (
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from tests.formats import FORMATS
+from tests.formats import FORMATS, OFFICIAL_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +168,12 @@ class VersionControlMachine(RuleBasedStateMachine):
             found[str(SnapshotId(name.id))] = info.last_modified
         return found
 
+    def look_at_times(self) -> None:
+        """The first official version writes a snapshot again whose parent expires."""
+        for snapshot_id, stored_at in self.stored_times().items():
+            commit = self.model.commits[snapshot_id]
+            self.model.commits[snapshot_id] = replace(commit, stored_at=stored_at)
+
     def check_out(self, branch: str) -> None:
         self.branch = branch
         self.session: Session = self.repo.writable_session(branch)
@@ -241,6 +248,10 @@ class VersionControlMachine(RuleBasedStateMachine):
     @rule(name=names, number=numbers)
     def create_branch(self, name: str, number: int) -> None:
         target = pick(self.model.commits, number)
+        if self.cannot_be_listed(name):
+            with pytest.raises(InvalidInputError, match="letters and digits of ASCII"):
+                self.repo.create_branch(name, target)
+            return
         if self.is_taken(name, "branch"):
             with pytest.raises(AlreadyExistsError):
                 self.repo.create_branch(name, target)
@@ -252,6 +263,10 @@ class VersionControlMachine(RuleBasedStateMachine):
     @rule(name=names, number=numbers)
     def create_tag(self, name: str, number: int) -> None:
         target = pick(self.model.commits, number)
+        if self.cannot_be_listed(name):
+            with pytest.raises(InvalidInputError, match="letters and digits of ASCII"):
+                self.repo.create_tag(name, target)
+            return
         if self.is_taken(name, "tag"):
             with pytest.raises(AlreadyExistsError):
                 self.repo.create_tag(name, target)
@@ -259,9 +274,19 @@ class VersionControlMachine(RuleBasedStateMachine):
         self.repo.create_tag(name, target)
         self.model.tags[name] = target
 
+    def cannot_be_listed(self, name: str) -> bool:
+        """Whether readers of the first official version would not list a name everywhere."""
+        is_strict = self.how == OFFICIAL_FORMATS["icechunk1"]
+        return is_strict and not set(name) <= set(f"{ascii_letters} -")
+
     def is_taken(self, name: str, kind: str) -> bool:
         """Whether a name is, or is hard to tell from one that is (H-25)."""
         model = self.model
+        if self.repo.generation == "icechunk":
+            same = set(model.tags if kind == "tag" else model.branches)
+            if self.repo.spec_version == 1:  # each is a file of this name
+                return name.casefold() in {other.casefold() for other in same}
+            return name in same
         if self.repo.generation == "dataset":
             taken = model.branches.keys() | model.tags.keys()
         elif kind == "tag":
@@ -309,6 +334,7 @@ class VersionControlMachine(RuleBasedStateMachine):
         expired = self.repo.expire_snapshots(moment, delete_expired_branches=delete_branches)
         assert expired == self.model.expire(moment, delete_branches=delete_branches)
         assert self.repo.expire_snapshots(moment, delete_expired_branches=delete_branches) == set()
+        self.look_at_times()
         self.give_up_if_moved()
 
     @rule(number=numbers, is_dry=st.booleans())

@@ -53,13 +53,13 @@ class ZstdBatch(Record, frozen=True):
             data = decompressor.decompress(segments.piece(0), max_output_size=most)
             return _one(data)
         sizes = None if size is None else np.full(len(segments), size, dtype="<u8").tobytes()
-        found = decompressor.multi_decompress_to_buffer(
+        decompressed = decompressor.multi_decompress_to_buffer(
             _with_segments(segments), decompressed_sizes=sizes or b"", threads=threads
         )
         if size is None:
-            return Segments.of(_pieces(found))
+            return Segments.of(_pieces(decompressed))
         offsets = np.arange(len(segments), dtype=np.int64) * size
-        return Segments(b"".join(_pieces(found)), offsets, np.full(len(segments), size))
+        return Segments(b"".join(_pieces(decompressed)), offsets, np.full(len(segments), size))
 
     def encode(self, segments: Segments, threads: int) -> Segments:
         """Compress all chunks, each to a frame of its own."""

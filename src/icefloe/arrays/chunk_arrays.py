@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.arrays.batch_codecs import decode_all, encode_all
-from icefloe.arrays.zarr_codecs import ZarrCodecs
 from icefloe.errors import FormatError, IcefloeError
 from icefloe.model.segments import Segments
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.arrays.layout import ArrayLayout
+    from icefloe.arrays.zarr_codecs import ZarrCodecs
     from icefloe.engine.port import ChunkStore
     from icefloe.model.segments import FoundChunks
 
@@ -47,6 +47,8 @@ class ChunkArrays:
 
     @cached_property
     def _zarr(self) -> ZarrCodecs:
+        from icefloe.arrays.zarr_codecs import ZarrCodecs
+
         return ZarrCodecs(self._layout, write_empty_chunks=self._write_empty)
 
     # --- reading

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import InvalidInputError
+from icefloe.model import paths
 from icefloe.model.nodes import expect_array
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class ArrayLayout:
 
 def layout_of(tree: Nodes, path: str) -> ArrayLayout:
     """The layout of the array at a path; raises NodeNotFoundError."""
-    return _layout(expect_array(tree.get_node(path), path).outline, path)
+    return _layout(
+        expect_array(tree.get_node(path), path, lambda: tree.node_paths(paths.ROOT)).outline, path
+    )
 
 
 @lru_cache(maxsize=512)

@@ -54,18 +54,18 @@ def parse_selection(selection: Any, shape: tuple[int, ...], path: str) -> BoxSel
 
     Raises InvalidInputError for anything else, and for what is outside of the array.
     """
-    given = selection if isinstance(selection, tuple) else (selection,)
-    ellipses = sum(item is Ellipsis for item in given)
+    items = selection if isinstance(selection, tuple) else (selection,)
+    ellipses = sum(item is Ellipsis for item in items)
     if ellipses > 1:
         raise InvalidInputError(f"a selection of {path} has one ellipsis at most: {selection!r}")
-    if len(given) - ellipses > len(shape):
+    if len(items) - ellipses > len(shape):
         raise InvalidInputError(
             f"too many indices: {path} has {len(shape)} dimensions, the selection "
-            f"{len(given) - ellipses}"
+            f"{len(items) - ellipses}"
         )
-    missing = (slice(None),) * (len(shape) - len(given) + ellipses)
-    place = next((i for i, item in enumerate(given) if item is Ellipsis), len(given))
-    whole = given[:place] + missing + given[place + 1 :]
+    missing = (slice(None),) * (len(shape) - len(items) + ellipses)
+    place = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    whole = items[:place] + missing + items[place + 1 :]
     axes = (
         _axis(item, size, number, path)
         for number, (item, size) in enumerate(zip(whole, shape, strict=True))

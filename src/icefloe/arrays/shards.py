@@ -148,7 +148,7 @@ def _inner_layout(layout: ArrayLayout, codec: Any) -> ArrayLayout | None:
         return None
 
 
-class _Wanted(NamedTuple):
+class _ShardRequest(NamedTuple):
     """Chunks that are wanted, and the shards that they are in."""
 
     shards: Coords
@@ -173,19 +173,19 @@ class ShardedChunks(ChunkArrays):
 
     def find(self, coords: Coords) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come; of each shard all that are wanted are given at once."""
-        wanted = self._sort(coords)
-        located = self._tree.locate_chunks(self._path, wanted.shards)
-        lengths = np.full(len(wanted.shards), -1, dtype=np.int64)
-        whole = np.zeros(len(wanted.shards), dtype=np.bool_)
-        enough = 2 * np.bincount(wanted.shard_of, minlength=len(whole)) >= self._shards.chunks
+        request = self._sort(coords)
+        located = self._tree.locate_chunks(self._path, request.shards)
+        lengths = np.full(len(request.shards), -1, dtype=np.int64)
+        whole = np.zeros(len(request.shards), dtype=np.bool_)
+        enough = 2 * np.bincount(request.shard_of, minlength=len(whole)) >= self._shards.chunks
         for group in located:
             lengths[group.rows] = group.refs.lengths.astype(np.int64)
             held = group.refs.kinds == ChunkKind.INLINE
             whole[group.rows] = held | enough[group.rows]
-        self.present.update(map(tuple, wanted.shards[lengths >= 0].tolist()))
+        self.present.update(map(tuple, request.shards[lengths >= 0].tolist()))
         whole |= (lengths <= self._near_bytes()) | self._tree.verify_chunks
-        yield from self._in_whole_shards(wanted, _only(located, whole))
-        yield from self._in_parts(wanted, _only(located, ~whole), lengths)
+        yield from self._in_whole_shards(request, _only(located, whole))
+        yield from self._in_parts(request, _only(located, ~whole), lengths)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
         """Read one chunk, with the axes of the array; the quick way for a single one."""
@@ -233,12 +233,12 @@ class ShardedChunks(ChunkArrays):
             raise self._damaged(shard, _OUTSIDE)
         return first, size
 
-    def _sort(self, coords: Coords) -> _Wanted:
+    def _sort(self, coords: Coords) -> _ShardRequest:
         per_shard = np.array(self._shards.per_shard, dtype=np.int64)
         shards = coords // per_shard
         if not coords.shape[1]:
             none = np.zeros(len(coords), dtype=np.intp)
-            return _Wanted(shards[:1], none, none)
+            return _ShardRequest(shards[:1], none, none)
         inside = tuple((coords - shards * per_shard).T)
         position = np.ravel_multi_index(inside, self._shards.per_shard)
         lowest = shards.min(axis=0)
@@ -246,7 +246,7 @@ class ShardedChunks(ChunkArrays):
         numbers = np.ravel_multi_index(tuple((shards - lowest).T), extents)
         distinct, shard_of = np.unique(numbers, return_inverse=True)
         found = np.stack(np.unravel_index(distinct, extents), axis=1) + lowest
-        return _Wanted(found.astype(np.int64), shard_of, position)
+        return _ShardRequest(found.astype(np.int64), shard_of, position)
 
     def _read(self, places: Coords, located: Sequence[Located]) -> Iterator[FoundChunks]:
         """The bytes that references name; `places` are the shards that their rows are about."""
@@ -259,15 +259,15 @@ class ShardedChunks(ChunkArrays):
     # --- shards that are read as a whole
 
     def _in_whole_shards(
-        self, wanted: _Wanted, located: Sequence[Located]
+        self, request: _ShardRequest, located: Sequence[Located]
     ) -> Iterator[FoundChunks]:
-        for found in self._read(wanted.shards, located):
+        for found in self._read(request.shards, located):
             shards, (data, starts, sizes) = found.rows, found.segments
-            indexes = self._parse(wanted, found.rows, sizes, self._pieces(found.segments))
-            rows, entries = self._entries(wanted, shards, indexes)
-            begin = np.zeros(len(wanted.shards), dtype=np.int64)
+            indexes = self._parse(request, found.rows, sizes, self._pieces(found.segments))
+            rows, entries = self._entries(request, shards, indexes)
+            begin = np.zeros(len(request.shards), dtype=np.int64)
             begin[shards] = starts
-            offsets = begin[wanted.shard_of[rows]] + entries[:, 0]
+            offsets = begin[request.shard_of[rows]] + entries[:, 0]
             if len(rows):
                 yield FoundChunks(rows, Segments(data, offsets, entries[:, 1]))
 
@@ -281,42 +281,42 @@ class ShardedChunks(ChunkArrays):
     # --- shards of which parts are read
 
     def _in_parts(
-        self, wanted: _Wanted, located: Sequence[Located], lengths: npt.NDArray[np.int64]
+        self, request: _ShardRequest, located: Sequence[Located], lengths: npt.NDArray[np.int64]
     ) -> Iterator[FoundChunks]:
         if not located:
             return
-        asked = self._index_refs(wanted, located)
+        index_refs = self._index_refs(request, located)
         chunks: list[Located] = []
-        for found in self._read(wanted.shards, asked):
+        for found in self._read(request.shards, index_refs):
             pieces = map(found.segments.piece, range(len(found.rows)))
-            indexes = self._parse(wanted, found.rows, lengths[found.rows], pieces)
-            rows, entries = self._entries(wanted, found.rows, indexes)
-            chunks += _inside(located, wanted.shard_of[rows], rows, entries)
-        places = wanted.shards[wanted.shard_of]
+            indexes = self._parse(request, found.rows, lengths[found.rows], pieces)
+            rows, entries = self._entries(request, found.rows, indexes)
+            chunks += _inside(located, request.shard_of[rows], rows, entries)
+        places = request.shards[request.shard_of]
         yield from self._read(places, chunks)
 
-    def _index_refs(self, wanted: _Wanted, located: Sequence[Located]) -> list[Located]:
+    def _index_refs(self, request: _ShardRequest, located: Sequence[Located]) -> list[Located]:
         """References of the indexes of shards."""
         size = self._shards.index_bytes
-        found = []
+        index_refs = []
         for group in located:
             lengths = group.refs.lengths.astype(np.int64)
             short = np.flatnonzero(lengths < size)
             if len(short):
                 at = int(short[0])
                 what = f"it has {lengths[at]} bytes, and its index alone has {size}"
-                raise self._damaged(wanted.shards[group.rows[at]], what)
+                raise self._damaged(request.shards[group.rows[at]], what)
             starts = np.zeros_like(lengths) if self._shards.at_start else lengths - size
             rows = np.arange(len(lengths))
             sizes = np.full(len(lengths), size, dtype=np.int64)
-            found.append(Located(group.rows, group.refs.parts(rows, starts, sizes)))
-        return found
+            index_refs.append(Located(group.rows, group.refs.parts(rows, starts, sizes)))
+        return index_refs
 
     # --- indexes
 
     def _parse(
         self,
-        wanted: _Wanted,
+        request: _ShardRequest,
         shards: npt.NDArray[np.integer],
         sizes: npt.NDArray[np.int64],
         pieces: Iterator[memoryview],
@@ -327,27 +327,27 @@ class ShardedChunks(ChunkArrays):
             try:
                 indexes[number] = self._shards.parse_index(piece)
             except ValueError as error:
-                raise self._damaged(wanted.shards[shards[number]], str(error)) from None
+                raise self._damaged(request.shards[shards[number]], str(error)) from None
         limits = sizes.astype(np.uint64)[:, None]
         starts, lengths = indexes[..., 0], indexes[..., 1]
         there = (starts != _MISSING) | (lengths != _MISSING)
         inside = (starts <= limits) & (lengths <= limits - np.minimum(starts, limits))
         wrong = np.flatnonzero((there & ~inside).any(axis=1))
         if len(wrong):
-            raise self._damaged(wanted.shards[shards[wrong[0]]], _OUTSIDE)
+            raise self._damaged(request.shards[shards[wrong[0]]], _OUTSIDE)
         return indexes
 
     def _entries(
         self,
-        wanted: _Wanted,
+        request: _ShardRequest,
         shards: npt.NDArray[np.integer],
         indexes: Index,
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
         """Which wanted chunks some shards have, and offset and length of each in its shard."""
-        number = np.full(len(wanted.shards), -1, dtype=np.intp)
+        number = np.full(len(request.shards), -1, dtype=np.intp)
         number[shards] = np.arange(len(shards))
-        rows = np.flatnonzero(number[wanted.shard_of] >= 0)
-        entries = indexes[number[wanted.shard_of[rows]], wanted.position[rows]]
+        rows = np.flatnonzero(number[request.shard_of] >= 0)
+        entries = indexes[number[request.shard_of[rows]], request.position[rows]]
         kept = (entries[:, 0] != _MISSING) | (entries[:, 1] != _MISSING)
         return rows[kept], entries[kept].astype(np.int64)
 
@@ -358,14 +358,14 @@ class ShardedChunks(ChunkArrays):
 
 def _only(located: Sequence[Located], chosen: npt.NDArray[np.bool_]) -> list[Located]:
     """The references of some of the wanted shards."""
-    found = []
+    selected = []
     for group in located:
         rows = np.flatnonzero(chosen[group.rows])
         if len(rows) == len(group.rows):
-            found.append(group)
+            selected.append(group)
         elif len(rows):
-            found.append(Located(group.rows[rows], group.refs.take(rows)))
-    return found
+            selected.append(Located(group.rows[rows], group.refs.take(rows)))
+    return selected
 
 
 def _inside(

@@ -55,7 +55,13 @@ class Spans(NamedTuple):
         if high - low == 1:
             row = low
             return [
-                Run(row, high, int(self.first[row]), int(self.lengths[row]), int(self.target[row]))
+                Run(
+                    low=row,
+                    high=high,
+                    first=int(self.first[row]),
+                    length=int(self.lengths[row]),
+                    target=int(self.target[row]),
+                )
             ]
         part = slice(low, high)
         ends = np.flatnonzero(
@@ -65,7 +71,13 @@ class Spans(NamedTuple):
         )
         edges = [low, *(ends + low + 1).tolist(), high]
         return [
-            Run(a, b, int(self.first[a]), int(self.lengths[a]), int(self.target[a]))
+            Run(
+                low=a,
+                high=b,
+                first=int(self.first[a]),
+                length=int(self.lengths[a]),
+                target=int(self.target[a]),
+            )
             for a, b in itertools.pairwise(edges)
         ]
 
@@ -95,19 +107,27 @@ def spans_of(axis: AxisSelection, extent: int, edges: int | Ints) -> Spans:
     counts = to_row - from_row
     first = start + from_row * step - begins
     covered = (first == 0) & (counts == np.minimum(ends, extent) - begins)
-    found = Spans(ids, first, counts, from_row, covered, sizes, step)
+    spans = Spans(
+        ids=ids,
+        first=first,
+        lengths=counts,
+        target=from_row,
+        covered=covered,
+        sizes=sizes,
+        step=step,
+    )
     if step > 1 and not counts.all():
-        kept = counts > 0
+        is_touched = counts > 0
         return Spans(
-            ids[kept],
-            first[kept],
-            counts[kept],
-            from_row[kept],
-            covered[kept],
-            sizes[kept],
-            step,
+            ids=ids[is_touched],
+            first=first[is_touched],
+            lengths=counts[is_touched],
+            target=from_row[is_touched],
+            covered=covered[is_touched],
+            sizes=sizes[is_touched],
+            step=step,
         )
-    return found
+    return spans
 
 
 class Slab(NamedTuple):

@@ -9,7 +9,6 @@ import numpy as np
 from icefloe.arrays.chunk_arrays import ChunkArrays
 from icefloe.arrays.large_chunks import LargeChunks, is_for_large_chunks
 from icefloe.arrays.layout import layout_of
-from icefloe.arrays.selection import parse_selection
 from icefloe.arrays.shards import ShardedChunks
 from icefloe.arrays.spans import slabs_of, spans_of
 from icefloe.arrays.threads import allowed_threads, for_each
@@ -39,6 +38,8 @@ _REMOTE_SLAB_BYTES = 64 << 20
 
 def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
     """Read a selection of an array; see `Session.read_region`."""
+    from icefloe.arrays.selection import parse_selection
+
     path = paths.canonical(path)
     layout = layout_of(tree, path)
     region = parse_selection(selection, layout.shape, path)
@@ -76,16 +77,18 @@ def write_region(
     write_empty_chunks: bool | None,
 ) -> None:
     """Write a selection of an array; see `Session.write_region`."""
+    from icefloe.arrays.selection import parse_selection
+
     tree.check_writable()
     path = paths.canonical(path)
     layout = layout_of(tree, path)
     region = parse_selection(selection, layout.shape, path)
-    given = as_values(values, layout.dtype)
+    data = as_values(values, layout.dtype)
     try:
-        given = np.broadcast_to(given, region.shape)
+        data = np.broadcast_to(data, region.shape)
     except ValueError:
         raise InvalidInputError(
-            f"values of shape {given.shape} do not fit the selection of {path}, whose shape is "
+            f"values of shape {data.shape} do not fit the selection of {path}, whose shape is "
             f"{region.shape}"
         ) from None
     if region.size:
@@ -95,7 +98,7 @@ def write_region(
             write_empty_chunks = bool(config.get("array.write_empty_chunks"))
         spans = region_spans(region, layout)
         box = BoxTransfer(tree, path, layout, spans, write_empty_chunks=write_empty_chunks)
-        box.write(region.on_all_axes(given))
+        box.write(region.on_all_axes(data))
 
 
 def as_values(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:

@@ -91,11 +91,18 @@ def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = 
         if old is None or new is None or not (old.is_array and new.is_array):
             continue
         pair = _Pair(before, after, old, new)
-        if not pair.means_the_same():
+        if not means_the_same(old, new):
             differences.append(pair.compare_all())
         elif (written := diff.written_chunks(new)) is not None:
             differences.append(pair.compare(written))
     return differences
+
+
+def means_the_same(old: ArrayNode, new: ArrayNode) -> bool:
+    """Whether chunks that were not written in between two versions have the values they had."""
+    if old.id != new.id:
+        return False
+    return not differing_keys(old.outline, new.outline) & _KEYS_OF_MEANING
 
 
 class _Pair:
@@ -109,12 +116,6 @@ class _Pair:
         self._chunk = _chunk_of_both(old.array, new.array)
         unknown = (1,) * len(self._common)
         self._chunks = old.array.chunk_shape or unknown, new.array.chunk_shape or unknown
-
-    def means_the_same(self) -> bool:
-        """Whether chunks that were not written in between have the values that they had."""
-        if self._old.id != self._new.id:
-            return False
-        return not differing_keys(self._old.outline, self._new.outline) & _KEYS_OF_MEANING
 
     def compare(self, written: ChunkIndex) -> ArrayDifference:
         """Look at the chunks that were written."""

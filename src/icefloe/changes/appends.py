@@ -55,10 +55,10 @@ def move_behind(
     Raises:
         NotAppendable: If it is not safe: nothing was changed then.
     """
-    found = list(_both_appended(ours, head, dimension))
-    if not found:
+    appended = list(_both_appended(ours, head, dimension))
+    if not appended:
         return set()
-    shifts = {each.theirs - each.base for each in found}
+    shifts = {each.theirs - each.base for each in appended}
     if len(shifts) > 1:
         raise NotAppendable(
             f"others made arrays longer along {dimension!r} by different numbers: {sorted(shifts)}"
@@ -66,9 +66,9 @@ def move_behind(
     shift = shifts.pop()
     theirs = [node for node_id in their_new if (node := head.by_id(node_id)) is not None]
     _check_none_is_new([*ours.new.values(), *theirs], dimension)
-    _check_all_move(ours, head, dimension, {each.node_id for each in found})
+    _check_all_move(ours, head, dimension, {each.node_id for each in appended})
     documents = {}
-    for each in found:
+    for each in appended:
         path = _path(ours, each.node_id)
         for side, length in (("base", each.base), ("other writer", each.theirs)):
             if length % each.chunk:
@@ -77,7 +77,7 @@ def move_behind(
                     f"{each.chunk}); appends can only follow each other at whole chunks"
                 )
         documents[each.node_id] = _merged_document(ours, head, each, document_of)
-    for each in found:
+    for each in appended:
         ours.documents[each.node_id] = documents[each.node_id]
         assert each.node_id not in ours.linked, "tiles are unlinked before they are moved"
         edits = ours.chunks.get(each.node_id)
@@ -85,7 +85,7 @@ def move_behind(
             ours.chunks[each.node_id] = edits.shifted(
                 each.axis, each.base // each.chunk, shift // each.chunk
             )
-    return {each.node_id for each in found}
+    return {each.node_id for each in appended}
 
 
 def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator[Appended]:

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.documents import same_document
-from icefloe.changes.shared_groups import merged_document
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.ids import NodeId
 from icefloe.model.nodes import ArrayNode, GroupNode, Node, NodeTable, make_node
-from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 
+    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.linked import LinkedTile
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.manifest import ArrayChunks
+    from icefloe.model.transaction_log import Move, TransactionLog
 
 
 _T = TypeVar("_T")
@@ -148,7 +146,7 @@ class ChangeSet:
         return list(self.within(paths.ROOT))
 
     def edited_nodes(self) -> dict[str, Node | None]:
-        """What is now at the paths whose nodes differ from the base; None if nothing is."""
+        """The nodes at all paths that differ from the base; None where there is none."""
         return dict(self._overlay)
 
     # --- edits
@@ -217,6 +215,8 @@ class ChangeSet:
 
     def edits(self, node: ArrayNode) -> ChunkEdits:
         """The chunk edits of an array, to read or to add to."""
+        from icefloe.changes.chunk_edits import ChunkEdits
+
         edits = self.chunks.get(node.id)
         if edits is None:
             edits = self.chunks[node.id] = ChunkEdits(node.array.rank)
@@ -259,6 +259,8 @@ class ChangeSet:
         Raises AlreadyExistsError if both put different nodes at one path; then these changes are
         of no use any more.
         """
+        from icefloe.changes.chunk_edits import ChunkEdits
+
         self.deleted.update(other.deleted)
         # What one session changed and another deleted is gone.
         gone = self.deleted.keys()
@@ -282,6 +284,9 @@ class ChangeSet:
 
     def _adopt(self, node: Node) -> NodeId:
         """Take over a node that another session created; returns the id that it has here."""
+        from icefloe.changes.documents import same_document
+        from icefloe.changes.shared_groups import merged_document
+
         mine = self.get(node.path)
         if mine is None or mine.id == node.id:
             self.new[node.id] = self._overlay[node.path] = node
@@ -344,7 +349,9 @@ class ChangeSet:
         return changed.evolve(manifests=node.manifests) if changed.is_array else changed
 
     def net_moves(self) -> Iterator[Move]:
-        """Moves from the base to now, without those that follow from a parent's move."""
+        """Moves since the base, without those implied by the move of a parent."""
+        from icefloe.model.transaction_log import Move
+
         for node_id, target in self.places.items():
             original = self.base.by_id(node_id)
             if original is None:
@@ -371,6 +378,8 @@ class ChangeSet:
 
     def log(self, touched: Mapping[NodeId, ChunkIndex]) -> TransactionLog:
         """The transaction log, given which chunks were set or deleted in each array."""
+        from icefloe.model.transaction_log import TransactionLog
+
         arrays = {node_id for node_id, node in self.new.items() if node.is_array}
         # What others deleted too, before these changes were laid over theirs, is not ours to tell.
         deleted = [node for node_id in self.deleted if (node := self.base.by_id(node_id))]

@@ -27,7 +27,7 @@ Table: TypeAlias = "ArrayChunks | ChunkIndex | PendingChunks"
 
 
 class Waiting(NamedTuple):
-    """Chunks of one table that wait for their pack, without those that were overwritten since."""
+    """Chunks of one table that are not packed yet, without those overwritten since."""
 
     table: PendingChunks
     rows: npt.NDArray[np.intp]
@@ -111,7 +111,7 @@ class ChunkEdits:
     def take_pending(self) -> list[Waiting]:
         """What waits for a pack, to be written; it can still be read and changed meanwhile.
 
-        Also what somebody else took and has not settled: only one of them will settle it.
+        Includes chunks that another caller took and has not settled: only one of them settles them.
         """
         self._seal()
         taken = self._waiting()
@@ -143,15 +143,15 @@ class ChunkEdits:
         """Tables that wait, oldest first, with the rows that no later edit replaced."""
         if not any(isinstance(table, PendingChunks) for table in self._tables):
             return []
-        found: list[Waiting] = []
+        waiting: list[Waiting] = []
         later: list[ChunkIndex] = []
         if self._single:
             later.append(ChunkIndex.from_tuples(list(self._single), self.rank))
         for table in reversed(self._tables):
             if isinstance(table, PendingChunks):
-                found.append(Waiting(table, _left_over(table, later)))
+                waiting.append(Waiting(table, _left_over(table, later)))
             later.append(_index_of(table))
-        return found[::-1]
+        return waiting[::-1]
 
     def _seal(self) -> None:
         """Make a table of single chunks that wait."""
@@ -190,7 +190,7 @@ class ChunkEdits:
     def get(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
         """Whether the edits decide about a chunk, and then its reference, None if deleted.
 
-        Readers take no lock: each step here is one look at a value that others may replace.
+        Readers take no lock: each step reads one value, which writers replace as a whole.
         """
         ref = self._single.get(coords, _UNDECIDED)
         if ref is not _UNDECIDED:
@@ -210,28 +210,28 @@ class ChunkEdits:
 
         Like `get`, it takes no lock.
         """
-        found: list[Located] = []
+        located: list[Located] = []
         left = np.arange(len(coords))
         single = self._single
         if single:
-            left = self._find_single(list(single.items()), coords, found)
+            left = self._find_single(list(single.items()), coords, located)
         for table in reversed(tuple(self._tables)):
             if len(left) == 0:
                 break
             at = _index_of(table).find_many(coords if len(left) == len(coords) else coords[left])
             hits = np.flatnonzero(at >= 0)
             if isinstance(table, PendingChunks) and len(hits):
-                found += table.located(left[hits], at[hits])
+                located += table.located(left[hits], at[hits])
             elif isinstance(table, ArrayChunks) and len(hits):
-                found.append(Located(left[hits], table.refs.take(at[hits])))
+                located.append(Located(left[hits], table.refs.take(at[hits])))
             left = left[at < 0]
-        return found, left[:0] if self.cleared else left
+        return located, left[:0] if self.cleared else left
 
     def _find_single(
         self,
         single: Sequence[tuple[tuple[int, ...], ChunkRef | None]],
         coords: npt.NDArray[np.uint64],
-        found: list[Located],
+        located: list[Located],
     ) -> npt.NDArray[np.intp]:
         """Find what single edits decide about; returns the other rows."""
         index, order = ChunkIndex.from_coords(
@@ -243,7 +243,7 @@ class ChunkEdits:
         present = [number for number, ref in enumerate(refs) if ref is not None]
         if present:
             columns = ChunkRefs.of([ref for ref in refs if ref is not None])
-            found.append(Located(hits[present], columns))
+            located.append(Located(hits[present], columns))
         return np.flatnonzero(at < 0)
 
     def absorb(self, later: ChunkEdits) -> None:
@@ -290,13 +290,13 @@ class ChunkEdits:
         sides has the edits of all forks before.
         """
         theirs = [_index_of(table) for table in other._tables_with_single()]
-        found = [
+        touched = [
             ChunkIndex.from_coords(common)[0]
             for mine in map(_index_of, self._tables_with_single())
             for index in theirs
             if len(common := mine.intersection(index))
         ]
-        return found[0].union(*found[1:]) if found else None
+        return touched[0].union(*touched[1:]) if touched else None
 
     def meet(self, index: ChunkIndex) -> bool:
         """Whether one of some chunks was edited."""
@@ -333,12 +333,12 @@ class ChunkEdits:
 
     def own(self) -> tuple[ArrayChunks | None, ChunkIndex | None]:
         """The chunks that these edits set, and those that they delete, whatever the base has."""
-        kept = self.apply(None)
+        chunks = self.apply(None)
         touched = self.touched(None)
-        if touched is None or kept is None or len(kept) == len(touched):
-            return kept, touched if kept is None else None
+        if touched is None or chunks is None or len(chunks) == len(touched):
+            return chunks, touched if chunks is None else None
         coords = touched.coords()
-        return kept, ChunkIndex.from_coords(coords[kept.index.find_many(coords) < 0])[0]
+        return chunks, ChunkIndex.from_coords(coords[chunks.index.find_many(coords) < 0])[0]
 
     def _add_tables(self, later: Sequence[Table]) -> None:
         """Put tables on top of all edits so far."""
@@ -380,7 +380,7 @@ class ChunkEdits:
 
 
 def prepare_tables(all_edits: Iterable[ChunkEdits]) -> None:
-    """Make the tables of the single edits of many arrays together, ahead of who asks for each.
+    """Precompute the tables of the single edits of many arrays in one pass.
 
     A commit may have thousands of small arrays, and arrays of columns are costly to make.
     """

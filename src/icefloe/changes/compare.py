@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     DocumentLoader = Callable[[Node], bytes]
 
 
-class State(NamedTuple):
+class ReadableNodes(NamedTuple):
     """Nodes, with how to read what they refer to."""
 
     nodes: Sequence[Node]
@@ -37,7 +37,7 @@ class State(NamedTuple):
     """Gives the whole document of a node."""
 
 
-def compare_nodes(before: State, after: State) -> TransactionLog:
+def compare_nodes(before: ReadableNodes, after: ReadableNodes) -> TransactionLog:
     """What changed from one state to another."""
     old = {node.id: node for node in before.nodes}
     new = {node.id: node for node in after.nodes}
@@ -91,7 +91,7 @@ def net_moves(before: Sequence[Node], after: Sequence[Node]) -> tuple[Move, ...]
     return tuple(moves)
 
 
-def _is_updated(before: State, old: Node, after: State, new: Node) -> bool:
+def _is_updated(before: ReadableNodes, old: Node, after: ReadableNodes, new: Node) -> bool:
     """Whether the metadata of a node means something else now.
 
     Another writer may keep attributes in a file, or not, without changing anything.

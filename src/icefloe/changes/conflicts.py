@@ -23,10 +23,11 @@ class ConflictType(Enum):
     DeleteOfUpdatedArray = 9
     DeleteOfUpdatedGroup = 10
     MoveOfChangedNode = 11
+    MoveOperationCannotBeRebased = MoveOfChangedNode  # the official name since 2.0
 
 
 class Conflict(Record, frozen=True):
-    """One thing that both sides changed."""
+    """A node, or chunks of an array, that both sides changed."""
 
     conflict_type: ConflictType
     path: str
@@ -75,7 +76,7 @@ class MergedDocument(Record, frozen=True):
 
 
 class Sides(Protocol):
-    """What a solver may look at: the three versions that meet, and what both sides changed.
+    """What a solver can inspect: the three versions, and what both sides changed.
 
     `base`, `ours` and `theirs` are read-only sessions, so values are read as always, by
     `zarr.open_group(sides.theirs.store, mode="r")` or `sides.ours.read_region(…)`.
@@ -125,20 +126,20 @@ class ConflictSolver:
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:  # noqa: ARG002
-        """The same with a look at both sides; metadata and groups of both may be merged."""
+        """Like `solve`, with access to both sides; metadata and groups of both may be merged."""
         return self.solve(conflict)
 
 
 def check_solver(solver: object) -> None:
-    """Raise InvalidTypeError unless it can decide conflicts; without one nobody would notice."""
+    """Raise InvalidTypeError at once, not at the first conflict, unless this is a solver."""
     if isinstance(solver, ConflictSolver):
         return
-    found = repr(solver)
+    description = repr(solver)
     if isinstance(solver, type) and issubclass(solver, ConflictSolver):
-        found = f"the class itself: {solver.__name__} instead of {solver.__name__}()"
+        description = f"the class itself: {solver.__name__} instead of {solver.__name__}()"
     raise InvalidTypeError(
         "a solver is a ConflictSolver, such as BasicConflictSolver(), MergeSolver() or one of a "
-        f"class derived from ConflictSolver; found {found}"
+        f"class derived from ConflictSolver; found {description}"
     )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from icefloe.model.transaction_log import TransactionLog
 
 
-class Found(Record, frozen=True, eq=False):
-    """A conflict with what is needed to give up our side of it."""
+class DetectedConflict(Record, frozen=True, eq=False):
+    """A conflict, and what is needed to give up our side of it."""
 
     conflict: Conflict
     node_id: NodeId | None = None
@@ -39,13 +39,13 @@ def detect(
     head: NodeTable,
     touched: Mapping[NodeId, ChunkIndex],
     their_chunks: Callable[[ArrayNode, ChunkIndex], ArrayChunks | None],
-) -> list[Found]:
+) -> list[DetectedConflict]:
     """Conflicts of our changes, over our base, with their log that led from it to `head`.
 
     `touched` says which chunks we set or deleted in each array; `their_chunks` gives the chunks
     that an array of theirs has at some places.
     """
-    found = [
+    conflicts = [
         *_new_nodes(ours, head),
         *_documents(ours, theirs),
         *_chunks(ours, theirs, touched),
@@ -54,7 +54,9 @@ def detect(
         *_our_moves(ours, theirs, head),
         *_their_moves(ours, theirs),
     ]
-    return sorted(found, key=lambda f: (_REPORT_ORDER[f.conflict.conflict_type], f.conflict.path))
+    return sorted(
+        conflicts, key=lambda f: (_REPORT_ORDER[f.conflict.conflict_type], f.conflict.path)
+    )
 
 
 _REPORT_ORDER = {
@@ -87,16 +89,18 @@ def _base_path(ours: ChangeSet, node_id: NodeId) -> str:
     return "/" if node is None else node.path
 
 
-def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[Found]:
+def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[DetectedConflict]:
     for node_id, node in ours.new.items():
         existing = head.get(node.path) or head.by_id(node_id)
         if existing is not None and not _leaves(ours, existing):
             kind = ConflictType.NewNodeConflictsWithExistingNode
-            yield Found(Conflict(kind, node.path), node_id)
+            yield DetectedConflict(Conflict(kind, node.path), node_id)
         parent = paths.parent(node.path)
         while parent is not None:
             if _became_array(parent, ours, head):
-                yield Found(Conflict(ConflictType.NewNodeInInvalidGroup, parent), node_id)
+                yield DetectedConflict(
+                    Conflict(ConflictType.NewNodeInInvalidGroup, parent), node_id
+                )
                 break
             parent = paths.parent(parent)
 
@@ -114,35 +118,43 @@ def _became_array(path: str, ours: ChangeSet, head: NodeTable) -> bool:
     return before is None or not before.is_array
 
 
-def _documents(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
+def _documents(ours: ChangeSet, theirs: TransactionLog) -> Iterator[DetectedConflict]:
     updated = theirs.updated_arrays | theirs.updated_groups
     for node_id in ours.documents:
         path = _base_path(ours, node_id)
         if node_id in updated:
-            yield Found(Conflict(ConflictType.ZarrMetadataDoubleUpdate, path), node_id)
+            yield DetectedConflict(Conflict(ConflictType.ZarrMetadataDoubleUpdate, path), node_id)
         if node_id in theirs.deleted_arrays:
-            yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfDeletedArray, path), node_id)
+            yield DetectedConflict(
+                Conflict(ConflictType.ZarrMetadataUpdateOfDeletedArray, path), node_id
+            )
         if node_id in theirs.deleted_groups:
-            yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path), node_id)
+            yield DetectedConflict(
+                Conflict(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path), node_id
+            )
 
 
 def _chunks(
     ours: ChangeSet, theirs: TransactionLog, touched: Mapping[NodeId, ChunkIndex]
-) -> Iterator[Found]:
+) -> Iterator[DetectedConflict]:
     for node_id, index in touched.items():
         if node_id in ours.new:
             continue
         path = _base_path(ours, node_id)
         if node_id in theirs.deleted_arrays:
-            yield Found(Conflict(ConflictType.ChunksUpdatedInDeletedArray, path), node_id)
+            yield DetectedConflict(
+                Conflict(ConflictType.ChunksUpdatedInDeletedArray, path), node_id
+            )
             continue
         if node_id in theirs.updated_arrays:
-            yield Found(Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path), node_id)
+            yield DetectedConflict(
+                Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path), node_id
+            )
         their_index = theirs.updated_chunks.get(node_id)
         common = None if their_index is None else index.intersection(their_index)
         if common is not None and len(common):
             kind = ConflictType.ChunkDoubleUpdate
-            yield Found(Conflict(kind, path, common.tolist()), node_id, common)
+            yield DetectedConflict(Conflict(kind, path, common.tolist()), node_id, common)
 
 
 def _hidden_chunks(
@@ -151,7 +163,7 @@ def _hidden_chunks(
     head: NodeTable,
     touched: Mapping[NodeId, ChunkIndex],
     their_chunks: Callable[[ArrayNode, ChunkIndex], ArrayChunks | None],
-) -> Iterator[Found]:
+) -> Iterator[DetectedConflict]:
     """Chunks that they wrote, and that our metadata hides or gives another meaning.
 
     What we deleted with it is a chunk that both wrote; here is what we did not see.
@@ -171,7 +183,7 @@ def _hidden_chunks(
         if left is not None:
             kind = ConflictType.ChunksUpdatedInUpdatedArray
             chunks = left.index.coords().tolist()
-            yield Found(Conflict(kind, _base_path(ours, node_id), chunks), node_id)
+            yield DetectedConflict(Conflict(kind, _base_path(ours, node_id), chunks), node_id)
 
 
 def _is_hidden(
@@ -192,16 +204,18 @@ def _is_hidden(
     return hidden
 
 
-def _deletes(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
+def _deletes(ours: ChangeSet, theirs: TransactionLog) -> Iterator[DetectedConflict]:
     arrays = (theirs.updated_arrays | theirs.updated_chunks.keys()) - theirs.deleted_arrays
     for node_id, node in ours.deleted.items():
         if node_id in arrays:
-            yield Found(Conflict(ConflictType.DeleteOfUpdatedArray, node.path), node_id)
+            yield DetectedConflict(Conflict(ConflictType.DeleteOfUpdatedArray, node.path), node_id)
         elif node_id in theirs.updated_groups - theirs.deleted_groups:
-            yield Found(Conflict(ConflictType.DeleteOfUpdatedGroup, node.path), node_id)
+            yield DetectedConflict(Conflict(ConflictType.DeleteOfUpdatedGroup, node.path), node_id)
 
 
-def _our_moves(ours: ChangeSet, theirs: TransactionLog, head: NodeTable) -> Iterator[Found]:
+def _our_moves(
+    ours: ChangeSet, theirs: TransactionLog, head: NodeTable
+) -> Iterator[DetectedConflict]:
     """Moves commute with edits of chunks and documents, which go by id; not with other nodes."""
     kind = ConflictType.MoveOfChangedNode
     moved = {move.node_id for move in theirs.moves}
@@ -210,26 +224,26 @@ def _our_moves(ours: ChangeSet, theirs: TransactionLog, head: NodeTable) -> Iter
     for node_id, place in ours.places.items():
         node, taken = head.by_id(node_id), head.get(place)
         if node is None or node_id in moved or (taken is not None and not _leaves(ours, taken)):
-            yield Found(Conflict(kind, _base_path(ours, node_id)), node_id)
+            yield DetectedConflict(Conflict(kind, _base_path(ours, node_id)), node_id)
     for move in ours.net_moves():
         parent = paths.parent(move.target) or paths.ROOT
         if parent not in groups and not _stays_group(parent, ours, head):
-            yield Found(Conflict(kind, move.source), move.node_id)
+            yield DetectedConflict(Conflict(kind, move.source), move.node_id)
         node = head.by_id(move.node_id)
         for newcomer in () if node is None else head.below(node.path):
             # They put a node into what we move; it would stay behind.
             if not _leaves(ours, newcomer):
-                yield Found(Conflict(kind, newcomer.path), newcomer.id)
+                yield DetectedConflict(Conflict(kind, newcomer.path), newcomer.id)
 
 
-def _their_moves(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Found]:
+def _their_moves(ours: ChangeSet, theirs: TransactionLog) -> Iterator[DetectedConflict]:
     kind = ConflictType.MoveOfChangedNode
     for move in theirs.moves:
         if move.node_id in ours.deleted:
-            yield Found(Conflict(kind, move.source), move.node_id)
+            yield DetectedConflict(Conflict(kind, move.source), move.node_id)
         for node_id, created in ours.new.items():
             if paths.is_within(created.path, move.source):
-                yield Found(Conflict(kind, created.path), node_id)
+                yield DetectedConflict(Conflict(kind, created.path), node_id)
 
 
 def _stays_group(path: str, ours: ChangeSet, head: NodeTable) -> bool:
@@ -237,16 +251,16 @@ def _stays_group(path: str, ours: ChangeSet, head: NodeTable) -> bool:
     return node is not None and not node.is_array and not _leaves(ours, node)
 
 
-def give_up(ours: ChangeSet, found: Found, head: NodeTable) -> bool:
+def give_up(ours: ChangeSet, collision: DetectedConflict, head: NodeTable) -> bool:
     """Drop our side of a conflict in favour of theirs; False if that would leave half of a change.
 
     Nodes that we created or moved cannot be dropped: what else we did may build on them.
     """
-    kind, node_id = found.conflict.conflict_type, found.node_id
+    kind, node_id = collision.conflict.conflict_type, collision.node_id
     if node_id is None:
         return False
-    if found.common_chunks is not None:
-        index, _ = ChunkIndex.from_coords(found.common_chunks)
+    if collision.common_chunks is not None:
+        index, _ = ChunkIndex.from_coords(collision.common_chunks)
         ours.chunks[node_id].discard(index)
     elif kind in _OUR_DOCUMENTS:
         del ours.documents[node_id]
@@ -269,7 +283,7 @@ _OUR_DELETES = {ConflictType.DeleteOfUpdatedArray, ConflictType.DeleteOfUpdatedG
 
 
 def _give_up_delete(ours: ChangeSet, node_id: NodeId, head: NodeTable) -> bool:
-    """Let a node that we deleted stay as they have it, with all that is in it and that it is in."""
+    """Undo our deletion of a node, with its children and parents, in favour of theirs."""
     node = head.by_id(node_id)
     if node is None:
         return False

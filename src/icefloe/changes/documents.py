@@ -1,4 +1,4 @@
-"""Compares and merges zarr.json documents by what they mean, not by how they are spelled.
+"""Compares and merges zarr.json documents by meaning, not by spelling.
 
 Documents are JSON: white space, the order of keys and whether attributes are in a file of their own
 mean nothing. Of a key that occurs twice the last one counts, as it does for zarr. All functions
@@ -49,9 +49,9 @@ def merge_documents(
     Returns:
         The merged document, with their value where there is a conflict, and the conflicts.
     """
-    given = settled or {}
+    resolved = settled or {}
     conflicts: list[DocumentConflict] = []
-    own_way = {ATTRIBUTES, *given}
+    own_way = {ATTRIBUTES, *resolved}
     with _reading():
         first, mine, other = map(parsed, (base, ours, theirs))
         merged = _merge(first, mine, other, "", own_way, conflicts)
@@ -59,7 +59,7 @@ def merge_documents(
         attributes = _merge(sides[0], sides[1], sides[2], f"{ATTRIBUTES}.", set(), conflicts)
         if attributes or ATTRIBUTES in other:
             merged[ATTRIBUTES] = attributes
-        return json.dumps({**merged, **given}, indent=2).encode(), conflicts
+        return json.dumps({**merged, **resolved}, indent=2).encode(), conflicts
 
 
 def parsed(document: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where cooperating sessions changed the same things: merged, or told. No I/O here."""
+"""Finds nodes and chunks that several forks changed, to merge or report them. No I/O here."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ from icefloe.changes.compare import disputed
 from icefloe.changes.documents import merge_documents, same_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node
 
 
-def same_chunks(ours: ChangeSet, later: ChangeSet) -> list[str]:
-    """Chunks that both wrote, for people; the later one is going to win."""
+def same_chunks(
+    ours: ChangeSet,
+    later: ChangeSet,
+    written: Mapping[NodeId, ChunkEdits] | None = None,
+    named: ChangeSet | None = None,
+) -> list[str]:
+    """Chunks that both wrote, for people; the later one is going to win.
+
+    Args:
+        ours: The changes so far.
+        later: Those that come on top.
+        written: Our edits to compare with; all by default.
+        named: Where the nodes of `later` are looked up, if not there.
+    """
+    edited = ours.chunks if written is None else written
     return [
         f"{node.path} {common.tolist()[:5]}{' …' if len(common) > 5 else ''}"
         for node_id, edits in later.chunks.items()
-        if (mine := ours.chunks.get(_known_as(ours, later, node_id))) is not None
-        and (node := later.by_id(node_id)) is not None
+        if (mine := edited.get(_known_as(ours, later, node_id))) is not None
+        and (node := (named or later).by_id(node_id)) is not None
         and len(common := disputed(mine, edits))
     ]
 

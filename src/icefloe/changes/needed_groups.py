@@ -65,7 +65,7 @@ def fill_groups(merged: ChangeSet) -> None:
 
 
 def make_groups(ours: ChangeSet, lost: list[str]) -> None:
-    """Make such groups anew, without attributes, over the nodes of others."""
+    """Create such groups again, without attributes, over the nodes of others."""
     for path in lost:
         if ours.get(path) is None:
             ours.set_document(path, BARE_GROUP)

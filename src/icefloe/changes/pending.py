@@ -161,7 +161,7 @@ class PendingChunks:
         return self.take(kept) if len(kept) else None
 
     def as_inline(self) -> ArrayChunks:
-        """The chunks as if they were inline, for who only looks at tables."""
+        """The chunks as inline references, for callers that only inspect the table."""
         chunks = self if len(self.buffers) == 1 else self.compact()
         data = bytes(chunks.buffers[0])
         return ArrayChunks(self.index, inline_refs(data, chunks.offsets, chunks.lengths))

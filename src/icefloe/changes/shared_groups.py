@@ -55,7 +55,7 @@ def share_new_groups(
     head: NodeTable,
     document_of: Callable[[Node], bytes],
 ) -> None:
-    """Let groups that we created be those that they created at the same paths, in place.
+    """Make groups that both sides created at the same paths one group, in place.
 
     Those with different documents are left; to share them is up to a solver. `document_of` reads
     documents whose attributes are not at hand.

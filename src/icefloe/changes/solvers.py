@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icefloe.changes.conflicts import (
     BasicConflictSolver,
     ConflictDetector,
+    ConflictSolver,
     ConflictType,
     MergedDocument,
     VersionSelection,
@@ -96,3 +97,13 @@ class AppendSolver(ConflictDetector):
     def solve(self, conflict: Conflict) -> VersionSelection:
         """Leave it to the other solver."""
         return self.others.solve(conflict)
+
+
+def configured_solver(name: str) -> ConflictSolver:
+    """The solver that a configuration names by `rebase_with`."""
+    if name == "detect":
+        return ConflictDetector()
+    if name == "merge":
+        return MergeSolver()
+    choice = VersionSelection.UseOurs if name == "ours" else VersionSelection.UseTheirs
+    return BasicConflictSolver(on_chunk_conflict=choice)

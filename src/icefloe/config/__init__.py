@@ -1,54 +1,26 @@
-"""The configuration of repositories: values, defaults, files."""
+"""The configuration of repositories: values, defaults, files.
 
-from icefloe.config.conditions import (
-    ManifestPreloadCondition,
-    ManifestSplitCondition,
-    ManifestSplitDimCondition,
-)
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifest_sets import ChunkManifests, ManifestRule, ManifestSet
-from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
-from icefloe.config.preloading import (
-    ManifestPreload,
-    ManifestPreloadConfig,
-    PreloadArrays,
-    PreloadRule,
-)
-from icefloe.config.repository import (
-    CachingConfig,
-    ChunkPackingConfig,
-    ChunkReadingConfig,
-    CompressionAlgorithm,
-    CompressionConfig,
-    RepositoryConfig,
-    RepoUpdateRetryConfig,
-)
-from icefloe.config.serialization import from_json, from_yaml, to_json
-from icefloe.config.settings import Settings
+Names are imported when they are first used: reading a repository needs a part of them.
+"""
 
-__all__ = [
-    "CachingConfig",
-    "ChunkManifests",
-    "ChunkPackingConfig",
-    "ChunkReadingConfig",
-    "CompressionAlgorithm",
-    "CompressionConfig",
-    "ManifestConfig",
-    "ManifestPreload",
-    "ManifestPreloadCondition",
-    "ManifestPreloadConfig",
-    "ManifestRule",
-    "ManifestSet",
-    "ManifestSplitCondition",
-    "ManifestSplitDimCondition",
-    "ManifestSplittingConfig",
-    "PreloadArrays",
-    "PreloadRule",
-    "RepoUpdateRetryConfig",
-    "RepositoryConfig",
-    "Settings",
-    "VirtualChunkContainer",
-    "from_json",
-    "from_yaml",
-    "to_json",
-]
+from icefloe.lazy_names import lazy_names
+
+PUBLIC_NAMES = {
+    "icefloe.config.conditions": """
+        ManifestPreloadCondition ManifestSplitCondition ManifestSplitDimCondition
+    """,
+    "icefloe.config.containers": "VirtualChunkContainer",
+    "icefloe.config.manifest_sets": "ChunkManifests ManifestRule ManifestSet",
+    "icefloe.config.manifests": "ManifestConfig ManifestSplittingConfig",
+    "icefloe.config.preloading": """
+        ManifestPreload ManifestPreloadConfig PreloadArrays PreloadRule
+    """,
+    "icefloe.config.repository": """
+        CachingConfig ChunkPackingConfig ChunkReadingConfig CompressionAlgorithm
+        CompressionConfig RepositoryConfig RepoUpdateRetryConfig
+    """,
+    "icefloe.config.serialization": "from_json from_yaml to_json",
+    "icefloe.config.settings": "Settings",
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, PUBLIC_NAMES)

@@ -58,13 +58,17 @@ class Section(msgspec.Struct, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            # Assigning checks the value, and stores it as msgspec converted it.
-            setattr(self, name, getattr(self, name))
+            value = getattr(self, name)
+            if value is not None:
+                # Assigning checks the value, and stores it as msgspec converted it.
+                setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        expected = field_types(type(self)).get(name)
-        if expected is not None and value is not None:
-            value = self._checked(name, value, expected)
+        if value is not None:
+            # Nothing is looked up for what is not set, which is most of a configuration.
+            expected = field_types(type(self)).get(name)
+            if expected is not None:
+                value = self._checked(name, value, expected)
         super().__setattr__(name, value)
 
     @classmethod
@@ -75,7 +79,7 @@ class Section(msgspec.Struct, forbid_unknown_fields=True):
         return _converted(cls, name, value, expected)
 
     def merge(self, other: Self) -> Self:
-        """A new value: fields that `other` sets win, those that it leaves at None stay as here.
+        """A new value with the fields that `other` sets; those that are None there stay as here.
 
         Merging goes into sections. Everything else is replaced as a whole, also a section by one
         of another type.

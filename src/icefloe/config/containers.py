@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.config.locations import RELATIVE_SCHEME, parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.storage.access.stores import AnyObjectStoreConfig, ObjectStoreConfig
 
@@ -27,8 +27,11 @@ _SCHEMES: dict[type, set[str]] = {
 }
 """Which URL schemes a kind of store serves. Memory has none: no other process could read it."""
 
-_SECRET = re.compile("key|secret|token|passw|credential|sas|authorization|cookie|header|sign")
-_NAME = re.compile(r"[A-Za-z0-9._~-]+")
+
+@cache
+def _secret() -> re.Pattern[str]:
+    """What the names of options have that no configuration may keep."""
+    return re.compile("key|secret|token|passw|credential|sas|authorization|cookie|header|sign")
 
 
 class VirtualChunkContainer(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class VirtualChunkContainer(msgspec.Struct, frozen=True):
 
 def check_container(container: VirtualChunkContainer) -> Location:
     """The location of a container. Raises InvalidInputError if the container is not valid."""
+    from icefloe.config.locations import RELATIVE_SCHEME, parse_location
+
     prefix = container.url_prefix
     if not prefix.endswith("/"):
         msg = f"the url_prefix of a VirtualChunkContainer must end in a /, found {prefix!r}"
@@ -84,7 +89,7 @@ def check_container(container: VirtualChunkContainer) -> Location:
     if place.scheme == "file" and not place.segments:
         msg = f"the url_prefix of local files must include a path, found {prefix!r}"
         raise InvalidInputError(msg)
-    if container.name is not None and not _NAME.fullmatch(container.name):
+    if container.name is not None and not re.fullmatch(r"[A-Za-z0-9._~-]+", container.name):
         msg = (
             "the name of a VirtualChunkContainer is the host part of "
             f"{RELATIVE_SCHEME}:// locations; expected letters, digits and ._~-, "
@@ -99,7 +104,7 @@ def _check_options(container: VirtualChunkContainer) -> None:
     """Refuse secrets in options: everyone who reads a repository sees its configuration."""
     options = getattr(container.store, "opts", None)
     for option in options if isinstance(options, dict) else ():
-        if _SECRET.search(option.lower()):
+        if _secret().search(option.lower()):
             msg = (
                 f"the option {option!r} of the container {container.url_prefix!r} looks like a "
                 "secret, and a configuration holds none: give credentials in "

@@ -159,6 +159,16 @@ class ChunkManifests(msgspec.Struct, frozen=True, kw_only=True):
             if rule.target not in names:
                 refuse(f"manifest.rules[{place}].target", _one_of(names), rule.target)
 
+    def alone(self) -> ChunkManifests:
+        """The same for formats whose manifests have the references of one array each."""
+        sets = tuple(
+            msgspec.structs.replace(
+                each, max_manifest_size=None, arrays_per_manifest=1, cardinality=None
+            )
+            for each in self.sets
+        )
+        return msgspec.structs.replace(self, sets=sets)
+
     def set_named(self, name: str) -> ManifestSet:
         """The set with a name."""
         return next(each for each in self.sets if each.name == name)

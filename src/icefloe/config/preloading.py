@@ -105,12 +105,12 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def _by_paths(cls, config: ManifestPreload) -> PreloadRule:
         _check_arrays(config.arrays or ())
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "wanted": None if config.arrays is None else tuple(config.arrays),
             "max_manifest_size": config.max_manifest_size,
             "max_manifests": config.max_manifests,
         }
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        return cls(**{name: value for name, value in fields.items() if value is not None})
 
     @classmethod
     def _by_condition(cls, config: ManifestPreloadConfig) -> PreloadRule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -135,6 +135,11 @@ class RepositoryConfig(Section):
     codec_threads: Concurrency | None = None
     """How many threads decode and encode chunks (one for each processor of this process)."""
 
+    rebase_with: Literal["detect", "ours", "theirs", "merge"] | None = None
+    """How commits that name no solver are rebased when the branch has moved (they are not):
+    `detect` as by `ConflictDetector()`, `merge` as by `MergeSolver()`, `ours` and `theirs` as by
+    `BasicConflictSolver(on_chunk_conflict=...)`."""
+
     @staticmethod
     def default() -> RepositoryConfig:
         """A configuration that sets nothing, so that all defaults apply."""
@@ -158,6 +163,18 @@ class RepositoryConfig(Section):
     def clear_virtual_chunk_containers(self) -> None:
         """Remove all containers, also those of the configuration stored in the repository."""
         self.virtual_chunk_containers = {}
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: all that applies, and what was set here."""
+        from icefloe.html_tables import html_table
+
+        chosen = {name for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        rows = [
+            (name.replace("_", " "), value)
+            for name, value in msgspec.structs.asdict(self.effective()).items()
+        ]
+        title = f"RepositoryConfig ({', '.join(sorted(chosen)) or 'all defaults'})"
+        return html_table(title, rows)
 
     def effective(self) -> Settings:
         """The values that apply, with defaults for all that is not set."""

@@ -7,11 +7,15 @@ can describe a tree that is too large to walk, and so are duplicate keys.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_NESTING = 100
 
@@ -19,14 +23,25 @@ _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "boo
 _COLLECTIONS = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq")}
 
 
-def yaml_tree(text: str | bytes) -> Any:
+class ExponentLoader(yaml.SafeLoader):
+    """Reads 1e-6 as a number, as YAML 1.2 does; to YAML 1.1 only 1.0e-6 is one."""
+
+
+ExponentLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def yaml_tree(text: str | bytes, loader_type: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
     """Read one YAML document; an empty one is None.
 
     Raises InvalidInputError if it is not YAML, or more than plain data.
     """
     try:
         _check_events(text)
-        loader = yaml.SafeLoader(text)
+        loader = loader_type(text)
         node = loader.get_single_node()
         return None if node is None else _plain(node, loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -88,3 +103,31 @@ def _scalar(node: yaml.ScalarNode, loader: yaml.SafeLoader, *, implicit: bool) -
 def _refused(at: yaml.Node | yaml.Event, reason: str) -> InvalidInputError:
     where = f"in line {at.start_mark.line + 1}" if at.start_mark else "somewhere"
     return InvalidInputError(f"the configuration is not valid {where}: expected {reason}")
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int:
+    """The line of the value at a path of keys and indexes, or of what is nearest above it.
+
+    >>> line_of("{steps: [{do: ingest}]}", ["steps", 0, "mode"])
+    1
+    """
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = 0 if node is None else node.start_mark.line
+    for part in path:
+        below = _below(node, part)
+        if below is None:
+            break
+        line, node = below
+    return line + 1
+
+
+def _below(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
+    """Line and node of a key of a mapping, or of an item of a list."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == part:
+                return key.start_mark.line, value
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        item = node.value[part]
+        return item.start_mark.line, item
+    return None

@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
     splitting: ManifestSplittingConfig = msgspec.field(default_factory=ManifestSplittingConfig)
     manifest_fetches_during_commit: int = 16
 
+    rebase_with: str | None = None
     publish_max_tries: int = 1_000
     publish_initial_backoff_ms: int = 2
     publish_max_backoff_ms: int = 250
@@ -92,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True):
             "codec_threads": config.codec_threads,
             "compression_level": config.compression and config.compression.level,
             "verify_chunks": config.verify_chunks,
+            "rebase_with": config.rebase_with,
             "storage": config.storage,
             "virtual_chunk_containers": config.virtual_chunk_containers,
             **_packing(config),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icefloe.config.settings import Settings
 from icefloe.engine.history.walk import History
+from icefloe.engine.kept_settings import settings_for
 from icefloe.formats.port import LiveTip
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
 from icefloe.objects.bulk_reads import ReadLimits
 from icefloe.objects.chunks import ChunkFiles, ChunkSettings, WriteLimits
-from icefloe.objects.foreign import VirtualChunkResolver
 from icefloe.objects.metadata import MetadataFiles
 from icefloe.objects.shared_caches import CacheBudget
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from icefloe.config.repository import RepositoryConfig
     from icefloe.formats.port import Generation
     from icefloe.formats.registry import Discovery
+    from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.storage.port import Storage
 
 _BYTES_PER_NODE = 600
@@ -43,7 +44,19 @@ class VirtualAccess(Record, frozen=True):
     ) -> VirtualAccess:
         """What the arguments of `Repository.open` allow."""
         containers = None if config is None else config.virtual_chunk_containers
-        return cls(dict(authorizations or {}), frozenset(containers or ()))
+        allowed = {
+            prefix: None if _needs_no_secret(credential) else credential
+            for prefix, credential in (authorizations or {}).items()
+        }
+        return cls(allowed, frozenset(containers or ()))
+
+
+def _needs_no_secret(credential: object) -> bool:
+    if credential is None:
+        return True
+    from icefloe.storage.access.credentials import HttpAccess, LocalFileSystemAccess
+
+    return isinstance(credential, HttpAccess | LocalFileSystemAccess)
 
 
 class Context:
@@ -59,7 +72,7 @@ class Context:
     ) -> None:
         """Put the layers together; `discovered` is what was read of the repository already."""
         self.config = config.copy()  # callers may alter theirs later
-        self.settings = Settings.from_config(config)
+        self.settings = settings_for(config, fmt)
         self.format = fmt = fmt.at(level=self.settings.compression_level)
         use = self.settings.storage
         self.storage = storage = storage if use is None else storage.with_settings(use)
@@ -68,11 +81,8 @@ class Context:
             self.refs = discovered.refs
         else:
             self.refs = fmt.make_refs(storage, None if discovered is None else discovered.tip)
-        self.virtual = VirtualChunkResolver(
-            self.settings.virtual_chunk_containers,
-            access.authorizations,
-            confirmed_prefixes=access.confirmed_prefixes,
-        )
+        if access.authorizations or self.settings.virtual_chunk_containers:
+            _ = self.virtual  # refuses a wrong container or credential when the repository opens
         at_once = (
             self.settings.manifest_fetches_during_commit,
             self.settings.max_concurrent_requests,
@@ -84,15 +94,16 @@ class Context:
             min(at_once),
             verify=self.settings.verify_chunks,
             listed=self.refs.snapshot_files,
+            complete=self.refs.complete,
         )
-        self.refs.remember(self.files.known_file)
+        self.refs.remember(self.files.known_file, self.files.last_written)
         self.refs.inform(fmt.codec)
         if discovered is not None and isinstance(discovered.tip, LiveTip):
             self.files.give_snapshot_file(discovered.tip.snapshot_id, discovered.snapshot_file)
         self.chunk_files = ChunkFiles(
             storage,
             fmt.layout,
-            self.virtual,
+            lambda: self.virtual,
             ChunkSettings(
                 self.settings.inline_chunk_threshold_bytes,
                 self.settings.packed_chunk_threshold_bytes,
@@ -102,12 +113,23 @@ class Context:
             self.files.chunk_cache(),
         )
         self.read_limits = ReadLimits(
-            self.settings.read_gap_bytes,
-            self.settings.read_request_bytes,
-            self.settings.read_concurrency,
-            self.settings.read_buffered_bytes,
+            gap_bytes=self.settings.read_gap_bytes,
+            request_bytes=self.settings.read_request_bytes,
+            concurrency=self.settings.read_concurrency,
+            buffered_bytes=self.settings.read_buffered_bytes,
         )
         self.history = History(self.files, self.refs)
+
+    @cached_property
+    def virtual(self) -> VirtualChunkResolver:
+        """What may be read outside of the repository; most repositories refer to nothing there."""
+        from icefloe.objects.foreign import VirtualChunkResolver
+
+        return VirtualChunkResolver(
+            self.settings.virtual_chunk_containers,
+            self.access.authorizations,
+            confirmed_prefixes=self.access.confirmed_prefixes,
+        )
 
     def _budget(self) -> CacheBudget:
         return CacheBudget(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from icefloe.model.transaction_log import TransactionLog
 
 _SHOWN_CHUNKS = 10
+_SHOWN_COMMITS = 10
 
 
 class ManifestFileInfo(msgspec.Struct, frozen=True):
@@ -37,6 +39,12 @@ class SnapshotInfo(msgspec.Struct):
     message: str
     metadata: dict[str, Any]
     manifests: list[ManifestFileInfo]
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import record_html
+
+        return record_html(self)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> SnapshotInfo:
@@ -60,7 +68,22 @@ class Ancestry:
     def __init__(self, history: History, snapshot_id: SnapshotId) -> None:
         """Start at a snapshot; raises SnapshotNotFoundError now, not at the first step."""
         history.files.read_snapshot(snapshot_id)
+        self._history, self._start = history, snapshot_id
         self._snapshots = history.ancestry(snapshot_id)
+
+    def __repr__(self) -> str:
+        return f"<icefloe.Ancestry of {self._start}>"
+
+    def _repr_html_(self) -> str:
+        """Show the newest snapshots in a notebook; iterating begins where it would anyway."""
+        from icefloe.html_tables import html_table
+
+        newest = islice(self._history.ancestry(self._start), _SHOWN_COMMITS)
+        return html_table(
+            "Ancestry (the newest)",
+            [(str(s.id)[:8], s.written_at, s.message.partition("\n")[0]) for s in newest],
+            ("id", "written at", "message"),
+        )
 
     def __iter__(self) -> Iterator[SnapshotInfo]:
         return self
@@ -134,6 +157,34 @@ class Diff:
             or self.updated_arrays
             or self.moved_nodes
             or self._log.updated_chunks
+        )
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: what changed, and where in each array."""
+        from icefloe.html_tables import chunk_map, html_table
+
+        nodes = [
+            (what, len(changed), sorted(map(str, changed)))
+            for what, changed in (
+                ("new groups", self.new_groups),
+                ("new arrays", self.new_arrays),
+                ("deleted groups", self.deleted_groups),
+                ("deleted arrays", self.deleted_arrays),
+                ("updated groups", self.updated_groups),
+                ("updated arrays", self.updated_arrays),
+                ("moved", [f"{old} → {new}" for old, new in self.moved_nodes]),
+            )
+            if changed
+        ]
+        chunks = []
+        for path, index in self.chunk_indexes().items():
+            node = self._after.get(path) or self._before.get(path)
+            grid = node.array.grid_shape if node is not None and node.is_array else None
+            chunks.append((path, len(index), chunk_map(index.coords(), grid) if grid else ""))
+        if not chunks:
+            return html_table("Diff", nodes or [("nothing differs", "", "")])
+        return html_table("Diff", nodes) + html_table(
+            "chunks", chunks, ("array", "written", "where")
         )
 
     def __repr__(self) -> str:

@@ -6,24 +6,27 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from icefloe.config.repository import RepositoryConfig
-from icefloe.config.serialization import from_json, from_yaml, to_json
-from icefloe.errors import AlreadyExistsError
-from icefloe.formats.registry import detect
+from icefloe.errors import AlreadyExistsError, FormatError
+from icefloe.formats.port import MAIN
+from icefloe.formats.registry import detect, format_for
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
-from icefloe.storage.presence import is_there
-from icefloe.storage.probe import PROBE_FOLDER
+from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from icefloe.config.repository import RepositoryConfig
     from icefloe.engine.context import Context
     from icefloe.formats.port import Generation, Layout
     from icefloe.storage.port import Storage
+    from icefloe.storage.probe import Cleanup
+
+_Found = TypeVar("_Found")
+REPOSITORY_FORMAT = format_for()
 
 ABANDONED_AFTER = timedelta(seconds=30)
 """A first snapshot without a branch that is older than this was left by a client that died."""
@@ -31,6 +34,8 @@ ABANDONED_AFTER = timedelta(seconds=30)
 
 def is_being_created(storage: Storage, layout: Layout) -> bool:
     """Whether a client has begun to create a repository and not published it yet."""
+    from icefloe.storage.presence import is_there
+
     return is_there(storage, layout.snapshot(FIRST_SNAPSHOT_ID))
 
 
@@ -76,40 +81,129 @@ def write_first_snapshot(context: Context) -> SnapshotId:
     return FIRST_SNAPSHOT_ID
 
 
-def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -> None:
-    """Raise AlreadyExistsError if there is a repository, or anything but a started one."""
+def probe_place(storage: Storage, fmt: Generation) -> Cleanup:
+    """Raise UnsafeStorageError if a storage cannot do what a generation needs of it.
+
+    Returns how to delete what was written for that.
+    """
+    from icefloe.storage.probe import probe_conditional_replace, probe_conditional_writes
+
+    if not fmt.swaps_references:
+        return probe_conditional_writes(storage)
+    cleanups = together(
+        storage,
+        lambda: probe_conditional_writes(storage),
+        lambda: probe_conditional_replace(storage),
+    )
+
+    def clean_up() -> None:
+        together(storage, *cleanups)
+
+    return clean_up
+
+
+def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -> bool:
+    """Raise AlreadyExistsError if there is a repository, or anything but a started one.
+
+    Returns whether a client that died while it created a repository may have left a configuration.
+    """
+    if check_clean_root:
+        obstacle, has_config = _look_around(storage, fmt)
+        if obstacle is None:
+            return has_config  # where nothing else is, no repository is
     if detect(storage) is not None:
         raise AlreadyExistsError(
             f"a repository exists already at {storage.location}: repositories can only be created "
             "in clean prefixes; open it with Repository.open"
         )
-    if not check_clean_root:
-        return
+    if check_clean_root:
+        raise AlreadyExistsError(
+            f"repositories can only be created in clean prefixes: {storage.location} has "
+            f"{obstacle!r}; choose an empty place"
+        )
+    return fmt.make_config(storage).read() is not None
+
+
+def _look_around(storage: Storage, fmt: Generation) -> tuple[str | None, bool]:
+    """A key that stands in the way of a new repository, if any, and whether there are settings.
+
+    What a client left that died while it created a repository is no obstacle.
+    """
+    from icefloe.storage.probe import PROBE_FOLDER
+
     started = fmt.layout.snapshot(FIRST_SNAPSHOT_ID)
+    has_config = False
     configs = fmt.make_config(storage)
     for info in storage.list():
-        # What a client left that died while it created a repository is no obstacle.
-        is_started = info.key == started or configs.owns(info.key)
-        if not is_started and not info.key.startswith(f"{PROBE_FOLDER}/"):
-            raise AlreadyExistsError(
-                f"repositories can only be created in clean prefixes: {storage.location} has "
-                f"{info.key!r}; choose an empty place"
-            )
+        if configs.owns(info.key):
+            has_config = True
+        elif info.key != started and not info.key.startswith(f"{PROBE_FOLDER}/"):
+            return info.key, has_config
+    return None, has_config
 
 
-def write_first_config(fmt: Generation, storage: Storage, config: RepositoryConfig | None) -> None:
-    """Write the configuration, if any, also over one that a client left that died."""
-    if config is None and fmt.make_config(storage).read() is None:
+def publish_first(
+    context: Context, first: SnapshotId, config: RepositoryConfig | None, *, has_config: bool
+) -> None:
+    """Make a new repository visible, with its configuration.
+
+    `has_config` says that a client that died may have left one.
+    """
+    fmt, storage = context.format, context.storage
+    if fmt.make_config(storage).is_with_refs:
+        from icefloe.config.serialization import to_json
+
+        snapshot = context.files.read_snapshot(first)
+        data = None if config is None else to_json(config)
+        context.refs.create_all({MAIN: first}, {}, [snapshot], data, is_new=True)
         return
-    write_config(fmt, storage, config or RepositoryConfig.default())
+    if has_config or config is not None:
+        write_first_config(fmt, storage, context.config, has_others=has_config)
+    context.refs.create_main(first)
 
 
 def write_config(fmt: Generation, storage: Storage, config: RepositoryConfig) -> None:
     """Write the configuration of a repository, unless it is there already."""
+    from icefloe.config.serialization import to_json
+
     files = fmt.make_config(storage)
     existing, data = files.read(), to_json(config)
     if existing is None or existing[1] != data:
         files.write(None if existing is None else existing[0], data)
+
+
+def write_first_config(
+    fmt: Generation, storage: Storage, config: RepositoryConfig, *, has_others: bool
+) -> None:
+    """Write the configuration of a new repository, also over one that a client left that died."""
+    from icefloe.config.serialization import to_json
+
+    if has_others:
+        write_config(fmt, storage, config)
+    else:
+        fmt.make_config(storage).write(None, to_json(config))
+
+
+def with_config(
+    storage: Storage, find: Callable[[], _Found], format_of: Callable[[_Found], Generation | None]
+) -> tuple[_Found, RepositoryConfig | None]:
+    """Find a repository and read its configuration, at the same time where most have it."""
+
+    def guess() -> RepositoryConfig | FormatError | None:
+        try:
+            return read_config(REPOSITORY_FORMAT, storage)
+        except FormatError as error:
+            return error
+
+    repository, config = together(storage, find, guess)
+    fmt = format_of(repository)
+    if fmt is None:
+        return repository, None
+    if fmt.is_official:
+        return repository, read_config(fmt, storage)
+    if isinstance(config, FormatError):
+        raise config
+    return repository, config
 
 
 def read_config(fmt: Generation, storage: Storage) -> RepositoryConfig | None:
@@ -117,7 +211,13 @@ def read_config(fmt: Generation, storage: Storage) -> RepositoryConfig | None:
     files = fmt.make_config(storage)
     newest = files.read()
     if newest is not None:
+        from icefloe.config.serialization import from_json
+
         sequence, data = newest
         return from_json(data, key=files.key(sequence))
     legacy = files.read_legacy()
-    return None if legacy is None else from_yaml(legacy, key="config.yaml")
+    if legacy is None:
+        return None
+    from icefloe.config.serialization import from_yaml
+
+    return from_yaml(legacy, key="config.yaml")

@@ -14,6 +14,7 @@ from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
     from icefloe.engine.context import Context
+    from icefloe.engine.info import Diff
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import Manifest
     from icefloe.model.nodes import Node
@@ -154,3 +155,49 @@ def describe_log(snapshot_id: SnapshotId, log: TransactionLog | None) -> dict[st
         "updated_chunks": chunks,
         "moved": moves,
     }
+
+
+def describe_node(node: Node) -> dict[str, Any]:
+    """An array or group of a tree: its shape, data type and number of chunks; reads nothing."""
+    described: dict[str, Any] = {
+        "path": node.path,
+        "name": node.path.rpartition("/")[2],
+        "kind": "array" if node.is_array else "group",
+    }
+    if node.is_array:
+        array = node.array
+        described |= {
+            "data_type": array.data_type,
+            "shape": array.shape,
+            "dimensions": array.dimension_names,
+            "chunk_shape": array.chunk_shape,
+            "chunks": node.num_refs,
+            "chunks_in_grid": array.num_chunks,
+        }
+    return described
+
+
+def describe_changes(diff: Diff) -> list[dict[str, Any]]:
+    """What differs between two snapshots: one row for each node, with its number of chunks."""
+    chunks = {path: len(index) for path, index in diff.chunk_indexes().items()}
+    rows: list[dict[str, Any]] = [
+        {"change": change, "kind": kind, "path": path, "chunks": chunks.pop(path, None)}
+        for change, kind, paths in (
+            ("created", "group", diff.new_groups),
+            ("created", "array", diff.new_arrays),
+            ("updated", "group", diff.updated_groups),
+            ("updated", "array", diff.updated_arrays),
+            ("deleted", "group", diff.deleted_groups),
+            ("deleted", "array", diff.deleted_arrays),
+        )
+        for path in sorted(paths)
+    ]
+    rows += [
+        {"change": "moved", "kind": "node", "path": source, "chunks": None, "moved_to": target}
+        for source, target in diff.moved_nodes
+    ]
+    rows += [
+        {"change": "written", "kind": "array", "path": path, "chunks": count}
+        for path, count in chunks.items()
+    ]
+    return rows

@@ -106,8 +106,8 @@ class OperationLog:
         """Read nothing yet."""
         self._storage = storage
 
-    def add(self, kind: str, details: dict[str, Any], job: str | None = None) -> None:
-        """Log an operation; a failure to do so is only a warning."""
+    def add(self, kind: str, details: dict[str, Any], job: str | None = None) -> str:
+        """Log an operation; a failure to do so is only a warning. Returns the key of the entry."""
         # Newer ones sort first; a wrong local clock only changes the order of the listing.
         moment = _LAST_MILLISECOND - int(datetime.now(UTC).timestamp() * 1000)
         key = f"{OPERATIONS_FOLDER}/{moment:014d}-{secrets.token_hex(6)}.json"
@@ -117,6 +117,14 @@ class OperationLog:
             self._storage.sync()
         except IcefloeError as error:
             logger.warning("operation %s was done but could not be logged: %s", kind, error)
+        return key
+
+    def take_back(self, key: str) -> None:
+        """Delete the entry of an operation that was undone."""
+        try:
+            self._storage.delete_many([key])
+        except IcefloeError as error:
+            logger.warning("%s tells of an operation that was undone: %s", key, error)
 
     def newest_first(self) -> Iterator[Operation]:
         """All logged operations, with times by the storage's clock."""
@@ -126,4 +134,9 @@ class OperationLog:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 logger.warning("%s is damaged: %s", info.key, error)
                 continue
-            yield Operation(body.kind, info.last_modified.astimezone(UTC), body.job, body.details)
+            yield Operation(
+                kind=body.kind,
+                at=info.last_modified.astimezone(UTC),
+                job=body.job,
+                details=body.details,
+            )

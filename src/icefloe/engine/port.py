@@ -2,7 +2,7 @@
 
 `arrays` reads and writes chunks, `zarr_store` shows a whole tree, and what is built on top of them
 takes a session's `tree`. None of them imports a session, and each can be tested with a tree of a
-few lines. Paths are canonical.
+few lines. Paths are canonical. What sessions add to a tree is in `zarr_store/session_port.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
+    from icefloe.engine.context import Context
+    from icefloe.engine.tree.rearranging import Places
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef, VirtualRef
     from icefloe.model.located import Located
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import Node
     from icefloe.model.segments import FoundChunks, Segments
+    from icefloe.objects.foreign.resolver import VirtualChunkResolver
     from icefloe.storage.port import BytesLike
 
     Coords = npt.NDArray[np.integer]
@@ -113,6 +117,10 @@ class Tree(ChunkStore, Protocol):
     def read_only(self) -> bool:
         """Whether nothing can be written."""
 
+    @property
+    def why_read_only(self) -> str:
+        """Why that is so, and what to do; for messages."""
+
     def array_paths(self) -> list[str]:
         """Sorted paths of all arrays."""
 
@@ -155,3 +163,32 @@ class Tree(ChunkStore, Protocol):
         validate_container: bool = True,
     ) -> None:
         """Make a chunk a range of an object outside of the repository."""
+
+
+class ReferenceTree(Tree, Protocol):
+    """A tree whose references are read and written as columns: what ingest and jobs need."""
+
+    @property
+    def context(self) -> Context:
+        """The repository that the tree is of."""
+
+    @property
+    def virtual_sources(self) -> VirtualChunkResolver:
+        """What the opener of the repository allows to be read outside of it."""
+
+    def chunk_tables(self, path: str) -> Iterator[ArrayChunks]:
+        """All references of an array as columns, some manifests at a time, none twice."""
+
+    def set_chunk_refs(
+        self, path: str, chunks: ArrayChunks | None, deleted: ChunkIndex | None = None
+    ) -> None:
+        """Set and delete many chunks at once, by references to bytes that are written already."""
+
+    def rearrange_chunks(self, path: str, places: Places) -> None:
+        """Give all chunks of an array other coordinates at once; those outside are dropped."""
+
+    def settle_pending(self) -> None:
+        """Write small chunks that wait to be packed now, which frees their memory."""
+
+    def written_chunks(self) -> dict[str, tuple[ArrayChunks | None, ChunkIndex | None]]:
+        """References of the chunks that were written, and which ones were deleted, by array."""

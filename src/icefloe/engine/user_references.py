@@ -105,8 +105,9 @@ def _check_positions(refs: VirtualColumns, node: ArrayNode) -> None:
             return
         if positions.shape[1] != rank:
             raise _outside(node, tuple(positions[0].tolist()))
-        upper = tuple(int(v) + 1 for v in positions.max(axis=0))
-        lower = tuple(int(v) for v in positions.min(axis=0))
+        # Axis by axis: numpy is slow along the first axis of a table with few columns.
+        upper = tuple(int(axis.max()) + 1 for axis in positions.T)
+        lower = tuple(int(axis.min()) for axis in positions.T)
     if min((*lower, 0)) < 0:
         raise _outside(node, lower)
     if len(refs) and grid is not None and any(u > g for u, g in zip(upper, grid, strict=True)):
@@ -142,7 +143,7 @@ def _from_specs(specs: list[VirtualChunkSpec], path: str) -> VirtualColumns:
     modified = np.where(has_etag[etags.codes], 0, _seconds(times, len(specs)))
     return _with_distinct_objects(
         np.concatenate([batch.coords for batch in batches]),
-        _coded([url for batch in batches for url in batch.locations]),
+        _coded(list(chain.from_iterable(batch.locations for batch in batches))),
         etags,
         modified,
         offsets=np.concatenate([batch.offsets for batch in batches]),
@@ -374,11 +375,13 @@ def _coded(values: Any) -> Coded:
         return _arrow_strings(values)
     if isinstance(values, list) and len(values) > 1:
         # Neighbours are mostly equal, or all values differ: both are seen without hashing all.
+        if _is_ascending(values):
+            return Coded(values, np.arange(len(values)))
         differs = np.fromiter(map(operator.ne, values, islice(values, 1, None)), dtype=bool)
         if not differs.all():
             runs = _coded(list(compress(values, chain((True,), differs.tolist()))))
             return Coded(runs.values, runs.codes[np.concatenate([[0], np.cumsum(differs)])])
-        if _is_ascending(values):
+        if _are_distinct(values):
             return Coded(values, np.arange(len(values)))
     numbers: dict[Any, int] = {}
     try:
@@ -401,6 +404,14 @@ def _is_ascending(values: list[Any]) -> bool:
     """Whether all values differ because they are in order, as names of files often are."""
     try:
         return all(map(operator.lt, values, islice(values, 1, None)))
+    except TypeError:
+        return False
+
+
+def _are_distinct(values: list[Any]) -> bool:
+    """Whether no two values are equal, which takes half as long as numbering them."""
+    try:
+        return len(dict.fromkeys(values)) == len(values)
     except TypeError:
         return False
 

@@ -18,7 +18,7 @@ from icefloe.model.segments import FoundChunks, Segments
 from icefloe.objects.checksums import checksums
 from icefloe.objects.chunk_cache import CachedRead
 from icefloe.objects.chunks import wrong_checksum
-from icefloe.objects.workers import Job, in_any_order
+from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def gap_bytes(limits: ReadLimits, *, is_immediate: bool) -> int:
     return _IMMEDIATE_GAP_BYTES if is_immediate else _GAP_BYTES
 
 
-class _Native(NamedTuple):
-    """Wanted chunks in chunk files, as columns."""
+class _NativeChunks(NamedTuple):
+    """Chunks to read from chunk files, as columns."""
 
     rows: npt.NDArray[np.intp]
     files: npt.NDArray[np.uint8]
@@ -67,15 +67,15 @@ class _Native(NamedTuple):
     lengths: npt.NDArray[np.int64]
     checksums: npt.NDArray[np.uint32]
 
-    def take(self, chosen: npt.NDArray[np.intp]) -> _Native:
+    def take(self, chosen: npt.NDArray[np.intp]) -> _NativeChunks:
         """Chosen rows."""
-        return _Native(
-            self.rows[chosen],
-            self.files,
-            self.sources[chosen],
-            self.offsets[chosen],
-            self.lengths[chosen],
-            self.checksums[chosen],
+        return _NativeChunks(
+            rows=self.rows[chosen],
+            files=self.files,
+            sources=self.sources[chosen],
+            offsets=self.offsets[chosen],
+            lengths=self.lengths[chosen],
+            checksums=self.checksums[chosen],
         )
 
 
@@ -141,7 +141,7 @@ class BulkReader:
 
     # --- chunk files
 
-    def _native_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[_Fetched]]]:
+    def _native_jobs(self, located: Sequence[Located]) -> Iterator[ThreadJob[list[_Fetched]]]:
         native = _native(located)
         if native is None:
             return
@@ -150,7 +150,7 @@ class BulkReader:
         if len(empty):
             nothing = np.zeros(len(empty), dtype=np.int64)
             found = FoundChunks(native.rows[empty], Segments(b"", nothing, nothing))
-            yield Job(0, lambda: [_Fetched(found)])
+            yield ThreadJob(0, lambda: [_Fetched(found)])
             native = native.take(np.flatnonzero(native.lengths))
             if len(native.rows) == 0:
                 return
@@ -164,7 +164,7 @@ class BulkReader:
         )
         for first, last in self._shares(spans):
             size = int(spans.lengths[first:last].sum())
-            yield Job(size, partial(self._fetch, native, spans, first, last))
+            yield ThreadJob(size, partial(self._fetch, native, spans, first, last))
 
     def _shares(self, spans: SpanColumns) -> Iterator[tuple[int, int]]:
         """Which spans one thread fetches: one, or many small ones where that is quicker."""
@@ -176,7 +176,9 @@ class BulkReader:
         bounds = [0, *cuts.tolist(), len(spans)]
         yield from pairwise(bounds)
 
-    def _fetch(self, native: _Native, spans: SpanColumns, first: int, last: int) -> list[_Fetched]:
+    def _fetch(
+        self, native: _NativeChunks, spans: SpanColumns, first: int, last: int
+    ) -> list[_Fetched]:
         """Fetch some spans, file by file."""
         objects = spans.objects[first:last]
         cuts = (np.flatnonzero(objects[1:] != objects[:-1]) + 1 + first).tolist()
@@ -187,7 +189,7 @@ class BulkReader:
         return found
 
     def _fetch_of_file(
-        self, native: _Native, spans: SpanColumns, first: int, last: int
+        self, native: _NativeChunks, spans: SpanColumns, first: int, last: int
     ) -> list[_Fetched]:
         key = self._files.layout.chunk_file(
             ChunkFileId(native.files[int(spans.objects[first])].tobytes())
@@ -223,7 +225,7 @@ class BulkReader:
 
     def _failed(
         self,
-        native: _Native,
+        native: _NativeChunks,
         spans: SpanColumns,
         share: tuple[int, int],
         key: str,
@@ -236,7 +238,7 @@ class BulkReader:
         what = self._files.fault_of_file(key, offset, length, error)
         return error if what is None else self._explain(int(native.rows[furthest]), what, key)
 
-    def _check_positions(self, native: _Native) -> None:
+    def _check_positions(self, native: _NativeChunks) -> None:
         """A reference comes from a file: sums of what it says must not overflow."""
         wrong = np.flatnonzero(
             (native.offsets < 0)
@@ -254,14 +256,14 @@ class BulkReader:
 
     # --- virtual chunks
 
-    def _virtual_jobs(self, located: Sequence[Located]) -> Iterator[Job[list[_Fetched]]]:
+    def _virtual_jobs(self, located: Sequence[Located]) -> Iterator[ThreadJob[list[_Fetched]]]:
         for group in located:
             virtual = group.refs.kinds == ChunkKind.VIRTUAL
             odd = (group.refs.offsets > _LARGEST_POSITION) | (
                 group.refs.lengths > _LARGEST_POSITION
             )
             for at in np.flatnonzero(virtual & odd).tolist():
-                yield Job(0, partial(self._alone, int(group.rows[at]), group.refs, at))
+                yield ThreadJob(0, partial(self._alone, int(group.rows[at]), group.refs, at))
             chosen = np.flatnonzero(virtual & ~odd)
             if len(chosen) == 0:
                 continue
@@ -275,7 +277,7 @@ class BulkReader:
             )
             for at in range(len(spans)):
                 size = int(spans.lengths[at])
-                yield Job(size, partial(self._fetch_virtual, rows, refs, spans, at))
+                yield ThreadJob(size, partial(self._fetch_virtual, rows, refs, spans, at))
 
     def _virtual_gap(self, refs: ChunkRefs) -> int:
         if self._limits.gap_bytes is not None:
@@ -293,7 +295,11 @@ class BulkReader:
             assert isinstance(one, VirtualRef)
             length = int(spans.lengths[at])
             whole = VirtualRef(
-                one.location, int(spans.starts[at]), length, one.etag, one.last_modified
+                location=one.location,
+                offset=int(spans.starts[at]),
+                length=length,
+                etag=one.etag,
+                last_modified=one.last_modified,
             )
             try:
                 data = self._files.virtual.read(whole, 0, length)
@@ -348,7 +354,7 @@ def _held(group: Located, rows: npt.NDArray[np.intp]) -> FoundChunks:
     return FoundChunks(wanted, segments)
 
 
-def _native(located: Sequence[Located]) -> _Native | None:
+def _native(located: Sequence[Located]) -> _NativeChunks | None:
     """All wanted chunks that are in chunk files; each file has one number."""
     parts = []
     for group in located:
@@ -370,11 +376,11 @@ def _native(located: Sequence[Located]) -> _Native | None:
     if len(files) > 1:
         files, numbers = distinct_files(files)
         sources = numbers[sources]
-    return _Native(
-        np.concatenate([part.rows for part in parts]),
-        files,
-        sources,
-        np.concatenate([part.refs.offsets for part in parts]).astype(np.int64),
-        np.concatenate([part.refs.lengths for part in parts]).astype(np.int64),
-        np.concatenate([part.refs.checksums for part in parts]),
+    return _NativeChunks(
+        rows=np.concatenate([part.rows for part in parts]),
+        files=files,
+        sources=sources,
+        offsets=np.concatenate([part.refs.offsets for part in parts]).astype(np.int64),
+        lengths=np.concatenate([part.refs.lengths for part in parts]).astype(np.int64),
+        checksums=np.concatenate([part.refs.checksums for part in parts]),
     )

@@ -17,7 +17,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.model.segments import Segments
 from icefloe.objects.checksums import new_checksum
 from icefloe.objects.packs import native_refs, write_packs
-from icefloe.objects.workers import Job, in_any_order
+from icefloe.objects.workers import ThreadJob, in_any_order
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,7 +79,7 @@ def _write_packed(
 
 
 def _owned(segments: Segments) -> Segments:
-    """The same segments in bytes that nobody changes, and that have little else in them."""
+    """The same segments as bytes that are immutable, and that hold little else."""
     used = int(segments.lengths.sum())
     if isinstance(segments.data, bytes) and len(segments.data) <= 2 * used:
         return segments
@@ -94,11 +94,11 @@ def _write_alone(
     files = [ChunkFileId.random() for _ in range(len(segments))]
     checksums = np.zeros(len(files), dtype=np.uint32)
 
-    def job(row: int) -> Job[None]:
+    def job(row: int) -> ThreadJob[None]:
         data = segments.piece(row)
         checksums[row] = new_checksum(data)
         key = chunk_files.layout.chunk_file(files[row])
-        return Job(len(data), lambda: chunk_files.storage.put(key, data))
+        return ThreadJob(len(data), lambda: chunk_files.storage.put(key, data))
 
     limits = chunk_files.write_limits
     for _ in in_any_order(

@@ -42,15 +42,15 @@ class ByteCache(Generic[K, V]):
             return entry[0]
 
     def get_many(self, keys: Sequence[K | None]) -> list[V | None]:
-        """The values of some keys, if they are kept; None has none."""
-        found: list[V | None] = []
+        """The values of some keys; None for those that are not cached."""
+        values: list[V | None] = []
         with self._lock:
             for key in keys:
                 entry = None if key is None else self._entries.get(key)
                 if entry is not None and key is not None:
                     self._entries.move_to_end(key)
-                found.append(None if entry is None else entry[0])
-        return found
+                values.append(None if entry is None else entry[0])
+        return values
 
     def put(self, key: K, value: V, nbytes: int) -> None:
         """Keep a value that takes `nbytes`."""
@@ -70,14 +70,14 @@ class ByteCache(Generic[K, V]):
         return self._max_entries is not None and len(self._entries) > self._max_entries
 
     def clear(self) -> None:
-        """Keep nothing of all that."""
+        """Drop all entries."""
         with self._lock:
             self._entries.clear()
             self._bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of all entries."""
         return self._bytes
 
     def _start_in_child(self) -> None:

@@ -63,7 +63,7 @@ class ChunkCache:
         self._cache.put(key, data, len(data) + _ENTRY_BYTES)
 
     def get_many(self, keys: Sequence[Hashable]) -> list[bytes | None]:
-        """What is kept under each of some keys."""
+        """The cached chunk of each key, or None."""
         return self._cache.get_many(keys)
 
     def _key(self, ref: NativeRef | VirtualRef) -> Hashable | None:
@@ -74,7 +74,7 @@ class ChunkCache:
         return self._own, ref.location, ref.offset, ref.length, ref.etag, ref.last_modified
 
     def keys(self, refs: ChunkRefs, rows: npt.NDArray[np.intp]) -> Iterator[Hashable | None]:
-        """The keys of native or virtual chunks; None for what is not kept."""
+        """The cache keys of native and virtual chunks; None for others."""
         if (refs.kinds[rows] != ChunkKind.NATIVE).any():
             for row in rows.tolist():
                 ref = refs.get(row)
@@ -97,7 +97,7 @@ class CachedRead:
     """What of many chunks is kept, and what has to be read and is kept then."""
 
     def __init__(self, cache: ChunkCache, located: Sequence[Located]) -> None:
-        """Look for all that is wanted."""
+        """Look up all chunks of a request."""
         self._cache = cache
         self._keys: dict[int, Hashable] = {}
         self.held: list[FoundChunks] = []
@@ -112,15 +112,15 @@ class CachedRead:
         outside = (group.refs.kinds != ChunkKind.INLINE) & (group.refs.lengths > 0)
         looked = np.flatnonzero(outside)
         keys = list(self._cache.keys(group.refs, looked))
-        found = self._cache.get_many(keys)
-        hits = [place for place, data in enumerate(found) if data is not None]
+        cached = self._cache.get_many(keys)
+        hits = [place for place, data in enumerate(cached) if data is not None]
         if hits:
-            pieces = [data for data in found if data is not None]
+            pieces = [data for data in cached if data is not None]
             self.held.append(FoundChunks(group.rows[looked[hits]], Segments.of(pieces)))
         rows = group.rows[looked].tolist()
         self._keys.update(
             (row, key)
-            for row, key, data in zip(rows, keys, found, strict=True)
+            for row, key, data in zip(rows, keys, cached, strict=True)
             if key is not None and data is None
         )
         left = np.ones(len(group.rows), dtype=np.bool_)
@@ -133,12 +133,12 @@ class CachedRead:
                 group._replace(rows=group.rows[chosen], refs=group.refs.take(chosen))
             )
 
-    def keep(self, found: FoundChunks, recorded: npt.NDArray[np.uint32] | None) -> None:
-        """Keep chunks that were read, but for those that are not as their checksums say."""
-        is_sound = np.ones(len(found.rows), dtype=np.bool_)
+    def keep(self, chunks: FoundChunks, recorded: npt.NDArray[np.uint32] | None) -> None:
+        """Cache chunks that were read, except those whose checksum differs."""
+        is_sound = np.ones(len(chunks.rows), dtype=np.bool_)
         if recorded is not None and recorded.any():
-            is_sound = (checksums(*found.segments) == recorded) | (recorded == 0)
+            is_sound = (checksums(*chunks.segments) == recorded) | (recorded == 0)
         for at in np.flatnonzero(is_sound).tolist():
-            key = self._keys.get(int(found.rows[at]))
+            key = self._keys.get(int(chunks.rows[at]))
             if key is not None:
-                self._cache.put(key, bytes(found.segments.piece(at)))
+                self._cache.put(key, bytes(chunks.segments.piece(at)))

@@ -12,6 +12,8 @@ from icefloe.model.ids import ChunkFileId
 from icefloe.objects.checksums import checksum, new_checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icefloe.formats.port import Layout
     from icefloe.objects.chunk_cache import ChunkCache
     from icefloe.storage.port import BytesLike, Storage
@@ -59,7 +61,7 @@ class ChunkFiles:
         self,
         storage: Storage,
         layout: Layout,
-        virtual: VirtualReader,
+        open_virtual: Callable[[], VirtualReader],
         settings: ChunkSettings,
         write_limits: WriteLimits | None = None,
         cache: ChunkCache | None = None,
@@ -68,12 +70,17 @@ class ChunkFiles:
         self.cache = cache
         self.storage = storage
         self.layout = layout
-        self.virtual = virtual
+        self._open_virtual = open_virtual
         self.settings = settings
         limits = write_limits or WriteLimits()
         if storage.capabilities.reads_are_immediate:
             limits = limits._replace(at_a_time=min(limits.at_a_time, _IMMEDIATE_THREADS))
         self.write_limits = limits
+
+    @property
+    def virtual(self) -> VirtualReader:
+        """Reads chunks in files outside of the repository; made for the first of them."""
+        return self._open_virtual()
 
     def write(self, data: BytesLike) -> ChunkRef:
         """Store a chunk, or keep it for a pack; its bytes stay as they are (R2-01)."""
@@ -81,7 +88,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             self.storage.put(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
+            ref = NativeRef(file=file_id, offset=0, length=len(data), checksum=new_checksum(data))
         return ref
 
     async def write_async(self, data: BytesLike) -> ChunkRef:
@@ -90,7 +97,7 @@ class ChunkFiles:
         if ref is None:
             file_id = ChunkFileId.random()
             await self.storage.put_async(self.layout.chunk_file(file_id), data)
-            ref = NativeRef(file_id, 0, len(data), new_checksum(data))
+            ref = NativeRef(file=file_id, offset=0, length=len(data), checksum=new_checksum(data))
         return ref
 
     def _kept(self, data: BytesLike) -> ChunkRef | None:
@@ -161,7 +168,7 @@ class ChunkFiles:
         return None if self.cache is None else self.cache.find(ref)
 
     def _keep(self, ref: NativeRef | VirtualRef, data: bytes) -> bytes:
-        """Keep what was read if it is a whole chunk; returns it."""
+        """Cache a chunk if all of it was read; returns the bytes."""
         if self.cache is not None:
             self.cache.keep(ref, data)
         return data
@@ -191,7 +198,7 @@ class ChunkFiles:
     def fault_of_file(
         self, key: str, offset: int, length: int, error: ObjectNotFoundError | StorageError
     ) -> str | None:
-        """What is wrong with a file that a chunk could not be read from; None if nothing is."""
+        """Why a chunk could not be read from its file; None if the file is fine."""
         if isinstance(error, ObjectNotFoundError):
             return "its file is missing; perhaps it was cleaned up while the repository was open"
         try:
@@ -209,7 +216,7 @@ class ChunkFiles:
 
 
 def wrong_checksum(found: int, recorded: int) -> str:
-    """What is wrong with a chunk whose bytes are others than were written."""
+    """The problem of a chunk whose bytes differ from what was written."""
     return (
         f"its bytes have the checksum {found:08x}, and {recorded:08x} was recorded when they were "
         "written"

@@ -42,15 +42,15 @@ def sum_of_stored(storage: Storage, key: str, size: int) -> FileSum:
     return FileSum(real, value)
 
 
-def differs(found: FileSum | None, expected: FileSum | None) -> bool:
-    """Whether two files are certainly not the same; what one side does not know does not count."""
-    if found is None or expected is None:
+def differs(actual: FileSum | None, expected: FileSum | None) -> bool:
+    """Whether two files certainly differ; unknown sizes and checksums are ignored."""
+    if actual is None or expected is None:
         return False
     return any(
         ours and theirs and ours != theirs
         for ours, theirs in (
-            (found.size_bytes, expected.size_bytes),
-            (found.checksum, expected.checksum),
+            (actual.size_bytes, expected.size_bytes),
+            (actual.checksum, expected.checksum),
         )
     )
 
@@ -69,7 +69,7 @@ def check_file(data: bytes, expected: FileSum, what: str, key: str, referrer: Re
 
 
 def not_expected(
-    found: FileSum, expected: FileSum, what: str, key: str, referrer: Referrer
+    actual: FileSum, expected: FileSum, what: str, key: str, referrer: Referrer
 ) -> FormatError:
     """The error for a file that is another one than a snapshot refers to."""
     snapshot_id, path = referrer
@@ -77,7 +77,7 @@ def not_expected(
     where = f" for {path}" if path else ""
     return FormatError(
         f"{what} {key} is not the file that {whose} refers to{where}: expected "
-        f"{_text(expected)}, found {_text(found)}; it was damaged, cut off or exchanged: "
+        f"{_text(expected)}, found {_text(actual)}; it was damaged, cut off or exchanged: "
         "restore it from a copy",
         key,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,9 +13,8 @@ from icefloe.errors import FormatError, ObjectNotFoundError, SnapshotNotFoundErr
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NeedsMore
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, AttributesId, ManifestId
-from icefloe.model.manifest import Block, Manifest, ManifestFileInfo, ManifestIndex, lay_out
+from icefloe.model.manifest import Manifest, ManifestBlock, ManifestFileInfo, ManifestIndex, lay_out
 from icefloe.model.snapshot import AttributesFileInfo, FileSum
-from icefloe.objects.attributes import join_document
 from icefloe.objects.checksums import new_checksum
 from icefloe.objects.chunk_cache import ChunkCache
 from icefloe.objects.expected import (
@@ -27,6 +26,7 @@ from icefloe.objects.expected import (
     sum_of_stored,
 )
 from icefloe.objects.shared_caches import CacheBudget, caches_for
+from icefloe.storage.concurrency import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from icefloe.model.nodes import Node
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
+    from icefloe.objects.uploads import Uploads
     from icefloe.storage.port import Storage
 
 logger = logging.getLogger(__name__)
@@ -50,8 +51,12 @@ INDEX_PREFIX_BYTES = 64 * 1024
 MAX_PARALLEL_FILES = 16
 
 
-def _load_nothing(number: int) -> Block:
+def _load_nothing(number: int) -> ManifestBlock:
     raise AssertionError(f"block {number} was not asked for")
+
+
+def _as_read(snapshot: Snapshot) -> Snapshot:
+    return snapshot
 
 
 class MetadataFiles:
@@ -66,13 +71,17 @@ class MetadataFiles:
         *,
         verify: bool = False,
         listed: Callable[[], Mapping[SnapshotId, FileSum]] | None = None,
+        complete: Callable[[Snapshot], Snapshot] = _as_read,
     ) -> None:
         """Take where the files are, how they are laid out, and how many to handle at a time.
 
         What is read whole is always compared with what its snapshot remembers of it. `verify` also
         reads manifests whole of which only parts are needed. `listed` tells what references
-        remember of snapshot files; each is compared when it is read.
+        remember of snapshot files; each is compared when it is read. `complete` adds to a snapshot
+        what references know of it and its file does not say, such as its parent; as that may
+        change, it is asked each time.
         """
+        self._complete = complete
         self._listed = listed
         self._parallel = parallel
         self._verify = verify
@@ -81,23 +90,42 @@ class MetadataFiles:
         self.format = fmt
         self._given: dict[SnapshotId, bytes] = {}
         self._first: Snapshot | None = None
+        self._written: Snapshot | None = None
+        self._uploads: Uploads | None = None
         self._caches, self._scope = caches_for(storage, budget or CacheBudget(), fmt.name)
+
+    def through(self, uploads: Uploads) -> MetadataFiles:
+        """The same files for who writes several of them at a time, and then waits for all."""
+        twin = copy(self)
+        twin.__dict__["_uploads"] = uploads
+        return twin
 
     # --- snapshots and logs
 
     def give_snapshot_file(self, snapshot_id: SnapshotId, data: bytes) -> None:
-        """Hand over a snapshot file that was read already, for who asks for it first."""
+        """Seed the cache with a snapshot file that was already read."""
         self._given[snapshot_id] = data
 
-    def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
-        """Read a snapshot; raises SnapshotNotFoundError."""
-        given = self._given.pop(snapshot_id, None)
-        snapshot = self._kept_snapshot(snapshot_id)
+    def read_snapshot(self, snapshot_id: SnapshotId, *, anew: bool = False) -> Snapshot:
+        """Read a snapshot; raises SnapshotNotFoundError. `anew`: whatever is cached."""
+        prefetched = self._given.pop(snapshot_id, None)
+        snapshot = None if anew else self._kept_snapshot(snapshot_id)
         if snapshot is not None:
-            return snapshot
+            return self._complete(snapshot)
+        return self._caches.flights.do(
+            (self._scope, snapshot_id),
+            lambda: self._read_snapshot(snapshot_id, prefetched, anew=anew),
+        )
+
+    def _read_snapshot(
+        self, snapshot_id: SnapshotId, prefetched: bytes | None, *, anew: bool
+    ) -> Snapshot:
+        snapshot = None if anew else self._kept_snapshot(snapshot_id)
+        if snapshot is not None:
+            return self._complete(snapshot)  # somebody else was quicker
         key = self.format.layout.snapshot(snapshot_id)
         try:
-            data = given or self.storage.get(key)
+            data = prefetched or self.storage.get(key)
         except ObjectNotFoundError:
             raise SnapshotNotFoundError(
                 f"snapshot {snapshot_id} does not exist in {self.storage.location}",
@@ -107,14 +135,13 @@ class MetadataFiles:
         if expected is not None:
             check_file(data, expected, "snapshot", key, Referrer(snapshot_id))
         snapshot = self.format.codec.decode_snapshot(data, snapshot_id, key)
-        snapshot = self.format.complete(snapshot, self.storage)
         snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(data))
         logger.debug("read snapshot %s: %d bytes", snapshot_id, len(data))
         self._keep_snapshot(snapshot, 10 * len(data))
-        return snapshot
+        return self._complete(snapshot)
 
     def find_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> list[Snapshot | None]:
-        """Read snapshots at the same time, where that is quicker; None for what is not there."""
+        """Read snapshots in parallel where that is quicker; None for missing ones."""
         if self.storage.capabilities.reads_are_immediate or all(
             self.has_snapshot(each) for each in snapshot_ids
         ):
@@ -133,6 +160,10 @@ class MetadataFiles:
         snapshot = self._kept_snapshot(snapshot_id)
         return None if snapshot is None else snapshot.own_file
 
+    def last_written(self) -> Snapshot | None:
+        """The snapshot that was written last, if any."""
+        return self._written
+
     def chunk_cache(self) -> ChunkCache | None:
         """Where the bytes of chunks are kept; None if none are."""
         if self._caches.chunks.max_bytes == 0:
@@ -140,7 +171,7 @@ class MetadataFiles:
         return ChunkCache(self._caches.chunks, self._scope)
 
     def forget(self) -> None:
-        """Read everything anew, after objects were deleted."""
+        """Drop everything that is cached, after objects were deleted."""
         self._caches.clear()
         self._first = None
 
@@ -161,7 +192,7 @@ class MetadataFiles:
             self._caches.snapshots.put((self._scope, snapshot.id), snapshot, nbytes)
 
     def write_snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """Write a snapshot; nobody sees it before a reference points to it.
+        """Write a snapshot, which is invisible until a reference points to it.
 
         Returns it with what its child remembers of the file.
         """
@@ -169,6 +200,7 @@ class MetadataFiles:
         self._put(self.format.layout.snapshot(snapshot.id), file)
         snapshot = msgspec.structs.replace(snapshot, own_file=sum_of(file.data))
         self._keep_snapshot(snapshot, 10 * len(file.data))
+        self._written = snapshot
         return snapshot
 
     def create_snapshot(self, snapshot: Snapshot) -> None:
@@ -176,6 +208,7 @@ class MetadataFiles:
         file = self.format.codec.encode_snapshot(snapshot)
         key = self.format.layout.snapshot(snapshot.id)
         self.storage.create(key, file.data, self._attributes(file))
+        self._written = msgspec.structs.replace(snapshot, own_file=sum_of(file.data))
 
     def read_transaction_log(
         self, snapshot_id: SnapshotId, *, check: bool = True
@@ -187,14 +220,14 @@ class MetadataFiles:
         if not self.format.keeps_logs:
             return None
         key = self.format.layout.transaction_log(snapshot_id)
-        kept = self._caches.logs.get((self._scope, snapshot_id)) if check else None
-        if kept is None:
+        entry = self._caches.logs.get((self._scope, snapshot_id)) if check else None
+        if entry is None:
             try:
                 data = self.storage.get(key)
             except ObjectNotFoundError:
                 return None
-            kept = self.format.codec.decode_transaction_log(data, key), sum_of(data)
-        log, file = kept
+            entry = self.format.codec.decode_transaction_log(data, key), sum_of(data)
+        log, file = entry
         if not check:
             return log
         # Who rebases needs no snapshot to read its log; one that is at hand is asked all the same.
@@ -204,22 +237,22 @@ class MetadataFiles:
         expected = None if snapshot is None else snapshot.log_file
         if expected is not None and log.repaired_for != snapshot_id and differs(file, expected):
             raise not_expected(file, expected, "transaction log", key, Referrer(snapshot_id))
-        self._caches.logs.put((self._scope, snapshot_id), kept, log.num_changes)
+        self._caches.logs.put((self._scope, snapshot_id), entry, log.num_changes)
         return log
 
-    def write_transaction_log(self, snapshot_id: SnapshotId, log: TransactionLog) -> FileSum | None:
+    def write_transaction_log(self, snapshot: Snapshot, log: TransactionLog) -> FileSum | None:
         """Write what the commit of a snapshot changed, in generations that keep logs.
 
         Returns what the snapshot should remember of the file.
         """
         if not self.format.keeps_logs:
             return None
-        file = self.format.codec.encode_transaction_log(log)
-        self._put(self.format.layout.transaction_log(snapshot_id), file)
+        file = self.format.codec.encode_transaction_log(log, snapshot)
+        self._put(self.format.layout.transaction_log(snapshot.id), file)
         written = sum_of(file.data)
         # Repair writes a log a second time: what is kept of it is not the first one.
-        self._caches.logs.put((self._scope, snapshot_id), (log, written), log.num_changes)
-        return written
+        self._caches.logs.put((self._scope, snapshot.id), (log, written), log.num_changes)
+        return written if self.format.keeps_checksums else None
 
     # --- manifests
 
@@ -236,12 +269,16 @@ class MetadataFiles:
         does not say. The latter is compared if the file is read whole; errors name the referrer.
         """
         expected = FileSum(size_bytes, file_checksum)
-        if self._verify and file_checksum and manifest_id not in self._verified:
-            self._verify_manifest(manifest_id, expected, referrer)
         index = self._caches.indexes.get((self._scope, manifest_id))
+        is_unverified = self._verify and file_checksum and manifest_id not in self._verified
+        # A small file that is yet to be read is compared then.
+        if is_unverified and (index is not None or size_bytes > WHOLE_FILE_BYTES):
+            self._verify_manifest(manifest_id, expected, referrer)
         if index is None:
-            index = self._read_index(manifest_id, expected, referrer)
-            self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
+            index = self._caches.flights.do(
+                (self._scope, manifest_id),
+                lambda: self._kept_index(manifest_id, expected, referrer),
+            )
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
         return Manifest(index, lambda number: self._block(manifest_id, index, number))
@@ -276,7 +313,7 @@ class MetadataFiles:
         return self.format.codec.writes_columns
 
     def write_arranged(
-        self, index: ManifestIndex, blocks: list[Block], set_name: str
+        self, index: ManifestIndex, blocks: list[ManifestBlock], set_name: str
     ) -> ManifestFileInfo:
         """Write a manifest whose rows are arranged already; only where `writes_columns`."""
         return self._write_manifest((), (index, blocks), set_name)
@@ -284,20 +321,24 @@ class MetadataFiles:
     def _write_manifest(
         self,
         parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[Block]],
+        arranged: tuple[ManifestIndex, list[ManifestBlock]],
         set_name: str,
         numbers: Mapping[NodeId, int] | None = None,
     ) -> ManifestFileInfo:
         manifest_id = ManifestId.random()
         index, blocks = arranged
-        file = self.format.codec.encode_manifest(parts, arranged, numbers)
+        file = self.format.codec.encode_manifest(parts, arranged, numbers, manifest_id=manifest_id)
         self._put(self.format.layout.manifest(manifest_id), file)
         if len(file.data) <= WHOLE_FILE_BYTES:
             # Whoever writes a small manifest is often the next to read it.
             index = msgspec.structs.replace(index, resident=tuple(blocks))
             self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
         count = int(index.block_rows[-1])
-        info = ManifestFileInfo(manifest_id, len(file.data), count, set_name)
+        info = ManifestFileInfo(
+            id=manifest_id, size_bytes=len(file.data), num_chunk_refs=count, set_name=set_name
+        )
+        if not self.format.keeps_checksums:
+            return info
         return msgspec.structs.replace(info, checksum=new_checksum(file.data))
 
     def _verify_manifest(
@@ -323,6 +364,7 @@ class MetadataFiles:
             size = len(data)
             if expected.checksum:
                 check_file(data, expected, "manifest", key, referrer)
+                self._verified.add(manifest_id)
         else:
             data = self._index_bytes(key, INDEX_PREFIX_BYTES, size)
         answer = self.format.codec.decode_manifest_index(data, size, key)
@@ -343,13 +385,22 @@ class MetadataFiles:
                 self._caches.blocks.put((self._scope, manifest_id, number), block, block.nbytes)
         return answer
 
+    def _kept_index(
+        self, manifest_id: ManifestId, expected: FileSum, referrer: Referrer
+    ) -> ManifestIndex:
+        index = self._caches.indexes.get((self._scope, manifest_id))
+        if index is None:
+            index = self._read_index(manifest_id, expected, referrer)
+            self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
+        return index
+
     def _index_bytes(self, key: str, length: int, size: int) -> bytes:
         """The part of a manifest file that its index is in, or the beginning of that part."""
         if self.format.index_at_end and length < size:
             return self._get(key, length, size - length)
         return self._get(key, length)
 
-    def _block(self, manifest_id: ManifestId, index: ManifestIndex, number: int) -> Block:
+    def _block(self, manifest_id: ManifestId, index: ManifestIndex, number: int) -> ManifestBlock:
         block = self._caches.blocks.get((self._scope, manifest_id, number))
         if block is None:
             key = self.format.layout.manifest(manifest_id)
@@ -365,6 +416,8 @@ class MetadataFiles:
         """The whole zarr.json of a node, verbatim; `snapshot` is the one that the node is from."""
         if node.attributes is None:
             return node.document
+        from icefloe.objects.attributes import join_document
+
         ref = node.attributes
         rows = self._caches.attributes.get((self._scope, ref.file))
         if rows is None:
@@ -400,11 +453,7 @@ class MetadataFiles:
 
     def in_parallel(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """Run something for each item, at the same time where there are several."""
-        todo = list(items)
-        if len(todo) <= 1 or self._parallel <= 1:
-            return [work(item) for item in todo]
-        with ThreadPoolExecutor(min(self._parallel, len(todo))) as pool:
-            return list(pool.map(work, todo))
+        return in_threads(work, items, self._parallel)
 
     def _get(self, key: str, length: int | None = None, start: int = 0) -> bytes:
         try:
@@ -423,5 +472,6 @@ class MetadataFiles:
         return file.attributes if self.storage.capabilities.keeps_attributes else None
 
     def _put(self, key: str, file: EncodedFile) -> None:
-        self.storage.put(key, file.data, self._attributes(file))
+        put = self.storage.put if self._uploads is None else self._uploads.put
+        put(key, file.data, self._attributes(file))
         logger.debug("wrote %s: %d bytes", key, len(file.data))

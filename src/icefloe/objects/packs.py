@@ -13,7 +13,7 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.objects.checksums import new_checksums
-from icefloe.objects.workers import Job, in_any_order
+from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.packing.chunk_packs import cut_packs
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from icefloe.changes.chunk_edits import Waiting
     from icefloe.changes.pending import PendingChunks
     from icefloe.objects.chunks import ChunkFiles
+    from icefloe.objects.uploads import Uploads
 
 _NO_LOCATIONS = Locations.none()
 
 
 class _Written(NamedTuple):
-    """One pack, on the storage."""
+    """One pack, on the storage or on its way there."""
 
     pack: int
     file_id: ChunkFileId
@@ -44,7 +45,11 @@ class _Plan(NamedTuple):
 
 
 def write_packs(
-    chunk_files: ChunkFiles, arrays: Sequence[Sequence[Waiting]], *, only_full: bool = False
+    chunk_files: ChunkFiles,
+    arrays: Sequence[Sequence[Waiting]],
+    *,
+    only_full: bool = False,
+    uploads: Uploads | None = None,
 ) -> list[list[list[ArrayChunks | PendingChunks]]]:
     """Write chunks of some arrays as packs.
 
@@ -55,9 +60,10 @@ def write_packs(
         chunk_files: Where to, and how large.
         arrays: For each array, the tables of chunks that wait.
         only_full: Leave what does not fill a pack waiting.
+        uploads: Where packs are still being written afterwards; they are written here if not given.
 
     Returns:
-        For each table, what now stands for it: where its chunks are, and what still waits.
+        For each table, its chunks that were written, and those that are still pending.
     """
     waiting = [each for tables in arrays for each in tables]
     plan = _plan(arrays, chunk_files.settings.pack_bytes)
@@ -67,12 +73,17 @@ def write_packs(
         last = int(plan.lengths[bounds[-2] :].sum())
         count -= last < chunk_files.settings.pack_bytes
     limits = chunk_files.write_limits
-    jobs = (
-        _job(chunk_files, waiting, plan, pack, bounds[pack : pack + 2]) for pack in range(count)
-    )
-    at_a_time = min(count, limits.at_a_time)
-    written = in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.in_flight_bytes)
-    done = sorted(written, key=attrgetter("pack"))
+    packs = (_pack(waiting, plan, pack, bounds[pack : pack + 2]) for pack in range(count))
+    if uploads is None:
+        jobs = (_job(chunk_files, *pack) for pack in packs)
+        at_a_time = min(count, limits.at_a_time)
+        written = in_any_order(jobs, at_a_time=at_a_time, max_bytes=limits.in_flight_bytes)
+        done = sorted(written, key=attrgetter("pack"))
+    else:
+        done = []
+        for pack, data in packs:
+            uploads.put(chunk_files.layout.chunk_file(pack.file_id), data)
+            done.append(pack)
     return _outcomes(arrays, plan, _refs(plan, done, bounds[count] if count else 0))
 
 
@@ -93,10 +104,12 @@ def _plan(arrays: Sequence[Sequence[Waiting]], pack_bytes: int) -> _Plan:
         lengths.append(sizes[order])
     if not arrays:
         nothing = np.empty(0, dtype=np.int64)
-        return _Plan(nothing, nothing, nothing, nothing)
+        return _Plan(tables=nothing, rows=nothing, lengths=nothing, packs=nothing)
     all_lengths = np.concatenate(lengths)
     packs = cut_packs(all_lengths, pack_bytes) if len(all_lengths) else all_lengths
-    return _Plan(np.concatenate(tables), np.concatenate(rows), all_lengths, packs)
+    return _Plan(
+        tables=np.concatenate(tables), rows=np.concatenate(rows), lengths=all_lengths, packs=packs
+    )
 
 
 def _row_major(waiting: Sequence[Waiting]) -> npt.NDArray[np.intp] | slice:
@@ -113,14 +126,10 @@ def _row_major(waiting: Sequence[Waiting]) -> npt.NDArray[np.intp] | slice:
     return np.argsort(bounding_box(coords).linearize(coords), kind="stable")
 
 
-def _job(
-    chunk_files: ChunkFiles,
-    waiting: Sequence[Waiting],
-    plan: _Plan,
-    pack: int,
-    bounds: Sequence[int],
-) -> Job[_Written]:
-    """How to write a pack; its checksums are computed here, while other threads write others.
+def _pack(
+    waiting: Sequence[Waiting], plan: _Plan, pack: int, bounds: Sequence[int]
+) -> tuple[_Written, bytes | memoryview]:
+    """A pack and its bytes; its checksums are computed here, while other threads write others.
 
     They need the interpreter, for which threads would only fight.
     """
@@ -132,14 +141,18 @@ def _job(
     else:
         data = b"".join(_pieces(waiting, tables, rows))
     ends = np.cumsum(lengths)
-    file_id = ChunkFileId.random()
-    written = _Written(pack, file_id, new_checksums(data, ends - lengths, lengths))
+    checksums = new_checksums(data, ends - lengths, lengths)
+    return _Written(pack, ChunkFileId.random(), checksums), data
+
+
+def _job(chunk_files: ChunkFiles, pack: _Written, data: bytes | memoryview) -> ThreadJob[_Written]:
+    """How to write a pack."""
 
     def write() -> _Written:
-        chunk_files.storage.put(chunk_files.layout.chunk_file(file_id), data)
-        return written
+        chunk_files.storage.put(chunk_files.layout.chunk_file(pack.file_id), data)
+        return pack
 
-    return Job(len(data), write)
+    return ThreadJob(len(data), write)
 
 
 def _pieces(
@@ -174,7 +187,7 @@ def _refs(plan: _Plan, done: Sequence[_Written], count: int) -> ChunkRefs | None
 def _outcomes(
     arrays: Sequence[Sequence[Waiting]], plan: _Plan, refs: ChunkRefs | None
 ) -> list[list[list[ArrayChunks | PendingChunks]]]:
-    """What stands for each table once the packs are written."""
+    """The chunks of each table once the packs are written."""
     results = []
     start = number = 0
     for waiting in arrays:
@@ -194,7 +207,7 @@ def _outcomes(
 def _outcome(
     waiting: Waiting, places: npt.NDArray[np.intp], plan: _Plan, refs: ChunkRefs | None
 ) -> list[ArrayChunks | PendingChunks]:
-    """What stands for a table whose chunks are at some places of the plan."""
+    """The chunks of a table that are at some places of the plan."""
     written = 0 if refs is None else int(np.searchsorted(places, len(refs)))
     result: list[ArrayChunks | PendingChunks] = []
     if refs is not None and written:

@@ -14,13 +14,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.objects.cache import ByteCache
+from icefloe.objects.single_flight import SingleFlight
 from icefloe.storage.port import Sharable
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
-    from icefloe.model.manifest import Block, ManifestIndex
+    from icefloe.model.manifest import ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.storage.port import Storage
@@ -50,7 +51,16 @@ class CacheBudget(NamedTuple):
 class Caches:
     """Decoded values by scope and id."""
 
-    __slots__ = ("__weakref__", "attributes", "blocks", "chunks", "indexes", "logs", "snapshots")
+    __slots__ = (
+        "__weakref__",
+        "attributes",
+        "blocks",
+        "chunks",
+        "flights",
+        "indexes",
+        "logs",
+        "snapshots",
+    )
 
     def __init__(self, budget: CacheBudget) -> None:
         """Take the bytes of each kind of value."""
@@ -59,7 +69,7 @@ class Caches:
             budget.snapshots, budget.snapshot_count
         )
         self.indexes: ByteCache[tuple[Scope, ManifestId], ManifestIndex] = ByteCache(half)
-        self.blocks: ByteCache[tuple[Scope, ManifestId, int], Block] = ByteCache(half)
+        self.blocks: ByteCache[tuple[Scope, ManifestId, int], ManifestBlock] = ByteCache(half)
         self.attributes: ByteCache[tuple[Scope, AttributesId], list[bytes]] = ByteCache(
             budget.attributes
         )
@@ -67,9 +77,10 @@ class Caches:
             budget.log_changes
         )
         self.chunks: ByteCache[Hashable, bytes] = ByteCache(budget.chunks)
+        self.flights = SingleFlight()
 
     def clear(self) -> None:
-        """Keep nothing of all that."""
+        """Drop all entries."""
         for cache in (self.snapshots, self.indexes, self.blocks, self.attributes):
             cache.clear()
         self.logs.clear()

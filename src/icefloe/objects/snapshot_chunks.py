@@ -53,7 +53,7 @@ class SnapshotChunks:
         manifests = self._files.in_parallel(
             lambda ref: self.manifest(ref.manifest_id, node.path), refs
         )
-        found: list[Located] = []
+        located: list[Located] = []
         is_left = np.ones(len(coords), dtype=np.bool_)
         for ref, manifest in zip(refs, manifests, strict=True):
             inside = is_inside(coords, ref.extents.lower, ref.extents.upper)
@@ -61,9 +61,9 @@ class SnapshotChunks:
             if len(rows) == 0:
                 continue
             for part in manifest.find_many(node.id, coords[rows], self._files.in_parallel):
-                found.append(Located(rows[part.rows], part.refs))
-                is_left[found[-1].rows] = False
-        return found
+                located.append(Located(rows[part.rows], part.refs))
+                is_left[located[-1].rows] = False
+        return located
 
     def _extents_of(self, node: ArrayNode) -> npt.NDArray[np.uint64]:
         """Lower and upper corners of the extents of an array's manifests: shape (2, n, rank)."""
@@ -88,14 +88,14 @@ class SnapshotChunks:
         """All references of an array, as columns; None if it has none."""
         return self.merged(node, node.manifests)
 
-    def some(self, node: ArrayNode, wanted: ChunkIndex) -> ArrayChunks | None:
+    def some(self, node: ArrayNode, index: ChunkIndex) -> ArrayChunks | None:
         """The references of some chunks of an array; None if it has none of them."""
-        near = [ref for ref in node.manifests if ref.extents.intersects(wanted.box)]
+        near = [ref for ref in node.manifests if ref.extents.intersects(index.box)]
         table = self.merged(node, near)
         if table is None:
             return None
         coords = table.index.coords()
-        rows = np.flatnonzero(wanted.find_many(coords) >= 0)
+        rows = np.flatnonzero(index.find_many(coords) >= 0)
         return ArrayChunks.from_sorted(coords[rows], table.refs.take(rows)) if len(rows) else None
 
     def merged(self, node: ArrayNode, refs: Sequence[ManifestRef]) -> ArrayChunks | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 MAX_THREADS = 64
 
 
-class Job(NamedTuple, Generic[_R]):
+class ThreadJob(NamedTuple, Generic[_R]):
     """Something to do in a thread, and how many bytes it holds until its result is taken."""
 
     nbytes: int
@@ -47,13 +47,7 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-class _Done(NamedTuple, Generic[_R]):
-    nbytes: int
-    result: _R | None
-    error: BaseException | None
-
-
-def in_any_order(jobs: Iterable[Job[_R]], *, at_a_time: int, max_bytes: int) -> Iterator[_R]:
+def in_any_order(jobs: Iterable[ThreadJob[_R]], *, at_a_time: int, max_bytes: int) -> Iterator[_R]:
     """Results of jobs as they are done.
 
     No job is started while `at_a_time` others run, or while those that run and results that
@@ -64,37 +58,26 @@ def in_any_order(jobs: Iterable[Job[_R]], *, at_a_time: int, max_bytes: int) -> 
         for job in jobs:
             yield job.run()
         return
-    done: SimpleQueue[_Done[_R]] = SimpleQueue()
-    running, held = 0, 0
+    done: SimpleQueue[Future[_R]] = SimpleQueue()
+    running: dict[Future[_R], int] = {}
+    held = 0
+
+    def finished() -> tuple[Future[_R], int]:
+        future = done.get()
+        return future, running.pop(future)
+
     try:
         for job in jobs:
-            while running and (running >= at_a_time or held + job.nbytes > max_bytes):
-                finished = done.get()
-                running -= 1
-                yield _result(finished)
-                held -= finished.nbytes
-            running += 1
+            while running and (len(running) >= at_a_time or held + job.nbytes > max_bytes):
+                future, nbytes = finished()
+                yield future.result()
+                held -= nbytes
+            future = pool().submit(job.run)
+            running[future] = job.nbytes
             held += job.nbytes
-            pool().submit(_do, job, done)
+            future.add_done_callback(done.put)
         while running:
-            finished = done.get()
-            running -= 1
-            yield _result(finished)
+            yield finished()[0].result()
     finally:
         while running:
-            done.get()
-            running -= 1
-
-
-def _do(job: Job[_R], done: SimpleQueue[_Done[_R]]) -> None:
-    try:
-        done.put(_Done(job.nbytes, job.run(), None))
-    except BaseException as error:  # noqa: BLE001 (raised again by whoever takes the result)
-        done.put(_Done(job.nbytes, None, error))
-
-
-def _result(done: _Done[_R]) -> _R:
-    if done.error is not None:
-        raise done.error
-    result: _R = done.result  # type: ignore[assignment]
-    return result
+            finished()

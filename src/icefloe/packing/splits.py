@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.model.record import Record
-from icefloe.packing.plan import Item, PlannedManifest, T, set_for
+from icefloe.packing.manifest_plan import Item, PlannedManifest, T, set_for
 from icefloe.packing.tiles import Tiling
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Split(Record, frozen=True, eq=False):
 
 
 def split_of(node: ArrayNode, settings: Settings, num_refs: int) -> Split | None:
-    """How an array that has so many references is split; None if it is packed as a whole."""
+    """How an array with this many references is split; None if it is packed as a whole."""
     array = node.array
     assert array is not None
     if settings.splitting.split_sizes:

@@ -29,9 +29,33 @@ _SECRET = re.compile(
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,|client::legacy::Error\(\s*Connect,")
 _REASON = re.compile(r'(?:message|error): "([^"]*)"')
+_PLAIN_HTTP = re.compile(r"HTTP error: builder error|URL scheme is not allowed")
 _BROKEN_OFF = re.compile(r"HTTP error|HttpError|invalid list response", re.IGNORECASE)
 _TRIED_OUT = re.compile(r"after (\d+) retries, max_retries: \1,")
 _SLOW_SENDER = "<Code>RequestTimeout</Code>"
+
+_CODE = re.compile(r"<Code>([\w.]+)</Code>|\"error\": ?\"(\w+)\"")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_OTHER_REGION = re.compile(r"expecting '([\w-]+)'|<Region>([\w-]+)</Region>")
+_NO_REGION = "incorrectly configured region"
+_REGION_CODES = "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException"
+_REASONS = {
+    "ExpiredToken ExpiredTokenException TokenRefreshRequired invalid_grant": (
+        "the credentials have expired: get new ones (`aws sso login`, `gcloud auth login` or "
+        "`az login`), or pass get_credentials, which is called before they expire"
+    ),
+    "RequestTimeTooSkewed RequestExpired": (
+        "the clock of this computer is wrong by more than the server accepts: set it"
+    ),
+    "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken AuthenticationFailed": (
+        "the server does not know these credentials: check the key, the secret and the token"
+    ),
+    "AccessDenied AllAccessDisabled AuthorizationPermissionMismatch AuthorizationFailure": (
+        "the credentials do not allow it: ask the owner for the right to read, write, list and "
+        "delete there"
+    ),
+}
+"""Codes in the bodies of answers, and what each means; the server has done nothing then."""
 
 _REFUSED = frozenset({401, 403})
 _MISSING = 404
@@ -83,6 +107,9 @@ class Request(NamedTuple):
                 f"{self.location} has no bucket or container of that name; check the name and the "
                 "address, or create it"
             )
+        reason = _reason(str(error))
+        if reason is not None:
+            return StoragePermissionError(f"{self.location} refused {self.key!r}: {reason}")
         refusals = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
         if isinstance(error, refusals) or status in _REFUSED:
             return StoragePermissionError(self._text(error))
@@ -99,6 +126,11 @@ class Request(NamedTuple):
                 "address and the network",
                 self.location,
             )
+        if _PLAIN_HTTP.search(str(error)):
+            return InvalidInputError(
+                f"{self.location} is reached by http, not https, which must be allowed: pass "
+                "allow_http=True, or add allow_http=true to the options of a URL"
+            )
         if isinstance(error, exceptions.BaseError | NotImplementedError | OSError):
             return StorageError(self._text(error))
         if isinstance(error, ValueError):
@@ -106,8 +138,23 @@ class Request(NamedTuple):
         return None
 
     def _text(self, error: BaseException) -> str:
-        first, _, _ = str(error).partition("\n")
-        return f"{self.key!r} in {self.location}: {_SECRET.sub('***', first)}"
+        text = str(error)
+        # The body of an answer is XML or a page: its code and message are enough.
+        first, _, _ = text.partition("\n")[0].partition("<")
+        said = [part[1] or "" for part in (_CODE.search(text), _MESSAGE.search(text)) if part]
+        answer = f" ({': '.join(filter(None, said))})" if said else ""
+        return f"{self.key!r} in {self.location}: {_SECRET.sub('***', first.rstrip(': '))}{answer}"
+
+
+def _reason(text: str) -> str | None:
+    """What a server says it refused a request for, as a sentence; None if it does not say."""
+    found = _CODE.search(text)
+    code = "" if found is None else found[1] or found[2]
+    if _NO_REGION in text or (code and code in _REGION_CODES.split()):
+        named = _OTHER_REGION.search(text)
+        region = None if named is None else named[1] or named[2]
+        return f"the bucket is in another region: pass {f'region={region!r}' if region else 'it'}"
+    return next((why for codes, why in _REASONS.items() if code and code in codes.split()), None)
 
 
 def is_panic(error: BaseException) -> bool:

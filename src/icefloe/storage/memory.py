@@ -64,7 +64,12 @@ class _Contents:
                 "ever see it; use local_filesystem_storage or an object store to share data"
             )
         self._versions += 1
-        stored = _Object(bytes(data), time.time(), self._versions, dict(attributes or {}))
+        stored = _Object(
+            data=bytes(data),
+            modified=time.time(),
+            version=self._versions,
+            attributes=dict(attributes or {}),
+        )
         if key not in self._objects:
             self._new_keys.append(key)
         self._objects[key] = stored

@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from icefloe.errors import (
     AlreadyExistsError,
     ForkedProcessError,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from icefloe.storage.access.addresses import StoreAddress
 
-# All at first; what a failed request leaves in doubt is then deleted one by one, twice.
+# First all at once; then one by one, up to twice, those whose deletion is uncertain.
 _DELETE_BATCHES = (1000, 1, 1)
 _LIST_PAGE = 1000
 
@@ -66,11 +68,11 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def _claim_runtime(location: str) -> None:
-    """Raise in a forked child of a process that has used obstore."""
+    """Raise ForkedProcessError in a forked child of a process that has used obstore."""
     global _runtime_owner  # noqa: PLW0603 (a fact about this process)
     if _runtime_owner is None:
         _runtime_owner = os.getpid()
-    # The process id finds forks that Python was not told of.
+    # Comparing process ids also detects forks made outside of Python.
     if _forked_after_use or _runtime_owner != os.getpid():
         raise ForkedProcessError(
             f"{location} is used in a forked process, but its parent used an object store before "
@@ -84,14 +86,16 @@ class _Clients(NamedTuple):
     """Makes one attempt and reports on that one: whether to send it again is decided here."""
     retrying: ObjectStore
     """For uploads in parts, so that a part which fails does not cost all the others."""
+    changing: ObjectStore
+    """For other requests that write; the first one, unless their headers differ."""
 
 
 class ObjectStorage:
     """Objects below a prefix of a bucket.
 
-    Made by the functions of `icefloe.storage.access.factories`. A pickle of it holds what other
-    machines need to sign in, and so static secrets: use refreshable credentials where pickles are
-    kept.
+    Made by the functions of `icefloe.storage.access.factories`. Pickles contain
+    static credentials, so that other machines can sign in: use refreshable credentials if pickles
+    are stored anywhere.
     """
 
     def __init__(self, place: StoreAddress, settings: StorageSettings | None = None) -> None:
@@ -116,9 +120,18 @@ class ObjectStorage:
         )
 
     def with_settings(self, settings: StorageSettings) -> ObjectStorage:
-        """Return the same place, used with these settings on top of its own."""
+        """Return a storage at the same location with these settings merged over its own."""
         own = self._given_settings or StorageSettings()
         return ObjectStorage(self._place, own.merge(settings))
+
+    def as_read_only(self) -> ObjectStorage:
+        """Return a storage at the same location that cannot be written to."""
+        return ObjectStorage(replace(self._place, can_write=False), self._given_settings)
+
+    def with_user_agent(self, text: str) -> ObjectStorage:
+        """Return a storage at the same location whose requests say who sends them."""
+        client = {**self._place.client, "user_agent": text}
+        return ObjectStorage(replace(self._place, client=client), self._given_settings)
 
     def default_settings(self) -> StorageSettings:
         """Return the settings that apply unless others are set."""
@@ -146,7 +159,7 @@ class ObjectStorage:
         return self._place.location
 
     def sharing_key(self) -> tuple[str, bytes] | None:
-        """Place, options and credentials as a digest; None if these cannot be compared."""
+        """A digest of location, options and credentials; None if these cannot be compared."""
         identity = self._place.identity()
         return None if identity is None else (self.location, identity)
 
@@ -222,12 +235,12 @@ class ObjectStorage:
             except StorageError:
                 if self.head(key).size:
                     raise
-                return b""  # of nothing there is no last byte, say some stores
+                return b""  # some stores reject a suffix range of an empty object
         size = self.head(key).size
         return self.get(key, max(0, size - length), min(size, length))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read many `(start, length)` ranges of one object, neighbours coalesced."""
+        """Read many `(start, length)` ranges of one object; near ranges share a request."""
         for start, length in ranges:
             check_range(key, start, length)
         # Not obstore's get_ranges, which panics when a range starts behind the end of the object.
@@ -240,7 +253,7 @@ class ObjectStorage:
         return parts
 
     def get_with_version(self, key: str) -> tuple[bytes, ObjectVersion]:
-        """Read a replaceable object with the token for `replace`."""
+        """Read an object and the version token that `replace` expects."""
         return self._get_with_version(key)
 
     def _get_with_version(
@@ -296,20 +309,20 @@ class ObjectStorage:
         )
 
     def copy_from(self, source: object, source_key: str, key: str) -> CopyMethod | None:
-        """Let the store copy an object of the same bucket; None if it is in another one."""
+        """Copy an object on the server, within one bucket; None if the buckets differ."""
         if not isinstance(source, ObjectStorage):
             return None
         ours, theirs = self._place, source._place  # noqa: SLF001
         if (ours.kind, ours.bucket, ours.config) != (theirs.kind, theirs.bucket, theirs.config):
             return None
         path, source_path = self._path(key, write=True), source._path(source_key)  # noqa: SLF001
-        self._send(source_key, lambda store: store.copy(source_path, path))
+        self._send(source_key, lambda store: store.copy(source_path, path), changing=True)
         return CopyMethod.SERVER_SIDE
 
     def create(
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
     ) -> None:
-        """Create an object that must not exist, or hold these very bytes already."""
+        """Create an object; succeeds also if it already exists with exactly these bytes."""
         path = self._path(key, write=True)
         options: dict[str, Any] = {"use_multipart": False}
         if attributes:
@@ -328,7 +341,7 @@ class ObjectStorage:
         )
 
     def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
-        """Replace an object if it is still at `expected` (None: if it is absent)."""
+        """Replace an object if its version is still `expected` (None: if it does not exist)."""
         path = self._path(key, write=True)
         deadline = time.monotonic() + self._settings.operation_timeout_seconds
         is_new = expected is None
@@ -347,7 +360,7 @@ class ObjectStorage:
         )
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete objects; absent ones are no error."""
+        """Delete objects; those that do not exist are ignored."""
         left = list(dict.fromkeys(keys))
         for key in left:
             self._path(key, write=True)
@@ -377,7 +390,7 @@ class ObjectStorage:
         ) from problem
 
     def sync(self) -> None:
-        """Nothing to do: what an object store has acknowledged is durable."""
+        """Do nothing: every write that an object store acknowledges is durable."""
 
     # Parts of requests
 
@@ -408,7 +421,7 @@ class ObjectStorage:
         return data
 
     def _get_rest(self, key: str, start: int, length: int | None) -> bytes:
-        """Read from `start` to the end (or nothing), having asked where the end is."""
+        """Look up the size of an object, and read from `start` to its end."""
         size = self.head(key).size
         if start > size:
             raise StorageError(
@@ -417,7 +430,7 @@ class ObjectStorage:
         return b"" if length == 0 or start == size else self.get(key, start, size - start)
 
     def _read_if_as_long(self, key: str, length: int, deadline: float) -> bytes:
-        """Read an object whole, but no more than says that it is not `length` bytes long."""
+        """Read an object of at most `length` bytes; for a larger one, `length` + 1 zeros."""
         path = self._path(key)
 
         def fetch(store: ObjectStore) -> bytes:
@@ -430,13 +443,13 @@ class ObjectStorage:
 
     def _put_options(self, data: BytesLike, attributes: Mapping[str, str] | None) -> dict[str, Any]:
         settings = self._settings
-        given: dict[str, str] = {}
+        headers: dict[str, str] = {}
         if settings.storage_class is not None:
-            given["Storage-Class"] = settings.storage_class
+            headers["Storage-Class"] = settings.storage_class
         if attributes and settings.uses_attributes:
-            given |= attributes
+            headers |= attributes
         return {
-            "attributes": given or None,
+            "attributes": headers or None,
             "use_multipart": len(data) >= settings.multipart_from_bytes,
             "chunk_size": max(settings.request_bytes, 5 * 1024 * 1024),
             "max_concurrency": settings.max_requests_for_object,
@@ -467,11 +480,11 @@ class ObjectStorage:
     def _try_delete(self, keys: Sequence[str]) -> IcefloeError | None:
         paths = [self._root + key for key in keys]
         try:
-            self._send(keys[0], lambda store: store.delete(paths))
+            self._send(keys[0], lambda store: store.delete(paths), changing=True)
         except StorageUnreachableError:
             raise
         except (ObjectNotFoundError, StorageError) as error:
-            # One was absent or failed, and what became of the others is not said.
+            # One was absent or failed; which of the others were deleted is not known.
             return error
         return None
 
@@ -481,11 +494,11 @@ class ObjectStorage:
         except ObjectNotFoundError:
             return False
         except StorageError:
-            return True  # cannot be known: tried again, and reported if it comes to that
+            return True  # unknown: retried, and reported if that fails too
         return True
 
     def _at_once(self, act: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """Do something for all items, as many at a time as one object may have requests."""
+        """Run a function for all items, with at most as many parallel requests as allowed."""
         if len(items) <= 1:
             return [act(item) for item in items]
         from concurrent.futures import ThreadPoolExecutor
@@ -507,10 +520,12 @@ class ObjectStorage:
             with self._lock:
                 clients = self._clients
                 if clients is None:
-                    clients = self._clients = _Clients(
-                        one_shot=self._place.connect(self._settings, retries=False),
-                        retrying=self._place.connect(self._settings, retries=True),
-                    )
+                    place, settings = self._place, self._settings
+                    one_shot = changing = place.connect(settings, retries=False)
+                    if place.tells_writes_apart:
+                        changing = place.connect(settings, retries=False, writes=True)
+                    retrying = place.connect(settings, retries=True, writes=True)
+                    clients = self._clients = _Clients(one_shot, retrying, changing)
         return clients
 
     def _send(
@@ -521,18 +536,21 @@ class ObjectStorage:
         writing: bool = False,
         conditional: bool = False,
         in_parts: bool = False,
+        changing: bool = False,
         deadline: float | None = None,
     ) -> _Result:
-        """Do something with the client, again if it fails and the settings allow it.
+        """Call the client, with retries as the settings allow.
 
-        What is conditional is sent again only if it was not sent at all.
+        A conditional request is retried only if it was never sent.
         """
-        request = Request(key, self.location, writing, conditional)
+        request = Request(
+            key=key, location=self.location, is_writing=writing, is_conditional=conditional
+        )
         again = StorageUnreachableError if conditional else StorageError
         attempts = Attempts(self._settings, self.location, deadline)
         while True:
             try:
-                with self._translated(request, in_parts=in_parts) as store:
+                with self._translated(request, in_parts=in_parts, changing=changing) as store:
                     return act(store)
             except again as error:
                 time.sleep(attempts.pause_after(error))
@@ -558,11 +576,18 @@ class ObjectStorage:
                 await asyncio.sleep(attempts.pause_after(error))
 
     @contextmanager
-    def _translated(self, request: Request, *, in_parts: bool = False) -> Iterator[ObjectStore]:
-        """Give the client, and raise our errors for its."""
+    def _translated(
+        self, request: Request, *, in_parts: bool = False, changing: bool = False
+    ) -> Iterator[ObjectStore]:
+        """Provide the client, and translate its exceptions into ours."""
         try:
             clients = self._connect()
-            yield clients.retrying if in_parts else clients.one_shot
+            if in_parts:
+                yield clients.retrying
+            elif changing or request.is_writing or request.is_conditional:
+                yield clients.changing
+            else:
+                yield clients.one_shot
         except BaseException as error:
             translated = request.failed(error)
             if translated is None or translated is error:
@@ -575,9 +600,9 @@ class ObjectStorage:
     # Listing
 
     def sweep_temporary(self, before: datetime, *, dry_run: bool = False) -> Swept:  # noqa: ARG002
-        """Nothing: an object appears whole or not at all.
+        """Do nothing: an object appears whole or not at all.
 
-        Parts of an upload that was never finished are for a rule of the bucket to drop.
+        Use a lifecycle rule of the bucket to remove the parts of unfinished multipart uploads.
         """
         return Swept()
 
@@ -636,8 +661,8 @@ class ObjectStorage:
     def _pages(
         self, key: str, folder: str | None, offset: str | None = None
     ) -> Iterator[Sequence[ObjectMeta]]:
-        """The pages of a listing; one that breaks off is gone on with behind its last page."""
-        if not self._place.lists_in_order:  # there is no such thing as "behind"
+        """The pages of a listing; if a listing fails, it is resumed after its last page."""
+        if not self._place.lists_in_order:  # without an order a listing cannot be resumed
             yield from self._send(
                 key, lambda store: [*store.list(folder, offset=offset, chunk_size=_LIST_PAGE)]
             )
@@ -647,7 +672,7 @@ class ObjectStorage:
         def next_page(store: ObjectStore) -> Sequence[ObjectMeta] | None:
             nonlocal stream
             pages = stream or store.list(folder, offset=offset, chunk_size=_LIST_PAGE)
-            stream = None  # one that fails is over
+            stream = None  # a stream cannot be used after an error
             page = next(pages, None)
             stream = pages
             return page
@@ -662,7 +687,7 @@ def _version_of(meta: Mapping[str, Any]) -> ObjectVersion:
 
 
 def _before(prefix: str, last_segment: str) -> str:
-    """Return a legal key in the same folder, shortly before all that start with `prefix`."""
+    """Return a valid key that sorts before all keys with `prefix`, or an empty one."""
     if not last_segment:
         return ""
     code = ord(prefix[-1]) - 1

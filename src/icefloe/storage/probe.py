@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from icefloe.errors import (
     StorageUnreachableError,
     UnsafeStorageError,
 )
+from icefloe.storage.concurrency import in_threads, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icefloe.storage.port import Storage
+    from icefloe.storage.port import ObjectVersion, Storage
 
 _logger = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ _RACERS = 8
 _safe_locations: set[str] = set()
 _swapping_locations: set[str] = set()
 _lock = threading.Lock()
+_swap_lock = threading.Lock()
+
+Cleanup = Callable[[], None]
 
 
 def ensure_conditional_writes(storage: Storage) -> None:
@@ -39,34 +44,50 @@ def ensure_conditional_writes(storage: Storage) -> None:
     A storage that passed is not probed again by this process. Memory and local files need no probe:
     there, icefloe itself sees to it.
     """
+    probe_conditional_writes(storage)()
+
+
+def probe_conditional_writes(storage: Storage) -> Cleanup:
+    """Like `ensure_conditional_writes`, but leaves cleaning up to a caller that has other work.
+
+    What it returns deletes the objects of the probe, if it was necessary.
+    """
     if not storage.capabilities.needs_probe or storage.location in _safe_locations:
-        return
+        return nothing_to_clean_up
     with _lock:
         if storage.location in _safe_locations:
-            return
-        _probe(storage)
+            return nothing_to_clean_up
+        cleanup = _probe(storage)
         _safe_locations.add(storage.location)
+        return cleanup
 
 
-def _probe(storage: Storage) -> None:
-    from concurrent.futures import ThreadPoolExecutor
+def nothing_to_clean_up() -> None:
+    """There is nothing to clean up."""
 
-    with _probe_key(storage) as twice, _probe_key(storage) as raced:
-        storage.create(twice, secrets.token_bytes(16))
-        if _creates(storage, twice, secrets.token_bytes(16)):
-            _refuse(storage, "it overwrote an object that existed already")
+
+def _probe(storage: Storage) -> Cleanup:
+    """Let writers race for one key, and then look who has won and whether one more is refused."""
+    with _probe_key(storage) as key:
         bodies = [secrets.token_bytes(16) for _ in range(_RACERS)]
-        with ThreadPoolExecutor(_RACERS) as racers:
-            won = list(racers.map(lambda body: _creates(storage, raced, body), bodies))
+        won = in_threads(lambda body: _creates(storage, key, body), bodies)
         if won.count(True) != 1:
             _refuse(storage, f"{won.count(True)} of {_RACERS} writers created the same object")
-        if storage.get(raced) != bodies[won.index(True)]:
+        held, is_overwritten = together(
+            storage,
+            lambda: storage.get(key),
+            lambda: _creates(storage, key, secrets.token_bytes(16)),
+        )
+        if is_overwritten:
+            _refuse(storage, "it overwrote an object that existed already")
+        if held != bodies[won.index(True)]:
             _refuse(storage, "an object held the bytes of a writer that was refused")
+    return lambda: _delete_probe(storage, key)
 
 
 @contextmanager
 def _probe_key(storage: Storage) -> Iterator[str]:
-    """A key to try things with, deleted afterwards."""
+    """A key to try things with, deleted if that fails."""
     key = f"{PROBE_FOLDER}/{secrets.token_hex(12)}"
     try:
         yield key
@@ -75,7 +96,6 @@ def _probe_key(storage: Storage) -> Iterator[str]:
     except BaseException:
         _delete_probe(storage, key)
         raise
-    _delete_probe(storage, key)
 
 
 def _delete_probe(storage: Storage, key: str) -> None:
@@ -87,27 +107,44 @@ def _delete_probe(storage: Storage, key: str) -> None:
 
 def ensure_conditional_replace(storage: Storage) -> None:
     """Raise UnsafeStorageError if a swap could overwrite what somebody else swapped in (H-13)."""
+    probe_conditional_replace(storage)()
+
+
+def probe_conditional_replace(storage: Storage) -> Cleanup:
+    """Like `ensure_conditional_replace`, but leaves cleaning up to the caller."""
     if not storage.capabilities.needs_probe or storage.location in _swapping_locations:
-        return
-    with _lock:
-        if storage.location not in _swapping_locations:
-            _probe_replace(storage)
-            _swapping_locations.add(storage.location)
+        return nothing_to_clean_up
+    with _swap_lock:
+        if storage.location in _swapping_locations:
+            return nothing_to_clean_up
+        cleanup = _probe_replace(storage)
+        _swapping_locations.add(storage.location)
+        return cleanup
 
 
-def _probe_replace(storage: Storage) -> None:
+def _probe_replace(storage: Storage) -> Cleanup:
     with _probe_key(storage) as key:
         first = storage.replace(key, secrets.token_bytes(16), None)
         newest = secrets.token_bytes(16)
         storage.replace(key, newest, first)
-        try:
-            storage.replace(key, secrets.token_bytes(16), first)
-        except ConflictError:
-            pass
-        else:
+        held, is_replaced = together(
+            storage,
+            lambda: storage.get(key),
+            lambda: _replaces(storage, key, secrets.token_bytes(16), first),
+        )
+        if is_replaced:
             _refuse(storage, "it replaced an object that had changed; a dataset needs If-Match")
-        if storage.get(key) != newest:
+        if held != newest:
             _refuse(storage, "an object held the bytes of a writer that was refused")
+    return lambda: _delete_probe(storage, key)
+
+
+def _replaces(storage: Storage, key: str, data: bytes, expected: ObjectVersion) -> bool:
+    try:
+        storage.replace(key, data, expected)
+    except ConflictError:
+        return False
+    return True
 
 
 def _creates(storage: Storage, key: str, data: bytes) -> bool:

@@ -97,12 +97,12 @@ def coalesce_columns(
     span_starts = starts[firsts]
     span_ends = np.maximum.reduceat(ends, firsts) if len(firsts) else ends
     return SpanColumns(
-        order,
-        np.append(firsts, len(starts)),
-        objects[firsts],
-        span_starts,
-        span_ends - span_starts,
-        starts - np.repeat(span_starts, counts),
+        order=order,
+        bounds=np.append(firsts, len(starts)),
+        objects=objects[firsts],
+        starts=span_starts,
+        lengths=span_ends - span_starts,
+        within=starts - np.repeat(span_starts, counts),
     )
 
 

@@ -1,12 +1,12 @@
-"""How a conditional write is settled when answers get lost: by reading back what is there.
+"""Conditional writes whose response may get lost: the outcome is settled by reading back.
 
 Both functions call a `put` that makes exactly one attempt. Its errors mean:
 
 - StorageUnreachableError, ForkedProcessError: nothing was sent;
-- StoragePermissionError: refused; this attempt has not landed and will not;
-- AlreadyExistsError or ConflictError: the condition failed, perhaps because of our own earlier
-  attempt, or because a network delivered this one twice;
-- any other StorageError: anything may have happened, and may still happen.
+- StoragePermissionError: refused; this attempt did not take effect and never will;
+- AlreadyExistsError or ConflictError: the condition failed, perhaps because an earlier attempt of
+  ours succeeded, or because the network delivered this one twice;
+- any other StorageError: unknown; the write may have taken effect, or may do so later.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def settle_create(
     read: Callable[[], bytes],
     tries: Iterable[int],
 ) -> None:
-    """Create an object and return when it is there with `data`, whichever attempt that was.
+    """Create an object and return once it exists with `data`, whichever attempt wrote it.
 
-    Sound because nothing ever deletes or alters an object that `create` made: what is there is
-    there for good.
+    This is sound because objects made by `create` are never deleted or changed.
     """
     doubt: StorageError | None = None
     for _ in tries:
@@ -76,14 +75,14 @@ def settle_create(
             return
         doubt = doubt or attempt.doubt
         try:
-            found = read()
-        except ObjectNotFoundError:  # the same bytes may be sent again under the same key
+            stored = read()
+        except ObjectNotFoundError:  # safe to retry: same key, same bytes
             _give_up_if_refused(attempt, doubt)
             continue
         except StorageError as error:
             doubt = _still_in_doubt(attempt, doubt, error)
             continue
-        if found == data:
+        if stored == data:
             return
         raise AlreadyExistsError(f"{key!r} exists already, with other content")
     raise _unknown(key) from doubt
@@ -98,29 +97,29 @@ def settle_replace(
     read: Callable[[], tuple[bytes, ObjectVersion]],
     tries: Iterable[int],
 ) -> ObjectVersion:
-    """Replace an object that is still at `expected`; `data` must be unlike any other writer's."""
+    """Replace an object whose version is still `expected`; no other writer may write `data`."""
     doubt: StorageError | None = None
     for _ in tries:
         attempt = _attempt(put, doubt)
         if attempt.version is not None:
             return attempt.version
         doubt = doubt or attempt.doubt
-        found: bytes | None = None
+        stored: bytes | None = None
         actual: ObjectVersion | None = None
         try:
-            found, actual = read()
+            stored, actual = read()
         except ObjectNotFoundError:
             pass
         except StorageError as error:
             doubt = _still_in_doubt(attempt, doubt, error)
             continue
-        if actual is not None and found == data:
+        if actual is not None and stored == data:
             return actual
         if actual == expected:
             _give_up_if_refused(attempt, doubt)
             continue
         if doubt is not None:
-            break  # ours may have landed, and another writer replaced it since
+            break  # ours may have succeeded and been replaced by another writer since
         raise ConflictError(
             f"{key!r} changed since it was read: expected version {expected and expected.token}, "
             f"found {actual and actual.token}; read it again"
@@ -129,7 +128,7 @@ def settle_replace(
 
 
 def _attempt(put: Callable[[], ObjectVersion | None], doubt: StorageError | None) -> _Attempt:
-    """Make an attempt; raises its error if no attempt, this one included, was ever sent."""
+    """Make an attempt; raises its error if neither this nor an earlier one was sent."""
     try:
         return _Attempt(landed=True, version=put())
     except (StorageUnreachableError, ForkedProcessError):
@@ -147,16 +146,16 @@ def _attempt(put: Callable[[], ObjectVersion | None], doubt: StorageError | None
 def _still_in_doubt(
     attempt: _Attempt, doubt: StorageError | None, error: StorageError
 ) -> StorageError:
-    """What remains unknown after an attempt whose outcome could not be read back.
+    """The attempt that stays in doubt when its outcome could not be read back.
 
-    That its condition failed may be the doing of this very attempt, delivered twice.
+    Even a failed condition proves nothing: the network may have delivered this attempt twice.
     """
     _give_up_if_refused(attempt, doubt)
     return doubt or error
 
 
 def _give_up_if_refused(attempt: _Attempt, doubt: StorageError | None) -> None:
-    """Raise the refusal of an attempt, unless an earlier one may still land."""
+    """Raise if an attempt was refused, unless an earlier one may still take effect."""
     if attempt.refusal is not None and doubt is None:
         raise attempt.refusal
 

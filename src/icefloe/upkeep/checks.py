@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from icefloe.engine.retention.candidate_files import LocalFileLister
 from icefloe.engine.retention.id_sets import IdSet, are_in, as_ids
 from icefloe.errors import IcefloeError
 from icefloe.model import paths
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 from icefloe.objects.checksums import checksums
+from icefloe.storage.concurrency import AT_ONCE
 from icefloe.upkeep.findings import Problem, ProblemKind
 from icefloe.upkeep.ranges import KEY_TYPE, range_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
     from icefloe.engine.context import Context
+    from icefloe.engine.retention.candidate_files import CandidateFiles, LocalFiles
     from icefloe.engine.retention.stored_objects import StoredObjects
     from icefloe.formats.port import BranchState, Refs
-    from icefloe.model.ids import SnapshotId
+    from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.transaction_log import TransactionLog
 
@@ -125,6 +128,55 @@ class ArrayOfSnapshot(NamedTuple):
 
     path: str
     snapshot_id: str
+
+
+class CheckedPart(NamedTuple):
+    """What a manifest has of an array: references to check."""
+
+    manifest_id: ManifestId
+    node_id: NodeId
+    rank: int
+    place: ArrayOfSnapshot
+
+
+class ChunkChecks(Protocol):
+    """How chunks are checked against the chunk files that exist: here, or on a cluster."""
+
+    @property
+    def files(self) -> CandidateFiles:
+        """The chunk files that exist."""
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes of chunks were read."""
+
+    def check(self, part: CheckedPart, chunks: ArrayChunks) -> Iterable[Problem]:
+        """Problems with some references of an array, or nothing if they are checked later."""
+
+    def finish(self) -> Iterable[Problem]:
+        """Problems with what was left for later."""
+
+
+class LocalChunkChecks:
+    """Checks chunks at once, in this process."""
+
+    def __init__(self, context: Context, *, deep: bool) -> None:
+        """List the chunk files that exist."""
+        self.files: LocalFiles = LocalFileLister(context, AT_ONCE).list_files()
+        self._checker = ChunkChecker(context, self.files.objects, deep=deep)
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes of chunks were read."""
+        return self._checker.bytes_read
+
+    def check(self, part: CheckedPart, chunks: ArrayChunks) -> Iterable[Problem]:
+        """Problems with some references of an array."""
+        return self._checker.check(chunks, part.place)
+
+    def finish(self) -> Iterable[Problem]:
+        """Nothing is left for later."""
+        return ()
 
 
 class ChunkChecker:

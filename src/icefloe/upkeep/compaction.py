@@ -7,7 +7,7 @@ by the references that move.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -42,7 +42,7 @@ from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -112,6 +112,12 @@ class CompactionSummary(msgspec.Struct, frozen=True):
     """Bytes of the old files, which are freed once older snapshots have expired and garbage is
     collected."""
 
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import record_html
+
+        return record_html(self)
+
 
 class _Chosen(NamedTuple):
     files: npt.NDArray[np.bytes_]
@@ -141,11 +147,12 @@ def compact_branch(
     arrays: ArrayChoice = None,
     to_branch: str | None = None,
     dry_run: bool = False,
+    writer: PackWriter | None = None,
 ) -> CompactionSummary:
     """Compact the chunk files of a branch, or only those that some arrays use.
 
     A file is emptied as a whole: chunks of other arrays in it move, too. The commit goes to the
-    branch, or starts another one.
+    branch, or starts another one. Packs are written by the `writer`; in this process by default.
     """
     checked = CommitMessage.of(message, metadata, defaults={})
     checked.metadata[MOVED_CHUNKS] = True
@@ -164,16 +171,19 @@ def compact_branch(
     with SnapshotLease(
         context.storage, context.format.layout, [base.id], holder="compaction"
     ) as lease:
-        mover = _ChunkMover(context, base, options.pack_bytes)
-        for node in nodes:
-            mover.add(node, chosen.files)
-        moves = mover.finish()
+        written = 0
+        moves: dict[NodeId, list[ChunkMoves]] = {}
+        planned = _plan_packs(context, base, nodes, chosen.files, options.pack_bytes)
+        for pack, file_id in (writer or LocalPackWriter(context)).write_all(planned):
+            written += 1
+            for part, move in zip(pack, _moves(pack, file_id), strict=True):
+                moves.setdefault(part.node_id, []).append(move)
         if to_branch is None:
             snapshot_id = _publish(context, tip, moves, checked, lease)
         else:
             snapshot = _commit_moves(context, base, moves, checked)
             snapshot_id = _start_branch(context, to_branch, snapshot, lease)
-    return chosen.summary(snapshot_id, mover.packs)
+    return chosen.summary(snapshot_id, written)
 
 
 def _check_absent(context: Context, branch: str) -> None:
@@ -209,7 +219,7 @@ def _choose(
     used = ranges.ranges()
     ids, first, sums = used.by_source()
     if len(ids) == 0:
-        return _Chosen(ids, 0, 0, 0)
+        return _Chosen(files=ids, file_bytes=0, chunks=0, live_bytes=0)
     sizes = _sizes(context, ids, sums.ends.astype(np.int64))
     live = sums.used_bytes.astype(np.int64)
     largest = np.maximum.reduceat(used.lengths, first)
@@ -224,7 +234,10 @@ def _choose(
     rows = np.flatnonzero(is_small | is_sparse)
     chosen = ids[rows]
     return _Chosen(
-        chosen, int(sizes[rows].sum()), int(sums.counts[rows].sum()), int(live[rows].sum())
+        files=chosen,
+        file_bytes=int(sizes[rows].sum()),
+        chunks=int(sums.counts[rows].sum()),
+        live_bytes=int(live[rows].sum()),
     )
 
 
@@ -278,7 +291,7 @@ def _publish(
         snapshot = _commit_moves(context, base, moves, message)
         if snapshot is None:
             return None  # others have changed all of it
-        context.refs.advance(current, snapshot.id)
+        context.refs.publish(current, snapshot)
         return str(snapshot.id)
 
     def follow_branch() -> None:
@@ -296,6 +309,7 @@ def _publish(
 def _start_branch(context: Context, branch: str, snapshot: Snapshot | None, lease: Lease) -> str:
     """Create a branch at the commit; the branch that it is based on may move."""
     assert snapshot is not None
+    context.refs.list_detached(snapshot)
     tip = context.refs.create_branch(branch, snapshot.id)
     try:
         # After the branch exists: a collection that starts later finds it.
@@ -348,7 +362,9 @@ def _rewrite(
             changes.edits(node).set_many(ArrayChunks.from_columns(coords[rows], new.take(rows)))
     if changes.is_empty:
         return None
-    written = ManifestWriter(context.files, base, chunks, changes, context.settings).write()
+    written = ManifestWriter(
+        files=context.files, base=base, chunks=chunks, changes=changes, settings=context.settings
+    ).write()
     nodes = [
         node.evolve(manifests=refs)
         if node.is_array and (refs := written.refs.get(node.id)) is not None
@@ -403,38 +419,91 @@ def _tables_of(context: Context, base: Snapshot, node: ArrayNode) -> Iterator[Ar
     return ArrayReader(base, SnapshotChunks(context.files, base), node, None).tables()
 
 
-class _Waiting(NamedTuple):
+class PackPart(NamedTuple):
+    """Chunks of one array that go into a pack."""
+
     node_id: NodeId
     coords: npt.NDArray[np.uint64]
     refs: ChunkRefs
+    """Where they are now."""
 
 
-class _ChunkMover:
-    """Copies chunks into new packs in the order of the grid, one pack at a time."""
+class PackWriter(Protocol):
+    """Copies chunks into packs: here, or on a cluster."""
 
-    def __init__(self, context: Context, base: Snapshot, pack_bytes: int) -> None:
-        """Take where the chunks are read from, and the size of packs."""
+    def write_all(
+        self, packs: Iterator[list[PackPart]]
+    ) -> Iterator[tuple[list[PackPart], ChunkFileId]]:
+        """Write packs; yields each with the id of the new chunk file."""
+
+
+class LocalPackWriter:
+    """Writes packs in this process, one at a time."""
+
+    def __init__(self, context: Context) -> None:
+        """Take the repository."""
         self._context = context
-        self._base = base
-        self._pack_bytes = pack_bytes
-        self._waiting: list[_Waiting] = []
-        self._bytes = 0
-        self._moves: dict[NodeId, list[ChunkMoves]] = {}
-        self.packs = 0
-        """Number of packs written."""
 
-    def add(self, node: ArrayNode, chosen: npt.NDArray[np.bytes_]) -> None:
-        """Move the chunks of an array that are in chosen files."""
-        for table in _tables_of(self._context, self._base, node):
+    def write_all(
+        self, packs: Iterator[list[PackPart]]
+    ) -> Iterator[tuple[list[PackPart], ChunkFileId]]:
+        """Write packs; yields each with the id of the new chunk file."""
+        for pack in packs:
+            yield pack, write_pack(self._context, [part.refs for part in pack])
+
+
+def write_pack(context: Context, parts: Sequence[ChunkRefs]) -> ChunkFileId:
+    """Copy chunks, one after the other, into a new chunk file."""
+    file_id = ChunkFileId.random()
+    pieces = [data for refs in parts for data in _read(context, refs)]
+    context.storage.put(context.format.layout.chunk_file(file_id), b"".join(pieces))
+    return file_id
+
+
+def _moves(pack: list[PackPart], file_id: ChunkFileId) -> Iterator[ChunkMoves]:
+    """Where the chunks of a pack were and are."""
+    start = 0
+    for part in pack:
+        ends = np.cumsum(part.refs.lengths)
+        new = _moved(part.refs, file_id, ends - part.refs.lengths + np.uint64(start))
+        start += int(ends[-1])
+        yield ChunkMoves(part.coords, part.refs.compact(), new)
+
+
+def _plan_packs(
+    context: Context,
+    base: Snapshot,
+    nodes: list[ArrayNode],
+    chosen: npt.NDArray[np.bytes_],
+    pack_bytes: int,
+) -> Iterator[list[PackPart]]:
+    """The chunks that are in chosen files, in packs by the order of the grid."""
+    packer = _Packer(pack_bytes)
+    for node in nodes:
+        for table in _tables_of(context, base, node):
             native = table.refs.kinds == ChunkKind.NATIVE
             files = as_ids(table.refs.files)
             in_chosen = np.zeros(len(native), dtype=np.bool_)
             in_chosen[native] = are_in(files, chosen)[table.refs.sources[native]]
             rows = np.flatnonzero(in_chosen)
             if len(rows):
-                self._add_rows(node.id, table.index.coords()[rows], table.refs.take(rows))
+                coords = table.index.coords()[rows]
+                yield from packer.add(node.id, coords, table.refs.take(rows))
+    yield from packer.finish()
 
-    def _add_rows(self, node_id: NodeId, coords: npt.NDArray[np.uint64], refs: ChunkRefs) -> None:
+
+class _Packer:
+    """Divides chunks into packs of a size."""
+
+    def __init__(self, pack_bytes: int) -> None:
+        self._pack_bytes = pack_bytes
+        self._waiting: list[PackPart] = []
+        self._bytes = 0
+
+    def add(
+        self, node_id: NodeId, coords: npt.NDArray[np.uint64], refs: ChunkRefs
+    ) -> Iterator[list[PackPart]]:
+        """Add chunks of an array; yields the packs that are full."""
         start = 0
         while start < len(refs):
             filled = np.cumsum(refs.lengths[start:])
@@ -445,63 +514,50 @@ class _ChunkMover:
             if count:
                 rows = slice(start, start + count)
                 self._waiting.append(
-                    _Waiting(node_id, coords[rows], refs.slice(start, start + count))
+                    PackPart(node_id, coords[rows], refs.slice(start, start + count))
                 )
                 self._bytes += int(filled[count - 1])
                 start += count
             if start < len(refs) or self._bytes >= self._pack_bytes:
-                self._write()
+                yield from self.finish()
 
-    def finish(self) -> dict[NodeId, list[ChunkMoves]]:
-        """Write the last pack; returns all moves by array."""
-        self._write()
-        return self._moves
-
-    def _write(self) -> None:
-        if not self._waiting:
-            return
-        file_id = ChunkFileId.random()
-        pieces: list[bytes] = []
-        start = 0
-        for waiting in self._waiting:
-            pieces += self._read(waiting.refs)
-            ends = np.cumsum(waiting.refs.lengths)
-            new = _moved(waiting.refs, file_id, ends - waiting.refs.lengths + np.uint64(start))
-            start += int(ends[-1])
-            old = waiting.refs.compact()
-            self._moves.setdefault(waiting.node_id, []).append(ChunkMoves(waiting.coords, old, new))
-        key = self._context.format.layout.chunk_file(file_id)
-        self._context.storage.put(key, b"".join(pieces))
-        self.packs += 1
+    def finish(self) -> Iterator[list[PackPart]]:
+        """Yield the last pack, which may be small."""
+        if self._waiting:
+            yield self._waiting
         self._waiting, self._bytes = [], 0
 
-    def _read(self, refs: ChunkRefs) -> list[bytes]:
-        """The bytes of native chunks, file by file."""
-        order = np.argsort(refs.sources, kind="stable")
-        used, first = np.unique(refs.sources[order], return_index=True)
-        groups = np.split(order, first[1:])
-        parts = self._context.files.in_parallel(
-            lambda job: self._read_file(refs, job[0], job[1]),
-            zip(used.tolist(), groups, strict=True),
-        )
-        pieces: list[bytes] = [b""] * len(refs)
-        for rows, chunks in zip(groups, parts, strict=True):
-            for row, data in zip(rows.tolist(), chunks, strict=True):
-                pieces[row] = data
-        return pieces
 
-    def _read_file(self, refs: ChunkRefs, source: int, rows: npt.NDArray[np.intp]) -> list[bytes]:
-        key = self._context.format.layout.chunk_file(ChunkFileId(refs.files[source].tobytes()))
-        ranges = list(zip(refs.offsets[rows].tolist(), refs.lengths[rows].tolist(), strict=True))
-        try:
-            chunks = self._context.storage.get_ranges(key, ranges)
-        except ObjectNotFoundError:
-            raise FormatError(
-                f"chunk file {key} is missing, although a manifest refers to it", key
-            ) from None
-        if any(len(data) != length for data, (_, length) in zip(chunks, ranges, strict=True)):
-            raise FormatError(f"chunk file {key} is shorter than a manifest says", key)
-        return chunks
+def _read(context: Context, refs: ChunkRefs) -> list[bytes]:
+    """The bytes of native chunks, file by file."""
+    order = np.argsort(refs.sources, kind="stable")
+    used, first = np.unique(refs.sources[order], return_index=True)
+    groups = np.split(order, first[1:])
+    parts = context.files.in_parallel(
+        lambda job: _read_file(context, refs, job[0], job[1]),
+        zip(used.tolist(), groups, strict=True),
+    )
+    pieces: list[bytes] = [b""] * len(refs)
+    for rows, chunks in zip(groups, parts, strict=True):
+        for row, data in zip(rows.tolist(), chunks, strict=True):
+            pieces[row] = data
+    return pieces
+
+
+def _read_file(
+    context: Context, refs: ChunkRefs, source: int, rows: npt.NDArray[np.intp]
+) -> list[bytes]:
+    key = context.format.layout.chunk_file(ChunkFileId(refs.files[source].tobytes()))
+    ranges = list(zip(refs.offsets[rows].tolist(), refs.lengths[rows].tolist(), strict=True))
+    try:
+        chunks = context.storage.get_ranges(key, ranges)
+    except ObjectNotFoundError:
+        raise FormatError(
+            f"chunk file {key} is missing, although a manifest refers to it", key
+        ) from None
+    if any(len(data) != length for data, (_, length) in zip(chunks, ranges, strict=True)):
+        raise FormatError(f"chunk file {key} is shorter than a manifest says", key)
+    return chunks
 
 
 def _moved(refs: ChunkRefs, file_id: ChunkFileId, offsets: npt.NDArray[np.uint64]) -> ChunkRefs:

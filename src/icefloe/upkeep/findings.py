@@ -38,7 +38,7 @@ class ProblemKind(StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a repository."""
+    """A problem of a repository."""
 
     kind: ProblemKind
     message: str
@@ -88,6 +88,12 @@ class VerificationReport(msgspec.Struct, frozen=True):
         """The report as plain values, for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import record_html
+
+        return record_html(self)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.checked.items())

@@ -62,41 +62,70 @@ class VirtualChunkChoice(NamedTuple):
     """URL prefixes of folders, or URLs of files."""
 
 
+class VirtualBatch(NamedTuple):
+    """Some virtual chunks of an array, which are copied at a time."""
+
+    path: str
+    coords: npt.NDArray[np.int64]
+    size_bytes: int
+
+
 def copy_virtual_chunks(
     tree: WorkingTree, choice: VirtualChunkChoice, *, dry_run: bool = False
 ) -> Materialized:
     """Copy chosen virtual chunks into a tree, which the caller commits; or only count them."""
+    counts = Counts()
+    for batch in counts.counted(virtual_batches(tree, choice)):
+        if not dry_run:
+            copy_batch(tree, batch)
+    return counts.summary()
+
+
+class Counts:
+    """Counts the chunks of batches on their way."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self._arrays: dict[str, int] = {}
+        self._bytes = 0
+
+    def counted(self, batches: Iterable[VirtualBatch]) -> Iterator[VirtualBatch]:
+        """The same batches."""
+        for batch in batches:
+            self._arrays[batch.path] = self._arrays.get(batch.path, 0) + len(batch.coords)
+            self._bytes += batch.size_bytes
+            yield batch
+
+    def summary(self) -> Materialized:
+        """How many there were, not committed yet."""
+        chunks = sum(self._arrays.values())
+        return Materialized(
+            chunks=chunks, bytes=self._bytes, arrays=dict(self._arrays), snapshot_id=None
+        )
+
+
+def virtual_batches(tree: WorkingTree, choice: VirtualChunkChoice) -> Iterator[VirtualBatch]:
+    """The chosen virtual chunks, as many at a time as fit into memory well."""
     chosen = chosen_arrays(choice.arrays, tree.array_paths())
     region = choice.region
     _check_region(tree, chosen, region)
     places = None if choice.locations is None else _UrlPrefixes(choice.locations)
-    counts: dict[str, int] = {}
-    total = 0
     for path in chosen:
         box = _box(path, _metadata(tree, path), region)
         for coords, lengths in _chosen(tree.chunk_tables(path), box, places):
-            counts[path] = counts.get(path, 0) + len(coords)
-            total += int(lengths.sum())
-            if not dry_run:
-                _copy(tree, path, coords, lengths)
-    return Materialized(chunks=sum(counts.values()), bytes=total, arrays=counts, snapshot_id=None)
+            filled = np.cumsum(lengths) // np.uint64(BATCH_BYTES)
+            starts = np.flatnonzero(np.diff(filled, prepend=0)).tolist()
+            for start, stop in pairwise([0, *starts, len(coords)]):
+                if stop > start:
+                    size = int(lengths[start:stop].sum())
+                    yield VirtualBatch(path, coords[start:stop], size)
 
 
-def _copy(
-    tree: WorkingTree, path: str, coords: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint64]
-) -> None:
-    """Copy chunks in batches, so that memory is bounded."""
-    starts = np.flatnonzero(
-        np.diff(np.cumsum(lengths) // np.uint64(BATCH_BYTES), prepend=0)
-    ).tolist()
-    bounds = [0, *starts, len(coords)]
-    for start, stop in pairwise(bounds):
-        batch = coords[start:stop]
-        if not len(batch):
-            continue
-        for chunks in tree.read_chunks(path, batch):
-            pieces = [chunks.segments.piece(row) for row in range(len(chunks.segments))]
-            tree.write_chunks(path, batch[chunks.rows], Segments.of(pieces))
+def copy_batch(tree: WorkingTree, batch: VirtualBatch) -> None:
+    """Copy virtual chunks into a tree."""
+    for chunks in tree.read_chunks(batch.path, batch.coords):
+        pieces = [chunks.segments.piece(row) for row in range(len(chunks.segments))]
+        tree.write_chunks(batch.path, batch.coords[chunks.rows], Segments.of(pieces))
 
 
 def _chosen(

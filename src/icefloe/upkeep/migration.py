@@ -15,6 +15,7 @@ M5  Nothing of the source is collected in the meantime: history that expires aft
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,13 @@ if TYPE_CHECKING:
     from icefloe.engine.retention.marking import RefTargets
     from icefloe.formats.port import Generation
     from icefloe.model.ids import AttributesId
+    from icefloe.model.transaction_log import TransactionLog
     from icefloe.storage.port import Storage
+    from icefloe.upkeep.findings import Problem
 
     Progress = Callable[[str, int, int], None]
+    FileCopier = Callable[[list[tuple[str, str]]], Iterable[CopyMethod]]
+    """Copies objects, given by their keys in source and target; returns how each was copied."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +101,14 @@ def migrate_repository(
     generation: str,
     spec_version: int | None = None,
     progress: Progress | None = None,
+    copy_files: FileCopier | None = None,
+    dry_run: bool = False,
 ) -> MigrationReport:
-    """Copy a repository as described in the module; raises FormatError if the copy is not equal."""
+    """Copy a repository as described in the module; raises FormatError if the copy is not equal.
+
+    With `copy_files`, that copies all chunk files, before the first manifest is written. A dry run
+    counts what there is to copy.
+    """
     fmt = format_for(generation, spec_version)
     if target.location == source.storage.location:
         raise InvalidInputError(
@@ -109,9 +120,12 @@ def migrate_repository(
             f"a repository exists already at {target.location} ({existing.name}, spec version "
             f"{existing.spec_version}); migrate to an empty place"
         )
+    migration = _Migration(source, target, fmt, progress or _quiet)
+    if dry_run:
+        return migration.count()
     ensure_conditional_writes(target)
     with _without_collections(source.storage):
-        return _Migration(source, target, fmt, progress or _quiet).run()
+        return migration.run(copy_files)
 
 
 @contextlib.contextmanager
@@ -147,6 +161,11 @@ def _quiet(stage: str, done: int, total: int) -> None:
     del stage, done, total
 
 
+def _part_of(manifest_id: ManifestId, node_id: NodeId) -> ManifestId:
+    """The id of what a manifest has of one array, where arrays share none; on each run the same."""
+    return ManifestId(hashlib.blake2b(manifest_id + node_id, digest_size=12).digest())
+
+
 class _Migration:
     def __init__(
         self, source: Context, target: Storage, fmt: Generation, progress: Progress
@@ -172,39 +191,61 @@ class _Migration:
         """Snapshot files of the target, with size and checksum."""
         self._ids = NewIds(fmt.node_numbering)
         self._chunk_files: set[ChunkFileId] = set()
+        self._arrays: set[NodeId] = set()
+        """All arrays."""
+        self._can_move = fmt.make_refs(target).records_moves
         self._copied = dict.fromkeys(CopyMethod, 0)
         self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
         self._new_refs: dict[tuple[ManifestId, NodeId], ManifestRef | None] = {}
 
-    def run(self) -> MigrationReport:
+    def count(self) -> MigrationReport:
+        """What there is to copy; nothing is written."""
+        refs = self._survey_all()
+        for manifest_id, nodes in self._parts.items():
+            self._new_files(self._tables(manifest_id, nodes).values(), {})
+        return self._report(refs, ())
+
+    def _survey_all(self) -> RefTargets:
         refs = read_references(self._source)
         # Refuse names that the target cannot have before anything is copied.
         self._format.make_refs(self._target).check_names(refs.branches, refs.tags)
         self._survey(sorted(refs.all()))
+        return refs
+
+    def run(self, copy_files: FileCopier | None) -> MigrationReport:
+        refs = self._survey_all()
         present = {kind: self._present(kind) for kind in ObjectKind}
+        if copy_files is not None:
+            self._copy_ahead(copy_files, present[ObjectKind.CHUNK_FILE])
         self._copy_manifests(present)
-        self._copy_attributes(present[ObjectKind.ATTRIBUTES])
+        if self._format.keeps_attribute_files:
+            self._copy_attributes(present[ObjectKind.ATTRIBUTES])
         self._copy_snapshots(present)
-        self._copy_cuts()
-        self._copy_config()
+        config = self._config()
+        if not self._format.is_official:
+            self._copy_cuts()
+        if config is not None and not self._format.make_config(self._target).is_with_refs:
+            self._copy_config(config)
         self._target.sync()
         copy = Context(
             self._target, self._format, self._source.config, VirtualAccess({}, frozenset())
         )
         self._compare_all(copy)
-        self._publish(refs)
-        report = verify_repository(copy)
+        self._publish(refs, config)
+        return self._report(refs, verify_repository(copy).problems)
+
+    def _report(self, refs: RefTargets, problems: Iterable[Problem]) -> MigrationReport:
         return MigrationReport(
             generation=self._format.name,
             spec_version=self._format.spec_version,
             snapshots=len(self._parents),
             manifests=len(self._parts),
-            attribute_files=len(self._attributes),
+            attribute_files=len(self._attributes) if self._format.keeps_attribute_files else 0,
             chunk_files=len(self._chunk_files),
             copied={str(method): count for method, count in self._copied.items() if count},
             branches=len(refs.branches),
             tags=len(refs.tags),
-            problems=tuple(map(str, report.problems)),
+            problems=tuple(map(str, problems)),
         )
 
     # --- what there is
@@ -247,6 +288,7 @@ class _Migration:
             if node.attributes is not None:
                 self._attributes.setdefault(node.attributes.file, FileSum())
             if node.is_array:
+                self._arrays.add(node.id)
                 for ref in node.manifests:
                     self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
 
@@ -263,30 +305,41 @@ class _Migration:
             self._copy_chunk_files(tables.values(), present[ObjectKind.CHUNK_FILE])
             new_id = narrow(manifest_id)
             parts = [(self._ids.node(node_id), table) for node_id, table in tables.items()]
+            is_shared = self._format.keeps_manifest_sets or len(parts) == 1
             for node_id in nodes:
                 table = tables.get(node_id)
+                in_manifest = new_id if is_shared else _part_of(new_id, self._ids.node(node_id))
                 self._new_refs[manifest_id, node_id] = (
-                    None if table is None else ManifestRef(new_id, table.index.box, len(table))
+                    None if table is None else ManifestRef(in_manifest, table.index.box, len(table))
                 )
-            if not parts:
-                continue
-            key = self._format.layout.manifest(new_id)
-            if key in present[ObjectKind.MANIFEST]:
-                held = self._sum_of(key)
-            else:
-                file = self._format.codec.encode_manifest(parts)
-                held = self._put(key, file.data, file.attributes)
-            count = sum(len(table) for _, table in parts)
+            files = {new_id: parts} if is_shared else {_part_of(new_id, p[0]): [p] for p in parts}
             known = self._infos.get(manifest_id)
-            set_name = "" if known is None else known.set_name
-            self._new_infos[new_id] = ManifestFileInfo(
-                id=new_id,
-                size_bytes=held.size_bytes,
-                num_chunk_refs=count,
-                set_name=set_name,
-                checksum=held.checksum,
-            )
+            for file_id, contents in files.items():
+                if contents:
+                    set_name = "" if known is None else known.set_name
+                    self._copy_manifest(file_id, contents, set_name, present[ObjectKind.MANIFEST])
             self._progress("manifests", number + 1, len(self._parts))
+
+    def _copy_manifest(
+        self,
+        new_id: ManifestId,
+        parts: list[tuple[NodeId, ArrayChunks]],
+        set_name: str,
+        present: Mapping[str, int],
+    ) -> None:
+        key = self._format.layout.manifest(new_id)
+        if key in present:
+            held = self._sum_of(key)
+        else:
+            file = self._format.codec.encode_manifest(parts, manifest_id=new_id)
+            held = self._put(key, file.data, file.attributes)
+        self._new_infos[new_id] = ManifestFileInfo(
+            id=new_id,
+            size_bytes=held.size_bytes,
+            num_chunk_refs=sum(len(table) for _, table in parts),
+            set_name=set_name,
+            checksum=held.checksum,
+        )
 
     def _tables(
         self, manifest_id: ManifestId, nodes: Mapping[NodeId, int]
@@ -300,7 +353,25 @@ class _Migration:
                 tables[node_id] = ArrayChunks(table.index, self._ids.chunk_files(table.refs))
         return tables
 
+    def _copy_ahead(self, copy_files: FileCopier, present: Mapping[str, int]) -> None:
+        """Copy the chunk files of all manifests."""
+        todo: list[ChunkFileId] = []
+        for manifest_id, nodes in self._parts.items():
+            todo += self._new_files(self._tables(manifest_id, nodes).values(), present)
+        for method in copy_files([self._keys(each) for each in todo]):
+            self._copied[method] += 1
+
     def _copy_chunk_files(self, tables: Iterable[ArrayChunks], present: Mapping[str, int]) -> None:
+        for method in self._files.in_parallel(
+            self._copy_chunk_file, self._new_files(tables, present)
+        ):
+            self._copied[method] += 1
+        self._progress("chunk files", len(self._chunk_files), len(self._chunk_files))
+
+    def _new_files(
+        self, tables: Iterable[ArrayChunks], present: Mapping[str, int]
+    ) -> list[ChunkFileId]:
+        """The chunk files of some references that no earlier ones had, and the target has not."""
         needed: set[ChunkFileId] = set()
         for table in tables:
             native = table.refs.kinds == ChunkKind.NATIVE
@@ -308,19 +379,17 @@ class _Migration:
             needed.update(ChunkFileId(row.tobytes()) for row in table.refs.files[used])
         new = sorted(needed - self._chunk_files)
         self._chunk_files.update(new)
-        todo = [each for each in new if self._format.layout.chunk_file(each) not in present]
-        for method in self._files.in_parallel(self._copy_chunk_file, todo):
-            self._copied[method] += 1
-        self._progress("chunk files", len(self._chunk_files), len(self._chunk_files))
+        return [each for each in new if self._format.layout.chunk_file(each) not in present]
+
+    def _keys(self, file_id: ChunkFileId) -> tuple[str, str]:
+        """The keys of a chunk file in source and target."""
+        original = self._ids.original(file_id)
+        source = self._source.format.layout.chunk_file(original)
+        return source, self._format.layout.chunk_file(file_id)
 
     def _copy_chunk_file(self, file_id: ChunkFileId) -> CopyMethod:
-        original = self._ids.original(file_id)
-        return copy_object(
-            self._source.storage,
-            self._source.format.layout.chunk_file(original),
-            self._target,
-            self._format.layout.chunk_file(file_id),
-        )
+        source, target = self._keys(file_id)
+        return copy_object(self._source.storage, source, self._target, target)
 
     def _copy_attributes(self, present: Mapping[str, int]) -> None:
         for number, file_id in enumerate(self._attributes):
@@ -344,37 +413,57 @@ class _Migration:
             if key in present[ObjectKind.SNAPSHOT]:
                 self._sums[new_id] = self._sum_of(key)
                 continue
-            log_file = None
+            renamed = self._renamed(self._read(snapshot_id))
             if self._format.keeps_logs and self._parents[snapshot_id]:
                 log_key = layout.transaction_log(new_id)
                 if log_key in present[ObjectKind.TRANSACTION_LOG]:
                     log_file = self._sum_of(log_key)
                 else:
-                    log = self._ids.log(self._history.log(snapshot_id))
-                    file = codec.encode_transaction_log(log)
+                    log = self._ids.log(self._log_of(snapshot_id))
+                    file = codec.encode_transaction_log(log, renamed)
                     log_file = self._put(log_key, file.data, file.attributes)
-            renamed = self._renamed(self._read(snapshot_id), log_file)
+                renamed = msgspec.structs.replace(renamed, log_file=log_file)
             file = codec.encode_snapshot(renamed)
             self._sums[new_id] = self._put(key, file.data, file.attributes)
             self._progress("snapshots", number + 1, len(self._parents))
 
+    def _log_of(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """The log of a commit, without what expired before it: cuts tell of that."""
+        log = self._history.own_log(snapshot_id)
+        log = self._history.log(snapshot_id) if log is None else log
+        if not log.moves or self._can_move:
+            return log
+        # What moved has changed, for all that the target can tell.
+        moved = {move.node_id for move in log.moves}
+        arrays = {each for each in moved if each in self._arrays}
+        return msgspec.structs.replace(
+            log,
+            moves=(),
+            updated_arrays=log.updated_arrays | arrays,
+            updated_groups=log.updated_groups | (moved - arrays),
+        )
+
     def _copy_cuts(self) -> None:
         """Copy where histories were cut by expiry: a merge must not start there."""
         cuts = Cuts(self._target)
-        for snapshot_id in sorted(self._history.cuts.all() & self._parents.keys()):
+        cut = {each for each in self._parents if self._history.refs.earlier_logs(each)}
+        cut |= self._history.cuts.all() & self._parents.keys()
+        for snapshot_id in sorted(cut):
             parents = self._parents[snapshot_id]
             if parents:
                 cuts.add(narrow(snapshot_id), narrow(parents[0].id))
 
-    def _renamed(self, snapshot: Snapshot, log_file: FileSum | None) -> Snapshot:
+    def _renamed(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot as the target has it."""
         history = tuple(
             SnapshotStub(narrow(stub.id), stub.written_at, stub.message)
             for stub in self._parents[snapshot.id]
         )
-        nodes = [self._renamed_node(node) for node in snapshot.nodes]
+        nodes = [self._renamed_node(node, snapshot) for node in snapshot.nodes]
         used = {ref.manifest_id for node in nodes for ref in node.manifests}
-        files = {node.attributes.file for node in snapshot.nodes if node.attributes is not None}
+        files = set()
+        if self._format.keeps_attribute_files:
+            files = {node.attributes.file for node in snapshot.nodes if node.attributes is not None}
         metadata = {
             name: value
             for name, value in snapshot.metadata.items()
@@ -395,7 +484,7 @@ class _Migration:
             manifests=tuple(info for each, info in sorted(self._new_infos.items()) if each in used),
             attribute_files=tuple(self._attributes_info(each) for each in sorted(files)),
             nodes=NodeTable.of(nodes),
-            log_file=log_file,
+            log_file=None,
             parent_file=self._sums.get(history[0].id) if history else None,
         )
 
@@ -403,26 +492,28 @@ class _Migration:
         held = self._attributes[file_id]
         return AttributesFileInfo(narrow(file_id), held.size_bytes, held.checksum)
 
-    def _renamed_node(self, node: Node) -> Node:
+    def _renamed_node(self, node: Node, snapshot: Snapshot) -> Node:
         refs = [self._new_refs[ref.manifest_id, node.id] for ref in node.manifests]
         attributes = node.attributes
         if attributes is not None:
             attributes = AttributesRef(narrow(attributes.file), attributes.row, attributes.position)
         renamed = node.evolve(id=self._ids.node(node.id), attributes=attributes)
+        if attributes is not None and not self._format.keeps_attribute_files:
+            document = self._source.files.document(node, snapshot)
+            renamed = renamed.evolve(document=document, attributes=None)
         if not renamed.is_array:
             return renamed
         return renamed.evolve(manifests=tuple(ref for ref in refs if ref is not None))
 
-    def _copy_config(self) -> None:
-        """Copy the configuration stored with the source, whatever it was opened with."""
+    def _config(self) -> bytes | None:
+        """The configuration stored with the source, whatever it was opened with."""
         stored = self._source.format.make_config(self._source.storage)
         newest = stored.read()
         if newest is not None:
-            data = newest[1]
-        elif stored.read_legacy() is not None:
-            data = to_json(self._source.config)
-        else:
-            return
+            return newest[1]
+        return None if stored.read_legacy() is None else to_json(self._source.config)
+
+    def _copy_config(self, data: bytes) -> None:
         files = self._format.make_config(self._target)
         present = files.read()
         if present is None or present[1] != data:
@@ -439,12 +530,20 @@ class _Migration:
 
     # --- publishing
 
-    def _publish(self, refs: RefTargets) -> None:
+    def _publish(self, refs: RefTargets, config: bytes | None) -> None:
         """Create the references, `main` last (M2), unless an earlier run did."""
         self._format.make_refs(self._target).create_all(
             {name: narrow(target) for name, target in refs.branches.items()},
             {name: narrow(target) for name, target in refs.tags.items()},
+            map(self._as_listed, self._parents),
+            config,
         )
+
+    def _as_listed(self, snapshot_id: SnapshotId) -> Snapshot:
+        """A snapshot as what lists the snapshots of the target needs it."""
+        parents = self._parents[snapshot_id]
+        copy = self._files.read_snapshot(narrow(snapshot_id))
+        return msgspec.structs.replace(copy, parent_id=narrow(parents[0].id) if parents else None)
 
     # --- proof
 

@@ -71,7 +71,7 @@ def _rewrite_log(context: Context, snapshot_id: SnapshotId) -> bool:
             raise
         return False
     # The only object that is ever written a second time: its old bytes are of no use.
-    files.write_transaction_log(snapshot_id, msgspec.structs.replace(log, repaired_for=snapshot_id))
+    files.write_transaction_log(snapshot, msgspec.structs.replace(log, repaired_for=snapshot_id))
     return True
 
 

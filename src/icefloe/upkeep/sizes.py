@@ -66,6 +66,12 @@ class ChunkStorageStats(msgspec.Struct, frozen=True):
             self.inlined_bytes + other.inlined_bytes,
         )
 
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import record_html
+
+        return record_html(self)
+
 
 class SnapshotSize(msgspec.Struct, frozen=True):
     """What one snapshot holds, and what it added to its parent."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -26,24 +26,34 @@ from icefloe.engine.retention.marking import (
     MemoryLimits,
     first_snapshots,
 )
-from icefloe.engine.retention.stored_objects import key_maker, list_objects
+from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, list_objects
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
 from icefloe.objects.expected import Referrer, differs, not_expected
-from icefloe.upkeep.checks import ArrayOfSnapshot, ChunkChecker, check_branch, log_errors
+from icefloe.storage.concurrency import each_at_once, together
+from icefloe.upkeep.checks import (
+    ArrayOfSnapshot,
+    CheckedPart,
+    LocalChunkChecks,
+    check_branch,
+    log_errors,
+)
 from icefloe.upkeep.findings import Orphans, Problem, ProblemKind, VerificationReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from icefloe.engine.context import Context
     from icefloe.engine.history.walk import History
-    from icefloe.engine.retention.stored_objects import StoredObjects
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.nodes import ArrayNode, ManifestRef, Node
     from icefloe.model.snapshot import FileSum, Snapshot
+    from icefloe.model.transaction_log import TransactionLog
+    from icefloe.upkeep.checks import ChunkChecks
+
+_Result = TypeVar("_Result")
 
 _SHOWN_ORPHANS = 100
 _SHOWN_ARRAYS = 10
@@ -53,13 +63,21 @@ _MAX_WALKS = 10
 
 
 def verify_repository(
-    context: Context, *, deep: bool = False, limits: MemoryLimits = DEFAULT_LIMITS
+    context: Context,
+    *,
+    deep: bool = False,
+    limits: MemoryLimits = DEFAULT_LIMITS,
+    start_checks: Callable[[], ChunkChecks] | None = None,
 ) -> VerificationReport:
-    """Check everything that is reached; `deep` also reads chunks that have checksums."""
+    """Check everything that is reached; `deep` also reads chunks that have checksums.
+
+    `start_checks` lists chunk files and checks chunks against them; in this process by default.
+    """
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so it is not verified")
     for _ in range(_MAX_PASSES):
-        report = _Verifier(context, deep=deep, limits=limits).run()
+        verifier = _Verifier(context, deep=deep, limits=limits)
+        report = verifier.run(start_checks or (lambda: LocalChunkChecks(context, deep=deep)))
         lasting = _still_reached(context, limits, report.problems)
         if len(lasting) == len(report.problems):
             break
@@ -130,24 +148,36 @@ class _Verifier:
         """Manifests whose extents the snapshot records; the earliest layouts do not, and readers
         assume the whole grid."""
         self._listed: Mapping[SnapshotId, FileSum] = {}
+        self._logs: dict[SnapshotId, TransactionLog | None] = {}
+        """Logs that were read ahead."""
         self._attribute_rows: set[tuple[bytes, int]] = set()
 
-    def run(self) -> VerificationReport:
-        self._check_configuration()
-        targets = self.read_targets()
-        listed = {
-            kind: list_objects(self._context.storage, self._layout, kind) for kind in ObjectKind
-        }
-        self._chunks = ChunkChecker(self._context, listed[ObjectKind.CHUNK_FILE], deep=self._deep)
+    def run(self, start_checks: Callable[[], ChunkChecks]) -> VerificationReport:
+        storage = self._context.storage
+        _, targets, _ = together(
+            storage, self._check_configuration, self.read_targets, self.history.cuts.all
+        )
+        kinds = [kind for kind in ObjectKind if kind is not ObjectKind.CHUNK_FILE]
+        objects, self._chunks = together(
+            storage,
+            lambda: each_at_once(
+                storage, lambda kind: list_objects(storage, self._layout, kind), kinds
+            ),
+            start_checks,
+        )
+        listed = dict[ObjectKind, StoredObjects](zip(kinds, objects, strict=True))
         for tip in targets:
             self._check_history(tip)
         with contextlib.suppress(IcefloeError):  # reported with its descendants
             for root in first_snapshots(self._marks):
                 self._marks.add_history(root, is_whole=False)
+        self._problems += self._chunks.finish()
         if self._deep:
             self._checked["bytes of chunks"] = self._chunks.bytes_read
         orphans = self._orphans(listed)
-        return VerificationReport(tuple(self._problems), self._checked, orphans, self._deep)
+        return VerificationReport(
+            problems=tuple(self._problems), checked=self._checked, orphans=orphans, deep=self._deep
+        )
 
     def _add(self, kind: ProblemKind, message: str, **where: object) -> None:
         self._problems.append(Problem(kind, message, **where))  # type: ignore[arg-type]
@@ -179,32 +209,33 @@ class _Verifier:
 
     def _targets(self, refs: Refs) -> Iterator[SnapshotId]:
         """What branches and tags point to, once each; checks every state of a branch."""
-        seen: set[SnapshotId] = set()
-        for branch in sorted(self._names(refs.branches, "branches")):
-            self._checked["branches"] += 1
-            try:
-                target, problems = check_branch(refs, branch)
-            except IcefloeError as error:
-                self._add(
-                    ProblemKind.REFERENCE,
-                    f"branch {branch!r}: {error}",
-                    key=getattr(error, "key", ""),
-                )
-                continue
-            self._problems += problems
-            if target is not None and target not in seen:
-                seen.add(target)
-                yield target
-        for tag in sorted(self._names(refs.tags, "tags")):
-            self._checked["tags"] += 1
-            try:
-                target = refs.tag(tag)
-            except IcefloeError as error:
-                self._add(ProblemKind.REFERENCE, f"tag {tag!r}: {error}")
-                continue
-            if target is not None and target not in seen:
-                seen.add(target)
-                yield target
+        storage = self._context.storage
+        branches, tags = together(
+            storage,
+            lambda: sorted(self._names(refs.branches, "branches")),
+            lambda: sorted(self._names(refs.tags, "tags")),
+        )
+        self._checked["branches"] += len(branches)
+        self._checked["tags"] += len(tags)
+        states, targets = together(
+            storage,
+            lambda: each_at_once(storage, _caught(lambda name: check_branch(refs, name)), branches),
+            lambda: each_at_once(storage, _caught(refs.tag), tags),
+        )
+        reached: list[SnapshotId | None] = []
+        for branch, state in zip(branches, states, strict=True):
+            if isinstance(state, IcefloeError):
+                key = getattr(state, "key", "")
+                self._add(ProblemKind.REFERENCE, f"branch {branch!r}: {state}", key=key)
+            else:
+                reached.append(state[0])
+                self._problems += state[1]
+        for tag, target in zip(tags, targets, strict=True):
+            if isinstance(target, IcefloeError):
+                self._add(ProblemKind.REFERENCE, f"tag {tag!r}: {target}")
+            else:
+                reached.append(target)
+        return iter(dict.fromkeys(target for target in reached if target is not None))
 
     def _names(self, read: object, what: str) -> set[str]:
         assert callable(read)
@@ -217,9 +248,48 @@ class _Verifier:
 
     # --- snapshots
 
+    def _fetch(self, snapshots: list[Snapshot]) -> None:
+        """Read the manifests and logs of some snapshots at the same time, for who checks them.
+
+        What is wrong with them is found then.
+        """
+        infos = {
+            info.id: (snapshot, info)
+            for snapshot in snapshots
+            for info in snapshot.manifests
+            if info.id not in self._manifests
+        }
+
+        def fetch_manifest(place: tuple[Snapshot, ManifestFileInfo]) -> None:
+            snapshot, info = place
+            size = info.size_bytes if info.checksum else 0
+            with contextlib.suppress(IcefloeError):
+                self._files.manifest(info.id, size, info.checksum, Referrer(snapshot.id))
+
+        def fetch_log(snapshot: Snapshot) -> None:
+            with contextlib.suppress(IcefloeError):
+                self._logs[snapshot.id] = self._files.read_transaction_log(snapshot.id)
+
+        self._logs.clear()
+        together(
+            self._context.storage,
+            lambda: self._files.in_parallel(fetch_manifest, infos.values()),
+            lambda: self._files.in_parallel(fetch_log, snapshots),
+        )
+
+    def _ahead(self, history: Iterator[Snapshot]) -> Iterator[Snapshot]:
+        """Snapshots of a history, of which more and more are fetched with what they refer to."""
+        at_once = 1
+        while batch := list(itertools.islice(history, at_once)):
+            self._fetch([each for each in batch if each.id not in self._marks.snapshots])
+            yield from batch
+            at_once = max(1, self._limits.snapshots // 4)  # half of what is cached
+
     def _check_history(self, tip: SnapshotId) -> None:
         try:
-            history = self._marks.history.ancestry(tip)
+            history = self._marks.history.ancestry(tip, self._marks.snapshots)
+            if not self._context.storage.capabilities.reads_are_immediate:
+                history = self._ahead(history)
             for snapshot, parent in itertools.pairwise(itertools.chain(history, [None])):
                 assert snapshot is not None
                 if snapshot.id in self._marks.snapshots:
@@ -277,7 +347,8 @@ class _Verifier:
                 )
         self._check_nodes(snapshot)
         # After a cut the first snapshot follows; one may have been made in the meantime.
-        is_cut = snapshot.id in self._marks.history.cuts.all()
+        history = self._marks.history
+        is_cut = snapshot.id in history.cuts.all() or not history.has_whole_log(snapshot)
         if parent is not None and parent.id == snapshot.parent_id and not is_cut:
             self._check_log(snapshot, parent)
 
@@ -399,7 +470,11 @@ class _Verifier:
                 f"the manifest has {len(table)} references, and the array says {ref.num_refs}",
                 **where,
             )
-        self._problems += self._chunks.check(table, ArrayOfSnapshot(node.path, str(snapshot.id)))
+        place = ArrayOfSnapshot(node.path, str(snapshot.id))
+        part = CheckedPart(
+            manifest_id=ref.manifest_id, node_id=node.id, rank=node.array.rank, place=place
+        )
+        self._problems += self._chunks.check(part, table)
 
     # --- logs
 
@@ -407,7 +482,7 @@ class _Verifier:
         where = {"key": self._layout.transaction_log(snapshot.id), "snapshot_id": str(snapshot.id)}
         log = None
         try:
-            log = self._files.read_transaction_log(snapshot.id)
+            log = self._logs.get(snapshot.id) or self._files.read_transaction_log(snapshot.id)
             if log is None and snapshot.log_file is not None:
                 self._add(ProblemKind.TRANSACTION_LOG, "it is missing", repairable=True, **where)
         except IcefloeError as error:
@@ -419,7 +494,10 @@ class _Verifier:
             return  # a format without logs, where what changed is found by comparison
         self._checked["logs"] += 1
         try:
-            errors = list(log_errors(log, compared_step(self._files, parent, snapshot)))
+            actual = compared_step(self._files, parent, snapshot)
+            if not self._context.refs.records_moves:
+                actual = msgspec.structs.replace(actual, moves=())
+            errors = list(log_errors(log, actual))
         except IcefloeError:
             return  # what it should record cannot be read, which is reported
         for message in errors:
@@ -430,13 +508,10 @@ class _Verifier:
     def _orphans(self, listed: dict[ObjectKind, StoredObjects]) -> dict[str, Orphans]:
         live = {
             ObjectKind.SNAPSHOT: self._marks.snapshot_ids(),
-            ObjectKind.TRANSACTION_LOG: self._marks.snapshot_ids(),
+            ObjectKind.TRANSACTION_LOG: self._marks.log_ids(),
             ObjectKind.MANIFEST: self._marks.manifest_ids(),
             ObjectKind.ATTRIBUTES: self._marks.attribute_ids(),
         }
-        if not self._problems:
-            # If manifests cannot be read, it is unknown which chunk files are needed.
-            live[ObjectKind.CHUNK_FILE] = self._marks.chunk_file_ids()
         orphans: dict[str, Orphans] = {}
         for kind, ids in live.items():
             unreached = listed[kind].outside(ids)
@@ -447,7 +522,30 @@ class _Verifier:
                 bytes=int(unreached.sizes.sum()),
                 keys=tuple(map(key_of, shown)),
             )
+        if not self._problems:
+            # If manifests cannot be read, it is unknown which chunk files are needed.
+            files = self._chunks.files.unreached(self._marks)
+            totals = files.totals()
+            orphans[ObjectKind.CHUNK_FILE.value] = Orphans(
+                count=totals.files,
+                bytes=totals.size_bytes,
+                keys=tuple(files.some_keys(_SHOWN_ORPHANS)) if totals.files else (),
+            )
         return orphans
+
+
+def _caught(
+    read: Callable[[str], _Result],
+) -> Callable[[str], _Result | IcefloeError]:
+    """A function that returns what is wrong instead of raising it."""
+
+    def catch(name: str) -> _Result | IcefloeError:
+        try:
+            return read(name)
+        except IcefloeError as error:
+            return error
+
+    return catch
 
 
 def _arrays_with(manifest_id: ManifestId, snapshot: Snapshot) -> list[str]:

@@ -18,6 +18,8 @@ from icefloe.model.record import Record
 from icefloe.objects.foreign.source import same_etag
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.array_choice import ArrayChoice
     from icefloe.objects.foreign import VirtualChunkResolver
@@ -86,7 +88,7 @@ class VirtualSourcesReport(Record, frozen=True):
         return "\n".join(lines)
 
 
-class _Expected(NamedTuple):
+class ExpectedSource(NamedTuple):
     """What references expect of a file."""
 
     end: int
@@ -95,8 +97,9 @@ class _Expected(NamedTuple):
     checks: frozenset[tuple[str, int]]
     arrays: tuple[str, ...]
 
-    def joined(self, other: _Expected) -> _Expected:
-        return _Expected(
+    def joined(self, other: ExpectedSource) -> ExpectedSource:
+        """What this and other references expect."""
+        return ExpectedSource(
             end=max(self.end, other.end),
             chunks=self.chunks + other.chunks,
             size=self.size + other.size,
@@ -112,19 +115,26 @@ def check_virtual_sources(tree: WorkingTree, arrays: ArrayChoice = None) -> Virt
         tree: The snapshot to check.
         arrays: Arrays or groups to check; all by default.
     """
-    expected = _expected(tree, arrays)
-    resolver = tree.virtual_sources
+    expected = expected_sources(tree, chosen_arrays(arrays, tree.array_paths()))
+    return VirtualSourcesReport(tuple(examine_sources(expected, tree.virtual_sources)))
+
+
+def examine_sources(
+    expected: Mapping[str, ExpectedSource], resolver: VirtualChunkResolver
+) -> list[VirtualSourceInfo]:
+    """The state of each file, sorted by URL."""
 
     def look(url: str) -> VirtualSourceInfo:
         return _examined(url, expected[url], resolver)
 
     with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
-        return VirtualSourcesReport(tuple(threads.map(look, sorted(expected))))
+        return list(threads.map(look, sorted(expected)))
 
 
-def _expected(tree: WorkingTree, arrays: ArrayChoice) -> dict[str, _Expected]:
-    expected: dict[str, _Expected] = {}
-    for path in chosen_arrays(arrays, tree.array_paths()):
+def expected_sources(tree: WorkingTree, paths: Iterable[str]) -> dict[str, ExpectedSource]:
+    """What the virtual chunks of some arrays expect of each file, by URL."""
+    expected: dict[str, ExpectedSource] = {}
+    for path in paths:
         for table in tree.chunk_tables(path):
             refs = table.refs
             rows = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
@@ -139,7 +149,7 @@ def _expected(tree: WorkingTree, arrays: ArrayChoice) -> dict[str, _Expected]:
             times = refs.locations.modified[used]
             for row, url in enumerate(urls):
                 check = (etags[row], int(times[row]))
-                one = _Expected(
+                one = ExpectedSource(
                     end=int(ends[row]),
                     chunks=int(counts[row]),
                     size=int(sizes[row]),
@@ -150,7 +160,9 @@ def _expected(tree: WorkingTree, arrays: ArrayChoice) -> dict[str, _Expected]:
     return expected
 
 
-def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> VirtualSourceInfo:
+def _examined(
+    url: str, expected: ExpectedSource, resolver: VirtualChunkResolver
+) -> VirtualSourceInfo:
     problem: SourceProblem | None
     try:
         problem, explanation = _verdict(expected, resolver.status(url))
@@ -168,7 +180,9 @@ def _examined(url: str, expected: _Expected, resolver: VirtualChunkResolver) -> 
     )
 
 
-def _verdict(expected: _Expected, status: SourceStatus | None) -> tuple[SourceProblem | None, str]:
+def _verdict(
+    expected: ExpectedSource, status: SourceStatus | None
+) -> tuple[SourceProblem | None, str]:
     if status is None:
         return SourceProblem.MISSING, "it does not exist"
     if status.size is not None and status.size < expected.end:

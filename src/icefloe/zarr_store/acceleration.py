@@ -68,7 +68,7 @@ def is_enabled() -> bool:
 
 
 def enable_by_default() -> None:
-    """Accelerate, unless somebody decided about it before. Every new store calls this."""
+    """Enable it, unless it was enabled or disabled explicitly. Every new store calls this."""
     with _lock:
         if not _is_decided and os.environ.get("ICEFLOE_ZARR_PIPELINE") != "0":
             _enable()

@@ -66,13 +66,17 @@ def batch_of(requests: Sequence[Request], layout: ArrayLayout) -> Batch | None:
     if place is None or len(place) != len(layout.shape):
         return None
     if len(requests) == 1:
-        return Batch(store, path, np.array([place], dtype=np.int64), requests)
+        return Batch(
+            store=store, path=path, coords=np.array([place], dtype=np.int64), requests=requests
+        )
     node = store.tree.get_node(path)
     if node is None or not node.is_array or any(r[0].store is not store for r in requests):
         return None
     keys = [request[0].path for request in requests]
     coords = _coords(keys, path, node.array)
-    return None if coords is None else Batch(store, path, coords, requests)
+    return (
+        None if coords is None else Batch(store=store, path=path, coords=coords, requests=requests)
+    )
 
 
 def _coords(keys: Sequence[str], path: str, array: ArrayMetadata) -> Ints | None:
@@ -147,15 +151,15 @@ def _along_axes(selections: Sequence[Any], grid: tuple[int, ...]) -> list[Sequen
         return None
     if not all(type(item) in {slice, int} for item in first):
         return None
-    found: list[Sequence[Any]] = []
+    axes: list[Sequence[Any]] = []
     stride = len(selections)
     for axis, count in enumerate(grid):
         stride //= count
-        found.append([selections[row * stride][axis] for row in range(count)])
+        axes.append([selections[row * stride][axis] for row in range(count)])
     # Zarr combines the selections of the axes; they are the same objects all over the batch.
-    if len(selections) > 1 and list(itertools.product(*found)) != selections:
+    if len(selections) > 1 and list(itertools.product(*axes)) != selections:
         return None
-    return found
+    return axes
 
 
 def _spans(ids: Ints, items: Sequence[Any], there: Sequence[Any], size: int) -> Spans | None:
@@ -185,7 +189,7 @@ def finer_spans(
     spans: Sequence[Spans], layout: ArrayLayout, finer: ArrayLayout
 ) -> tuple[Spans, ...] | None:
     """The same elements in the chunks of a finer grid; None if they are not evenly apart."""
-    found: list[Spans] = []
+    result: list[Spans] = []
     axes = zip(spans, layout.chunk_shape, finer.chunk_shape, strict=True)
     for span, size, edge in axes:
         begin = span.ids * size + span.first
@@ -193,5 +197,5 @@ def finer_spans(
             return None
         count = int(span.lengths.sum())
         extent = int(span.ids[-1] + 1) * size
-        found.append(spans_of(AxisSelection(int(begin[0]), span.step, count), extent, edge))
-    return tuple(found)
+        result.append(spans_of(AxisSelection(int(begin[0]), span.step, count), extent, edge))
+    return tuple(result)

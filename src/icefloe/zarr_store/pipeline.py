@@ -13,7 +13,6 @@ from zarr.registry import get_pipeline_class
 
 from icefloe.arrays.chunk_arrays import ChunkArrays
 from icefloe.arrays.layout import ArrayLayout
-from icefloe.arrays.scattered import Parts, ScatteredChunks
 from icefloe.arrays.transfer import BoxTransfer
 from icefloe.errors import IcefloeError
 from icefloe.zarr_store.batches import batch_of, box_of, finer_spans
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
+    from icefloe.arrays.scattered import Parts
     from icefloe.arrays.shards import ShardLayout
     from icefloe.zarr_store.batches import Batch
 
@@ -39,9 +39,9 @@ _MISSING = {"status": "missing"}
 
 @dataclass(frozen=True)
 class StorePipeline(CodecPipeline):
-    """Reads and writes whole batches of chunks; what it cannot take, another pipeline does.
+    """Reads and writes whole batches of chunks.
 
-    That other one is the pipeline which Zarr is configured to use, so that any codec works.
+    The rest is left to the pipeline that zarr is configured to use, so that any codec works.
     """
 
     inner: CodecPipeline
@@ -253,24 +253,28 @@ def _reading(
     if box is not None and box.shape == target.shape:
         whole = target[box.axes]
         return lambda: BoxTransfer(tree, batch.path, layout, box.spans).read(whole)
+    from icefloe.arrays.scattered import ScatteredChunks
+
     return lambda: ScatteredChunks(tree, batch.path, layout).read(_parts(batch, drop_axes), target)
 
 
 def _writing(
     batch: Batch, layout: ArrayLayout, values: npt.NDArray[Any], drop_axes: tuple[int, ...]
 ) -> Callable[[], Flags]:
+    from icefloe.arrays.scattered import ScatteredChunks
+
     tree = batch.store.tree
     keep = bool(batch.spec.config.write_empty_chunks)
     box = None if drop_axes else box_of(batch, layout)
 
     def write() -> Flags:
         if box is not None and values.shape in {(), box.shape}:
-            given = np.broadcast_to(values, box.shape)[box.axes]
+            cells = np.broadcast_to(values, box.shape)[box.axes]
             covered = batch.whole()
             boxed = BoxTransfer(
                 tree, batch.path, layout, box.spans, write_empty_chunks=keep, covered=covered
             )
-            boxed.write(given)
+            boxed.write(cells)
         else:
             scattered = ScatteredChunks(tree, batch.path, layout, write_empty_chunks=keep)
             scattered.write(_parts(batch, drop_axes), values)
@@ -280,10 +284,12 @@ def _writing(
 
 
 def _parts(batch: Batch, drop_axes: tuple[int, ...]) -> Parts:
+    from icefloe.arrays.scattered import Parts
+
     return Parts(
-        batch.coords,
-        [request[2] for request in batch.requests],
-        [request[3] for request in batch.requests],
-        batch.whole(),
-        drop_axes,
+        coords=batch.coords,
+        in_chunk=[request[2] for request in batch.requests],
+        in_values=[request[3] for request in batch.requests],
+        whole=batch.whole(),
+        drop_axes=drop_axes,
     )

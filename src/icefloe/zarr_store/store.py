@@ -15,6 +15,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import SyncMixin
 
+from icefloe.engine.async_twin import async_twin
 from icefloe.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -24,19 +25,8 @@ from icefloe.errors import (
 )
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.paths import ROOT, check_canonical
-from icefloe.model.virtual_spec import VirtualChunkSpec, virtual_ref
 from icefloe.zarr_store.acceleration import enable_by_default
 from icefloe.zarr_store.keys import resolve
-from icefloe.zarr_store.listing import (
-    KeyListing,
-    chunk_folders,
-    chunks_in,
-    folder_path,
-    keys_below,
-    names_in,
-    size_below,
-    size_in,
-)
 from icefloe.zarr_store.tree_store import TreeStore
 
 if TYPE_CHECKING:
@@ -48,7 +38,9 @@ if TYPE_CHECKING:
 
     from icefloe.engine.port import Tree
     from icefloe.engine.tree.chunk_batches import ChunkBatch
+    from icefloe.model.virtual_spec import VirtualChunkSpec
     from icefloe.session import ForkSession, Session, TreeSession
+    from icefloe.zarr_store.listing import KeyListing
 
 
 class IcefloeStore(TreeStore, SyncMixin):
@@ -147,10 +139,13 @@ class IcefloeStore(TreeStore, SyncMixin):
     def check_writable(self) -> None:
         """Raise ReadOnlyStoreError unless this store can be written to."""
         if self._read_only or self.tree.read_only:
-            raise ReadOnlyStoreError(
-                "cannot write to a read-only store: the store was opened in read-only mode and "
-                "does not support writing; use the store of a writable session"
+            why = (
+                self.tree.why_read_only
+                if self.tree.read_only
+                else "the store was opened in read-only mode and does not support writing; open "
+                "it anew, or call store.with_read_only(False)"
             )
+            raise ReadOnlyStoreError(f"cannot write to a read-only store: {why}")
 
     # Reading
 
@@ -241,6 +236,8 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     async def getsize_prefix(self, prefix: str) -> int:
         """Number of bytes of all values below a node or in a folder of chunks."""
+        from icefloe.zarr_store.listing import chunk_folders, folder_path, size_below, size_in
+
         path = folder_path(prefix)
         if self.tree.get_node(path) is not None or path == ROOT:
             return size_below(self.tree, path)
@@ -286,7 +283,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         return path, coords
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Give a key a value unless it has one; the value is not even looked at then."""
+        """Set a key unless it exists; then the value is not even validated."""
         self.check_writable()
         if not await self.exists(key):
             await self.set(key, value)
@@ -302,7 +299,7 @@ class IcefloeStore(TreeStore, SyncMixin):
     async def delete(self, key: str) -> None:
         """Remove a chunk, or with a node's document the whole node and all below it.
 
-        What is absent is no error, but the array of a chunk must exist.
+        A missing key is no error, but the array of a chunk must exist.
         """
         self.delete_sync(key)
 
@@ -328,6 +325,8 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
+        from icefloe.zarr_store.listing import chunk_folders, chunks_in, folder_path
+
         self.check_writable()
         path = folder_path(prefix)
         folders = list(chunk_folders(self.tree, path))
@@ -351,6 +350,8 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     def list(self) -> KeyListing:
         """All keys."""
+        from icefloe.zarr_store.listing import KeyListing, keys_below
+
         return KeyListing(keys_below(self.tree, ROOT))
 
     def list_prefix(self, prefix: str) -> KeyListing:
@@ -358,6 +359,8 @@ class IcefloeStore(TreeStore, SyncMixin):
 
         Raises InvalidInputError, at once, if there is no such node.
         """
+        from icefloe.zarr_store.listing import KeyListing, folder_path, keys_below
+
         path = folder_path(prefix)
         if path != ROOT and self.tree.get_node(path) is None:
             raise _bad_prefix(prefix)
@@ -365,10 +368,14 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     def list_dir(self, prefix: str) -> KeyListing:
         """Names of the immediate members of a node or of a folder of chunks."""
+        from icefloe.zarr_store.listing import KeyListing, folder_path, names_in
+
         return KeyListing(names_in(self.tree, folder_path(prefix)))
 
     async def is_empty(self, prefix: str) -> bool:
         """Whether a folder has no keys."""
+        from icefloe.zarr_store.listing import chunk_folders, chunks_in, folder_path
+
         path = folder_path(prefix)
         tree = self.tree
         if tree.get_node(path) is not None or tree.node_paths(path):
@@ -401,6 +408,8 @@ class IcefloeStore(TreeStore, SyncMixin):
             validate_container: refuse a location in no virtual chunk container of the
                 repository's configuration.
         """
+        from icefloe.model.virtual_spec import virtual_ref
+
         self.check_writable()
         target = resolve(key, self.tree)
         path, coords = (None, None) if target is None else target
@@ -446,18 +455,6 @@ class IcefloeStore(TreeStore, SyncMixin):
             array_path, chunks, validate_containers=validate_containers
         )
 
-    async def set_virtual_refs_async(
-        self,
-        array_path: str,
-        chunks: Sequence[VirtualChunkSpec],
-        *,
-        validate_containers: bool = True,
-    ) -> Sequence[tuple[int, ...]] | None:
-        """Like `set_virtual_refs`, without blocking the event loop."""
-        return await asyncio.to_thread(
-            self.set_virtual_refs, array_path, chunks, validate_containers=validate_containers
-        )
-
     def set_virtual_refs_arr(
         self,
         array_path: str,
@@ -500,30 +497,8 @@ class IcefloeStore(TreeStore, SyncMixin):
             validate_containers=validate_containers,
         )
 
-    async def set_virtual_refs_arr_async(
-        self,
-        array_path: str,
-        chunk_grid_shape: Sequence[int],
-        locations: Any,
-        offsets: npt.ArrayLike,
-        lengths: npt.ArrayLike,
-        *,
-        validate_containers: bool = True,
-        arr_offset: Sequence[int] | None = None,
-        checksum: str | datetime | None = None,
-    ) -> Sequence[tuple[int, ...]] | None:
-        """Like `set_virtual_refs_arr`, without blocking the event loop."""
-        return await asyncio.to_thread(
-            self.set_virtual_refs_arr,
-            array_path,
-            chunk_grid_shape,
-            locations,
-            offsets,
-            lengths,
-            validate_containers=validate_containers,
-            arr_offset=arr_offset,
-            checksum=checksum,
-        )
+    set_virtual_refs_async = async_twin(set_virtual_refs)
+    set_virtual_refs_arr_async = async_twin(set_virtual_refs_arr)
 
     async def array_chunk_iterator(
         self, array_path: str, batch_size: int = 100_000

@@ -109,10 +109,10 @@ class MemoryTree:
             self.chunks.pop(tuple(place), None)
 
 
-def memory_tree(**how: object) -> MemoryTree:
+def memory_tree(**how: Any) -> MemoryTree:
     """The tree of an array that zarr would create so."""
     store = zarr.storage.MemoryStore()
-    array = zarr.create_array(store, shape=(6, 10), dtype="i4", fill_value=-1, **how)  # type: ignore[arg-type]
+    array = zarr.create_array(store, shape=(6, 10), dtype="i4", fill_value=-1, **how)
     return MemoryTree(json.dumps(array.metadata.to_dict()).encode())
 
 

@@ -13,7 +13,7 @@ from icefloe.model import paths
 from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.ids import NodeId
 from icefloe.model.manifest import ArrayChunks
-from icefloe.model.nodes import NodeTable, make_node
+from icefloe.model.nodes import NodeTable, expect_array, make_node
 
 
 def group(label: str = "") -> bytes:
@@ -170,13 +170,12 @@ def test_absorbing_two_creators_of_one_array_joins_their_chunks() -> None:
     one, two = ChangeSet(base), ChangeSet(base)
     for place, changes in enumerate((one, two)):
         changes.set_document("/a", array())
-        node = changes.get("/a")
-        assert node is not None
-        changes.edits(node).set((place,), InlineRef(b"%d" % place))  # type: ignore[arg-type]
+        node = expect_array(changes.get("/a"), "/a")
+        changes.edits(node).set((place,), InlineRef(b"%d" % place))
     one.absorb(two)
-    (node,) = one.new.values()
-    edits = one.chunks[node.id]
-    assert set(one.chunks) == {node.id}
+    (joined,) = one.new.values()
+    edits = one.chunks[joined.id]
+    assert set(one.chunks) == {joined.id}
     assert edits.get((0,)) == (True, InlineRef(b"0"))
     assert edits.get((1,)) == (True, InlineRef(b"1"))
 
@@ -195,16 +194,15 @@ def test_what_one_changed_and_another_deleted_is_gone() -> None:
     base = table(a=array(), b=array())
     for deleter_first in (True, False):
         writer, deleter = ChangeSet(base), ChangeSet(base)
-        node = base.get("/a")
-        assert node is not None
-        writer.edits(node).set((0,), InlineRef(b"x"))  # type: ignore[arg-type]
+        node = expect_array(base.get("/a"), "/a")
+        writer.edits(node).set((0,), InlineRef(b"x"))
         writer.set_document("/a", array(3))
         writer.move("/a", "/moved")
         deleter.delete("/a")
         both = deleter if deleter_first else writer
         both.absorb(writer if deleter_first else deleter)
         assert set(both.deleted) == {node.id}
-        assert both.chunks == both.documents == both.places == {}  # type: ignore[comparison-overlap]
+        assert (both.chunks, both.documents, both.places) == ({}, {}, {})
         assert list(both.paths_below("/")) == ["/b"]
 
 
@@ -250,12 +248,11 @@ def test_swapped_paths_are_laid_over_another_base() -> None:
 
 def test_deleting_all_chunks_spares_those_that_were_not_seen() -> None:
     base = table(a=array())
-    node = base.get("/a")
-    assert node is not None
+    node = expect_array(base.get("/a"), "/a")
     old = ArrayChunks.of([(0,), (1,)], [InlineRef(b"0"), InlineRef(b"1")], 1)
     changes = ChangeSet(base)
-    changes.edits(node).clear()  # type: ignore[arg-type]
-    changes.edits(node).set((1,), InlineRef(b"new"))  # type: ignore[arg-type]
+    changes.edits(node).clear()
+    changes.edits(node).set((1,), InlineRef(b"new"))
     twin = changes.copy()
     twin.make_clears_explicit(lambda _: old)
     newer = ArrayChunks.of([(0,), (1,), (2,)], [InlineRef(b"%d" % k) for k in range(3)], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from icefloe.changes.compare import State, compare_chunks, compare_nodes
+from icefloe.changes.compare import ReadableNodes, compare_chunks, compare_nodes
 from icefloe.changes.logs import brings_back, combine
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.model.chunk_refs import InlineRef
@@ -108,8 +108,8 @@ def test_states_are_compared_by_id() -> None:
     after = [group(A, "/g", "new"), array(B, "/new", 2), array(created, "/c", 1)]
     tables = {"/old": chunks(_0=b"x", _1=b"y"), "/new": chunks(_0=b"x", _1=b"z", _3=b"")}
     log = compare_nodes(
-        State(before, lambda node: tables.get(node.path), lambda node: node.document),
-        State(
+        ReadableNodes(before, lambda node: tables.get(node.path), lambda node: node.document),
+        ReadableNodes(
             after,
             lambda node: tables.get(node.path, chunks(_7=b"q")),
             lambda node: node.document,

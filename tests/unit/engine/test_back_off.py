@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING
 
 from icefloe.config.settings import Settings
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 def test_pauses_grow_up_to_a_limit_and_are_never_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(branch_moves.time, "sleep", slept.append)  # type: ignore[attr-defined]
-    monkeypatch.setattr(branch_moves.random, "uniform", random.Random(1).uniform)  # type: ignore[attr-defined]
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(random, "uniform", random.Random(1).uniform)
     settings = Settings()
     longest = []
     for attempt in (0, 1, 3, 60):

@@ -14,7 +14,8 @@ from icefloe.errors import ConflictError
 from icefloe.formats.dataset import state as state_module
 from icefloe.formats.dataset.state import State
 from icefloe.testing.faults import FaultyStorage
-from tests.documents import array, group
+from tests.builders import commit_documents, repository_with
+from tests.documents import array
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -29,15 +30,7 @@ def storage() -> Storage:
 
 @pytest.fixture
 def repo(storage: Storage) -> Repository:
-    made = Repository.create(storage, generation="dataset")
-    commit(made, "/", group())
-    return made
-
-
-def commit(repo: Repository, path: str, document: bytes, branch: str = "main") -> str:
-    session = repo.writable_session(branch)
-    session.tree.set_document(path, document)
-    return session.commit(path)
+    return repository_with({}, storage, generation="dataset")
 
 
 def document(storage: Storage) -> dict[str, Any]:
@@ -58,7 +51,10 @@ def listed_ids(storage: Storage) -> set[str]:
 def test_nothing_that_was_collected_is_listed(repo: Repository, storage: Storage) -> None:
     base = repo.lookup_branch("main")
     repo.create_branch("dev", base)
-    gone = [commit(repo, "/a", array(), "dev"), commit(repo, "/b", array(), "dev")]
+    gone = [
+        commit_documents(repo, {"/a": array()}, "dev"),
+        commit_documents(repo, {"/b": array()}, "dev"),
+    ]
     repo.reset_branch("dev", base)
     repo.create_branch("old", gone[0])
     repo.delete_branch("old")
@@ -86,9 +82,9 @@ def test_a_session_from_before_the_trimming_notices_that_the_branch_moved(
     session = repo.writable_session("main")
     session.tree.set_document("/mine", array())
     base = repo.lookup_branch("main")
-    commit(repo, "/a", array())
+    commit_documents(repo, {"/a": array()})
     repo.reset_branch("main", base)
-    commit(repo, "/b", array())
+    commit_documents(repo, {"/b": array()})
     Repository.open(storage).garbage_collect(NOW)
     with pytest.raises(ConflictError, match="moved"):
         session.commit("too late")
@@ -99,7 +95,7 @@ def test_logs_do_not_grow_for_ever(
 ) -> None:
     monkeypatch.setattr(state_module, "_MAX_LOG", 5)
     for value in range(12):
-        commit(repo, f"/{value}", array())
+        commit_documents(repo, {f"/{value}": array()})
     state = document(storage)
     assert len(state["icefloe"]["branches"]["main"]) == 5
     assert state["icefloe"]["trimmed"] == {"main": 9}

@@ -13,6 +13,7 @@ from icefloe import Repository
 from icefloe.errors import InvalidInputError
 from icefloe.formats.dataset.arrow_schemas import structure_schema
 from icefloe.testing.generations import array_document
+from tests.builders import commit_documents, repository_with
 from tests.documents import array, group
 
 if TYPE_CHECKING:
@@ -32,15 +33,7 @@ def storage() -> Storage:
 
 @pytest.fixture
 def repo(storage: Storage) -> Repository:
-    repo = Repository.create(storage, generation="dataset")
-    commit(repo, "/", group())
-    return repo
-
-
-def commit(repo: Repository, path: str, document: bytes, branch: str = "main") -> str:
-    session = repo.writable_session(branch)
-    session.tree.set_document(path, document)
-    return session.commit(f"write {path}")
+    return repository_with({}, storage, generation="dataset")
 
 
 def schema_of(repo: Repository, snapshot_id: str) -> pa.Schema:
@@ -58,9 +51,9 @@ def schema_of(repo: Repository, snapshot_id: str) -> pa.Schema:
 def test_one_large_number_widens_the_schema(
     repo: Repository, shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> None:  # H-02 R0-47e
-    small = commit(repo, "/a", array_document((65_535,), (65_535,)))
+    small = commit_documents(repo, {"/a": array_document((65_535,), (65_535,))})
     assert schema_of(repo, small).equals(NARROW, check_metadata=True)
-    large = commit(repo, "/b", array_document(shape, chunks))
+    large = commit_documents(repo, {"/b": array_document(shape, chunks)})
     assert schema_of(repo, large).equals(WIDE, check_metadata=True)
     reader = Repository.open(repo.storage).readonly_session("main")
     assert reader.tree.document("/b") == array_document(shape, chunks)
@@ -68,21 +61,21 @@ def test_one_large_number_widens_the_schema(
 
 def test_numbers_that_no_schema_holds_are_refused(repo: Repository) -> None:
     with pytest.raises(InvalidInputError, match=r"/a has a shape or chunks of .* below 2\*\*63"):
-        commit(repo, "/a", array_document((2**63,), (2**62,)))
+        commit_documents(repo, {"/a": array_document((2**63,), (2**62,))})
 
 
 def test_all_later_files_are_wide(repo: Repository, storage: Storage) -> None:
     """On every branch, for every client, also when the large array is gone."""
     first = repo.lookup_branch("main")
     repo.create_branch("dev", first)
-    commit(repo, "/large", LARGE)
+    commit_documents(repo, {"/large": LARGE})
     session = repo.writable_session("main")
     session.tree.delete_node("/large")
-    later = [session.commit("without it"), commit(repo, "/a", array())]
+    later = [session.commit("without it"), commit_documents(repo, {"/a": array()})]
     for opened in (repo, Repository.open(storage)):
-        later.append(commit(opened, "/b", array(), "dev"))
+        later.append(commit_documents(opened, {"/b": array()}, "dev"))
         opened.reset_branch("dev", first)
-        later.append(commit(opened, "/c", array(), "dev"))
+        later.append(commit_documents(opened, {"/c": array()}, "dev"))
     assert all(schema_of(repo, each) == WIDE for each in later)
     assert schema_of(repo, first) == NARROW
 
@@ -100,20 +93,20 @@ def test_a_commit_beside_the_one_that_widens_is_written_again(
 
     def late(*given: object) -> object:
         refs.advance = advance  # type: ignore[method-assign]
-        commit(repo, "/large", LARGE)
+        commit_documents(repo, {"/large": LARGE})
         return advance(*given)  # type: ignore[arg-type]
 
     refs.advance = late  # type: ignore[method-assign,assignment]
     landed = session.commit("beside it")
     assert schema_of(repo, landed) == WIDE
     infos = list(repo.ancestry(branch="dev"))
-    assert [info.message for info in infos][:2] == ["beside it", "write /"]
+    assert [info.message for info in infos][:2] == ["beside it", "nodes /"]
 
 
 def test_a_copy_of_a_history_is_wide_from_the_same_commit_on(storage: Storage) -> None:
     source = Repository.create(storage)
-    commit(source, "/", group())
-    commit(source, "/large", LARGE)
+    commit_documents(source, {"/": group()})
+    commit_documents(source, {"/large": LARGE})
     session = source.writable_session("main")
     session.tree.delete_node("/large")
     session.commit("without it")

@@ -27,8 +27,8 @@ from icefloe.model.manifest import (
     MAX_BLOCK_INLINE_BYTES,
     MAX_BLOCK_ROWS,
     ArrayChunks,
-    Block,
     Manifest,
+    ManifestBlock,
     ManifestIndex,
 )
 
@@ -46,7 +46,7 @@ def open_index(data: bytes) -> ManifestIndex:
     return index
 
 
-def decode_all(data: bytes) -> tuple[ManifestIndex, list[Block]]:
+def decode_all(data: bytes) -> tuple[ManifestIndex, list[ManifestBlock]]:
     index = open_index(data)
     spans = index.block_spans.tolist()
     return index, [
@@ -175,7 +175,7 @@ def test_one_lookup_reads_the_index_and_one_block(
     assert not isinstance(index, NeedsMore)
     loaded: list[int] = []
 
-    def load(number: int) -> Block:
+    def load(number: int) -> ManifestBlock:
         loaded.append(number)
         start, length = index.block_spans[number].tolist()
         return CODEC.decode_block(index, number, million_file[start : start + length], "key")

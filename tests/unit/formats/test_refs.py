@@ -81,7 +81,8 @@ def test_a_conflict_tells_where_the_branch_is_now(
     others = repository_refs(storage)
     second = others.advance(others.tip("main"), TWO)
     others.advance(second, THREE)
-    with pytest.raises(ConflictError, match="sequence 2") as caught:
+    moved = f"branch 'main' moved: expected {ONE}, found {THREE}; rebase and try again"
+    with pytest.raises(ConflictError, match=moved) as caught:
         refs.advance(tip, TWO_AND_A_HALF)
     assert caught.value.actual_parent == str(THREE)
 

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+import icefloe
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.registry import detect, format_for
 from icefloe.storage.memory import MemoryStorage
@@ -52,12 +53,36 @@ def test_an_empty_storage_has_no_repository() -> None:
 
 
 @pytest.mark.parametrize("key", ["refs/branch.main/ref.json", "repo"])
-def test_newer_official_repositories_are_named(key: str) -> None:
+def test_damaged_references_of_the_official_package_are_named(key: str) -> None:
     storage = MemoryStorage()
     storage.put(key, b"anything")
-    with pytest.raises(FormatError, match="newer official Icechunk") as caught:
+    with pytest.raises(FormatError) as caught:
         detect(storage)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("other", ["repository", "store", "dataset"])
+def test_two_generations_in_one_place_are_refused_with_their_names(
+    version: int, other: str
+) -> None:
+    storage = MemoryStorage()
+    icefloe.Repository.create(storage, generation=other)
+    icechunk = MemoryStorage()
+    icefloe.Repository.create(icechunk, generation="icechunk", spec_version=version)
+    for info in icechunk.list():
+        storage.put(info.key, icechunk.get(info.key))
+    with pytest.raises(FormatError, match=f"'icechunk' and '{other}'"):
+        icefloe.Repository.open(storage)
+
+
+def test_an_unfinished_migration_has_the_newer_version() -> None:
+    storage = MemoryStorage()
+    icefloe.Repository.create(storage, generation="icechunk", spec_version=2)
+    storage.put("refs/branch.main/ref.json", b'{"snapshot":"VY76P925PRY57WFEK410"}')
+    found = detect(storage)
+    assert found is not None
+    assert (found.name, found.spec_version) == ("icechunk", 2)
 
 
 def test_a_missing_tip_is_reported() -> None:

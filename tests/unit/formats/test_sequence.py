@@ -17,6 +17,7 @@ from icefloe.formats.sequence import (
     sequence_name,
 )
 from icefloe.storage.memory import MemoryStorage
+from icefloe.testing.requests import CountingStorage
 
 
 class PickyStorage(MemoryStorage):
@@ -101,9 +102,35 @@ def test_listing_asks_for_one_key() -> None:
     folder = SequenceFolder(storage, "f")
     for sequence in range(50):
         folder.create(sequence, b"x")
-    folder.newest()
+    assert folder.newest() == (49, b"x")
     assert storage.listings == [1]  # R3-94
+    assert storage.reads == []  # it is known what was written
+    other = SequenceFolder(storage, "f")
+    assert other.newest() == other.newest() == (49, b"x")
+    assert storage.listings == [1, 1, 1]
     assert len(storage.reads) == 1
+
+
+def test_a_file_of_another_repository_at_the_same_place_is_read() -> None:
+    storage = PickyStorage(can_list=True, lists_in_pages=True)
+    folder = SequenceFolder(storage, "f")
+    storage.create(folder.key(0), b"one")
+    assert folder.newest() == (0, b"one")
+    storage.delete_many([folder.key(0)])
+    storage.create(folder.key(0), b"two")
+    assert folder.newest() == (0, b"two")
+
+
+def test_a_guess_saves_a_round_and_decides_nothing() -> None:
+    storage = CountingStorage(MemoryStorage())
+    writer = SequenceFolder(storage, "f")
+    for sequence in range(3):
+        writer.create(sequence, b"%d" % sequence)
+    for guess, rounds in ((2, 1), (1, 2), (3, 2), (None, 2)):
+        folder = SequenceFolder(storage, "f")
+        with storage.counting() as counts:
+            assert folder.newest(guess) == (2, b"2")
+        assert counts.rounds == rounds
 
 
 def test_foreign_files_do_not_hide_the_newest() -> None:

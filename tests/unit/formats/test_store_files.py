@@ -28,6 +28,7 @@ from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest
 from icefloe.model.zarr_document import parse_document
 from icefloe.testing.clock import ClockedStorage
+from tests.builders import read_dataset
 from tests.documents import group
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ def test_ordinary_datasets_of_xarray_are_valid_by_the_schema() -> None:
         BITS
     )
     assert by_bits >= {"float16", "float32", "float64"}
-    read = xr.open_zarr(Repository.open(storage).readonly_session("main").store, consolidated=False)
+    read = read_dataset(Repository.open(storage))
     for name in ("float16", "float32", "complex64", "flag", "text", "int64", "time"):
         joined = xr.concat([dataset[name], later[name]], "time")
         xr.testing.assert_equal(read[name].load().drop_attrs(), joined.drop_attrs())

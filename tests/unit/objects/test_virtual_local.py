@@ -74,9 +74,10 @@ class TestShortFiles:
             source(root).read(wanted(root, length=11))
 
     def test_a_range_after_the_end_is_an_error(self, root: Path) -> None:
-        for checksum in ({}, {"last_modified": 2_000_000_000}):
+        checksums: list[dict[str, Any]] = [{}, {"last_modified": 2_000_000_000}]
+        for checksum in checksums:
             with pytest.raises(VirtualChunkError, match="found a file of 10 bytes"):
-                source(root).read(wanted(root, start=10, length=1, **checksum))  # type: ignore[arg-type]
+                source(root).read(wanted(root, start=10, length=1, **checksum))
 
     def test_a_promise_of_exabytes_costs_no_memory(self, root: Path) -> None:
         with pytest.raises(VirtualChunkError, match="not enough data"):

@@ -22,7 +22,7 @@ from icefloe.spark.engine.failures import (
     from_text,
     is_permanent,
 )
-from icefloe.spark.engine.tasks import SCHEMA, Output, run_items
+from icefloe.spark.engine.tasks import SCHEMA, TaskOutput, run_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def work(item: Any, shared: Any) -> Iterator[Any]:
         raise ValueError("bad item")
     if item == "flaky":
         raise ConnectionError("flaky")
-    yield Output(f"{item}{shared}", chunks=1)
+    yield TaskOutput(f"{item}{shared}", chunks=1)
 
 
 def rows_of(items: list[str], **given: Any) -> list[Any]:

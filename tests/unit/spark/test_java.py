@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.engine import local as java
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_java_home_of_the_user_is_left_alone() -> None:
-    assert java.find_java_home({"JAVA_HOME": "/somewhere", "PATH": ""}) is None
+def test_java_home_of_the_user_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    assert java.find_java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) is None
 
 
 def test_an_old_java_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +61,10 @@ def test_the_shim_keeps_arguments_with_spaces(tmp_path: Path) -> None:
     command = [str(home / "bin" / "java"), "a b", "--add-modules=jdk.incubator.vector", "$x"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "<a b>\n<$x>\n"
+
+
+def test_workers_do_not_get_the_standard_library_of_the_driver() -> None:
+    """Else workers on another Python die of modules that do not fit, before they can say so."""
+    folders = java._module_path().split(os.pathsep)
+    assert str(Path(os.__file__).parent) not in folders
+    assert str(Path(__file__).parents[3] / "src") in folders

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import msgspec
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,8 @@ from icefloe.spark.jobs.rechunk import (
     clipped,
     plan_rechunk,
 )
-from icefloe.tables.zarr_arrays import resolve_chunks
+from icefloe.tables.zarr_arrays import create, like, resolve_chunks
+from tests.builders import new_repository
 
 
 @st.composite
@@ -84,3 +87,12 @@ def test_chunks_as_users_give_them() -> None:
     for wrong in ({"z": 1}, (1, 2), (0, 1, 1), "no"):
         with pytest.raises(InvalidInputError):
             resolve_chunks(wrong, (9, 8, 7), (1, 4, 4), dims)
+
+
+def test_chunks_of_texts_are_chosen_by_what_they_take_in_memory() -> None:
+    session = new_repository().writable_session("main")
+    labels = zarr.create_array(session.store, name="labels", shape=(3,), chunks=(1,), dtype=str)
+    labels[:] = ["land", "sea", "ice"]
+    copy = msgspec.structs.replace(like(labels, (3,), (1,), None), chunks=None)
+    create(session, "/copy", copy)
+    assert zarr.open_array(session.store, path="copy").chunks == (3,)

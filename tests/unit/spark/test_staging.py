@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icefloe.spark.engine.tasks import pack
 from icefloe.spark.engine.transactions import Transaction
-from icefloe.spark.sql import staging
-from icefloe.spark.sql.staging import StagedCommit, commit_staged, stage
+from icefloe.spark.tables import staging
+from icefloe.spark.tables.staging import StagedCommit, commit_staged, stage
 from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
-from icefloe.tables.target_arrays import WriteRequest, dims_of
+from icefloe.tables.target_arrays import RowSummary, WriteRequest, dims_of, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -328,11 +329,11 @@ def test_any_rows_in_any_order_make_the_same_arrays(data: Any) -> None:
     grid = {d: (np.arange(n) * 2.5).tolist() for d, n in zip(dims, shape, strict=True)}
     request = WriteRequest(dims=tuple(dims), chunks=chunks, coordinates=grid)
     session = repo.writable_session("main")
-    found = staging.RowSummary(rows.schema, {}, rows.num_rows, {"v": 0})  # type: ignore[attr-defined]
-    plan = staging.prepare(session, request, found)  # type: ignore[attr-defined]
+    found = RowSummary(rows.schema, {}, rows.num_rows, {"v": 0})
+    plan = prepare(session, request, found)
     fragments = [
         staging.Fragment(
-            pickle.dumps(staging.files_of(session).write(staging.pack(rows.slice(at, 3)))),  # type: ignore[attr-defined]
+            pickle.dumps(staging.files_of(session).write(pack(rows.slice(at, 3)))),
             1,
         )
         for at in range(0, rows.num_rows, 3)

@@ -11,7 +11,7 @@ import icefloe
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.spark import register_storage_provider
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.sql.options import SourceOptions
+from icefloe.spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

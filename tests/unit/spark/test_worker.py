@@ -74,12 +74,12 @@ def test_workers_of_spark_ignore_warnings_about_codecs_from_their_first_task_on(
 import sys, types, warnings
 before = list(warnings.filters)
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.worker")
-from icefloe.spark.engine.tasks import Output, run_item
+from icefloe.spark.engine.tasks import TaskOutput, run_item
 ours = lambda: [f for f in warnings.filters if f[1] is not None and "Numcodecs" in f[1].pattern]
 assert not ours(), "set by an import"
-list(run_item(0, lambda: [Output()], may_retry=False))
+list(run_item(0, lambda: [TaskOutput()], may_retry=False))
 assert len(ours()) == 1
-list(run_item(1, lambda: [Output()], may_retry=False))
+list(run_item(1, lambda: [TaskOutput()], may_retry=False))
 assert len(ours()) == 1
 """
     subprocess.run([sys.executable, "-c", code], check=True)

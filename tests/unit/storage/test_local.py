@@ -272,7 +272,7 @@ class Recorder:
         self.calls: list[tuple[str, str]] = []
         self.root = root
         for name in ("fsync", "link", "rename"):
-            monkeypatch.setattr(local.os, name, self.watch(name, getattr(os, name)))  # type: ignore[attr-defined]
+            monkeypatch.setattr(os, name, self.watch(name, getattr(os, name)))
 
     def watch(self, name: Any, call: Any) -> Any:
         def watched(first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -391,7 +391,7 @@ class TestDurability:
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as broken:
-            broken.setattr(local.os, "fsync", fail)  # type: ignore[attr-defined]
+            broken.setattr(os, "fsync", fail)
             broken.setattr(local, "sync_whole_filesystem", lambda folder: False)
             with pytest.raises(StorageError, match="chunks/a"):
                 storage.create("refs/1", b"1")
@@ -413,7 +413,7 @@ class TestDurability:
             return real(path, *args, **kwargs)
 
         with monkeypatch.context() as broken:
-            broken.setattr(local.os, "open", fail)  # type: ignore[attr-defined]
+            broken.setattr(os, "open", fail)
             with pytest.raises(StorageError, match="Too many"):
                 storage.sync()
         storage.create("refs/1", b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.spark.sql import staging
+from icefloe.spark.tables import staging
 from icefloe.tables import block_writer
 from icefloe.tables.block_writer import BlockFiller, BlockWriter
 from icefloe.tables.target_arrays import RowSummary, WritePlan, WriteRequest, prepare
@@ -106,7 +107,7 @@ def test_rows_outside_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_write_that_is_too_large_for_one_process_names_the_other_way(tmp_path: Path) -> None:
     repo = icefloe.Repository.create(str(tmp_path / "r"))
     rows = pa.table([pa.array([0, 1]), pa.array([0, 1]), pa.array([1.0, 2.0])], schema=SCHEMA)
-    context = staging.pickle.dumps(repo._context)  # type: ignore[attr-defined]
+    context = pickle.dumps(repo._context)
     with pytest.raises(InvalidInputError, match="write_table"):
         staging.stage(context, ("y", "x"), rows.to_batches(), 47)
     staged = staging.stage(context, ("y", "x"), rows.to_batches(), 48)

@@ -18,6 +18,7 @@ from icefloe.tables.decoding import Reading
 from icefloe.tables.schema import read_table_schema
 from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
+from tests.builders import read_dataset
 
 
 def stored(dataset: xr.Dataset, **arguments: object) -> icefloe.Session:
@@ -66,7 +67,7 @@ def session() -> icefloe.Session:
 
 
 def expected(session: icefloe.Session, names: list[str]) -> pd.DataFrame:
-    dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)[names]
+    dataset = read_dataset(session, chunks=None)[names]
     return dataset.to_dataframe(dim_order=["time", "lat", "lon"]).reset_index()
 
 
@@ -127,7 +128,7 @@ SELECTIONS = [
 
 @pytest.mark.parametrize("sel", SELECTIONS, ids=str)
 def test_sel_means_what_it_means_in_xarray(session: icefloe.Session, sel: dict[str, Any]) -> None:
-    dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)[["t2m"]].sel(sel)
+    dataset = read_dataset(session, chunks=None)[["t2m"]].sel(sel)
     lifted = dataset.expand_dims([d for d in ("time", "lat", "lon") if d not in dataset.dims])
     theirs = lifted.to_dataframe().reset_index()
     same(frame(session, variables=("t2m",), sel=sel), theirs)
@@ -138,7 +139,7 @@ def test_sel_means_what_it_means_in_xarray(session: icefloe.Session, sel: dict[s
 )
 def test_isel_means_what_it_means_in_xarray(session: icefloe.Session, isel: dict[str, Any]) -> None:
     plain = {k: slice(v["stop"]) if isinstance(v, dict) else v for k, v in isel.items()}
-    dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)[["t2m"]].isel(plain)
+    dataset = read_dataset(session, chunks=None)[["t2m"]].isel(plain)
     lifted = dataset.expand_dims([d for d in ("time", "lat", "lon") if d not in dataset.dims])
     same(frame(session, variables=("t2m",), isel=isel), lifted.to_dataframe().reset_index())
 

@@ -66,7 +66,7 @@ def squash(
             context.settings,
             replaced=Replaced(context.files.read_snapshot(since), changes),
         )
-        context.refs.advance(tip, snapshot.id)
+        context.refs.publish(tip, snapshot)
         _log_move(context, "squash", branch, newest.id, snapshot.id)
         return str(snapshot.id)
 
@@ -125,7 +125,7 @@ def commit_rewritten_manifests(
             context.settings,
             replaced=replaced,
         )
-        context.refs.advance(tip, snapshot.id)
+        context.refs.publish(tip, snapshot)
         return str(snapshot.id)
 
     snapshot_id = retry_after_collection(context.refs, live_tip(context.refs, branch), rewrite)

@@ -19,10 +19,11 @@ from icefloe.engine.commit.write import write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.net_difference import net_difference
 from icefloe.engine.retention.branch_moves import retry_on_conflict
-from icefloe.engine.retention.pins import pinned
+from icefloe.engine.retention.pins import pinned_beside
 from icefloe.errors import SessionStateError
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.storage.concurrency import together
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
@@ -62,8 +63,16 @@ def merge(
 ) -> str:
     """Merge a branch into another; see `Repository.merge`."""
     context = committer.context
-    source = context.files.read_snapshot(live_tip(context.refs, from_branch).snapshot_id)
-    target = live_tip(context.refs, into_branch)
+
+    def tip_and_snapshot(branch: str) -> tuple[LiveTip, Snapshot]:
+        tip = live_tip(context.refs, branch)
+        return tip, context.files.read_snapshot(tip.snapshot_id)
+
+    (_, source), (target, _) = together(
+        context.storage,
+        lambda: tip_and_snapshot(from_branch),
+        lambda: tip_and_snapshot(into_branch),
+    )
     merge_base = find_merge_base(context, source.id, target.snapshot_id)
     if merge_base.snapshot_id == source.id:
         return str(target.snapshot_id)
@@ -134,10 +143,14 @@ def _commit_difference(
     )
 
     def attempt() -> str:
-        tip = live_tip(context.refs, branch)
-        # The commit refers to chunk files of a snapshot that nothing else may reach. It is pinned
-        # after the tip is read: a collection that starts later re-publishes the branch.
-        with pinned(context.storage, context.format.layout, after.id):
+        # The commit refers to chunk files of a snapshot that nothing else may reach. Announcements
+        # are read after the tip: a collection that starts later re-publishes the branch.
+        with pinned_beside(
+            context.storage,
+            context.format.layout,
+            after.id,
+            lambda: live_tip(context.refs, branch),
+        ) as (_, tip):
             return _commit_on_tip(committer, tip, base, changes.copy(), commit)
 
     return retry_on_conflict(context.settings, attempt)
@@ -163,7 +176,7 @@ def _commit_on_tip(
     sides.drop_common_changes(appends)
     their_log = sides.without_relocated_chunks(net_difference(context.history, base, head), appends)
     rebase_changes(
-        MergeInputs(context, base, head, committer.show),
+        MergeInputs(context=context, base=base, head=head, show=committer.show),
         changes,
         their_log,
         SnapshotChunks(context.files, base),
@@ -181,7 +194,7 @@ def _commit_on_tip(
         context.settings,
         new_nodes=NodeOrigin.OTHER_BRANCH,
     )
-    context.refs.advance(tip, snapshot.id)
+    context.refs.publish(tip, snapshot)
     return str(snapshot.id)
 
 

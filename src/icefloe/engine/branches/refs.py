@@ -7,24 +7,25 @@ pinned first, and a reference whose pin was broken in between is taken back.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from icefloe.engine.history.missing_names import missing_branch, missing_tag
 from icefloe.engine.history.walk import Revision, check_new_name
 from icefloe.engine.operation_log import OperationLog
 from icefloe.engine.retention.branch_moves import retry_after_collection, undo_creation
-from icefloe.engine.retention.pins import pinned
+from icefloe.engine.retention.pins import pinned, pinned_beside
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
-    RefNotFoundError,
     SnapshotNotFoundError,
 )
 from icefloe.formats.port import MAIN, LiveTip
+from icefloe.storage.concurrency import together
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from icefloe.engine.context import Context
     from icefloe.engine.retention.pins import SnapshotLease
@@ -32,56 +33,66 @@ if TYPE_CHECKING:
     from icefloe.model.ids import SnapshotId
 
 
+_Result = TypeVar("_Result")
+
+
 def live_tip(refs: Refs, branch: str) -> LiveTip:
     """The newest state of a branch; raises RefNotFoundError if the branch does not exist."""
     Revision(branch=branch).check("branch")
     tip = refs.tip(branch)
     if not isinstance(tip, LiveTip):
-        raise RefNotFoundError(
-            f"ref not found `{branch}`: there is no such branch; create it with create_branch",
-            branch,
-        )
+        raise missing_branch(refs, branch)
     return tip
 
 
 def create_branch(context: Context, branch: str, snapshot_id: str) -> None:
     """Create a branch at a snapshot."""
     check_new_name(branch, "branch")
-    ensure_conditional_writes(context.storage)
-    with _pinned(context, snapshot_id) as (target, pin):
-        tip = context.refs.create_branch(branch, target)
-        try:
-            pin.confirm()
-        except SnapshotNotFoundError:
-            undo_creation(context.refs, tip)
-            raise
-    _log(context, "create_branch", branch=branch, snapshot_id=target)
+    target = context.history.resolve(Revision(snapshot_id=snapshot_id))
+    with _pinned_beside(context, target, lambda: context.refs.prepare_branch(branch)) as (
+        pin,
+        create,
+    ):
+        tip = create(target)
+        _confirm(
+            context,
+            pin,
+            lambda: undo_creation(context.refs, tip),
+            "create_branch",
+            branch=branch,
+            snapshot_id=target,
+        )
 
 
 def reset_branch(
     context: Context, branch: str, snapshot_id: str, from_snapshot_id: str | None = None
 ) -> None:
     """Let a branch point to another snapshot, as the next state of its sequence (H-22)."""
-    tip = live_tip(context.refs, branch)
     resolve = context.history.resolve
-    if from_snapshot_id is not None and tip.snapshot_id != resolve(
-        Revision(snapshot_id=from_snapshot_id)
-    ):
-        raise ConflictError(
-            f"branch update conflict: {branch!r} is at {tip.snapshot_id}, "
-            f"expected {from_snapshot_id}",
-            from_snapshot_id,
-            str(tip.snapshot_id),
-        )
     target = resolve(Revision(snapshot_id=snapshot_id))
-    point_to(context, tip, target)
+    expected = None if from_snapshot_id is None else resolve(Revision(snapshot_id=from_snapshot_id))
+    with _pinned_beside(context, target, lambda: live_tip(context.refs, branch)) as (_, tip):
+        if expected is not None and tip.snapshot_id != expected:
+            raise ConflictError(
+                f"branch update conflict: {branch!r} is at {tip.snapshot_id}, "
+                f"expected {from_snapshot_id}",
+                from_snapshot_id,
+                str(tip.snapshot_id),
+            )
+        _move(context, tip, target, is_pinned=True)
     _log(context, "reset_branch", branch=branch, **{"from": tip.snapshot_id, "to": target})
 
 
 def point_to(context: Context, tip: LiveTip, target: SnapshotId) -> None:
     """Advance a branch to a snapshot that exists; raises ConflictError if the branch moved."""
+    _move(context, tip, target, is_pinned=False)
 
+
+def _move(context: Context, tip: LiveTip, target: SnapshotId, *, is_pinned: bool) -> None:
     def move(state: LiveTip) -> None:
+        if is_pinned and state == tip:
+            context.refs.advance(state, target)
+            return
         with pinned(context.storage, context.format.layout, target):
             context.refs.advance(state, target)
 
@@ -101,19 +112,17 @@ def delete_branch(context: Context, branch: str) -> None:
 def create_tag(context: Context, tag: str, snapshot_id: str) -> None:
     """Create a tag for a snapshot; it cannot be changed or deleted."""
     check_new_name(tag, "tag")
-    ensure_conditional_writes(context.storage)
-    with _pinned(context, snapshot_id) as (target, pin):
-        try:
-            undo = context.refs.create_tag(tag, target)
-        except AlreadyExistsError:
-            _require_lasting(context, tag)
-            raise
-        try:
-            pin.confirm()
-        except SnapshotNotFoundError:
-            undo()
-            raise
-    _log(context, "create_tag", tag=tag, snapshot_id=target)
+    target = context.history.resolve(Revision(snapshot_id=snapshot_id))
+    try:
+        with _pinned_beside(context, target, lambda: context.refs.prepare_tag(tag)) as (
+            pin,
+            create,
+        ):
+            undo = create(target)
+            _confirm(context, pin, undo, "create_tag", tag=tag, snapshot_id=target)
+    except AlreadyExistsError:
+        _require_lasting(context, tag)
+        raise
 
 
 def _require_lasting(context: Context, tag: str) -> None:
@@ -132,21 +141,45 @@ def _require_lasting(context: Context, tag: str) -> None:
 
 
 def delete_tag(context: Context, tag: str) -> None:
-    """Refuse: the specification says that tags cannot be deleted once created (R1-25)."""
-    if context.refs.tag(tag) is None:
-        raise RefNotFoundError(f"ref not found `{tag}`", tag)
-    raise InvalidInputError(
-        f"tags cannot be deleted once created: {tag!r} stays; create another tag instead"
-    )
+    """Delete a tag where the generation has that; its name is not given again."""
+    target = context.refs.tag(tag)
+    if target is None:
+        raise missing_tag(context.refs, tag)
+    context.refs.delete_tag(tag)
+    _log(context, "delete_tag", tag=tag, snapshot_id=target)
 
 
 @contextlib.contextmanager
-def _pinned(context: Context, revision: str) -> Iterator[tuple[SnapshotId, SnapshotLease]]:
-    snapshot_id = context.history.resolve(Revision(snapshot_id=revision))
-    with pinned(context.storage, context.format.layout, snapshot_id) as pin:
-        yield snapshot_id, pin
+def _pinned_beside(
+    context: Context, target: SnapshotId, work: Callable[[], _Result]
+) -> Iterator[tuple[SnapshotLease, _Result]]:
+    """Pin a snapshot, and do something else at the same time, the probe of the storage among it."""
+    storage = context.storage
+
+    def probe_and_work() -> _Result:
+        ensure_conditional_writes(storage)
+        return work()
+
+    with pinned_beside(storage, context.format.layout, target, probe_and_work) as pin_and_result:
+        yield pin_and_result
 
 
-def _log(context: Context, kind: str, **details: object) -> None:
+def _confirm(
+    context: Context, pin: SnapshotLease, undo: Callable[[], None], kind: str, **details: object
+) -> None:
+    """Log what was created, and undo it if the pin was broken before and the snapshot is gone."""
+    entries: list[str] = []
+    try:
+        together(
+            context.storage, pin.confirm, lambda: entries.append(_log(context, kind, **details))
+        )
+    except SnapshotNotFoundError:
+        undo()
+        for entry in entries:
+            OperationLog(context.storage).take_back(entry)
+        raise
+
+
+def _log(context: Context, kind: str, **details: object) -> str:
     plain = {name: str(value) for name, value in details.items()}
-    OperationLog(context.storage).add(kind, plain)
+    return OperationLog(context.storage).add(kind, plain)

@@ -86,11 +86,12 @@ class ArrayMerger:
             if not more:
                 break
         return MergedArray(
-            pieces,
-            split,
-            old,
-            replaced | {part.manifest_id for part in taken if isinstance(part, ManifestRef)},
-            [part for part in left if isinstance(part, LinkedTile)],
+            pieces=pieces,
+            split=split,
+            old=old,
+            dropped=replaced
+            | {part.manifest_id for part in taken if isinstance(part, ManifestRef)},
+            linked=[part for part in left if isinstance(part, LinkedTile)],
         )
 
     def _reached(

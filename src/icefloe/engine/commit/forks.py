@@ -6,13 +6,14 @@ import warnings
 from typing import TYPE_CHECKING
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.fork_changes import Inherited, absorb_since, changes_since
 from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
 from icefloe.changes.needed_groups import fill_groups
 from icefloe.engine.commit.linked_tiles import unlink_common
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.errors import InvalidInputError
 from icefloe.formats.port import LiveTip
-from icefloe.model.ids import SnapshotId
+from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class ForkedChanges(Record, frozen=True, eq=False):
     tip: LiveTip
     """The tip that the branch had when the session was forked."""
     changes: ChangeSet
+    inherited: Inherited | None = None
+    """What it began with, if the session had uncommitted changes."""
+    cleared: frozenset[NodeId] = frozenset()
+    """Arrays all chunks of which were deleted at some time."""
 
 
 def merge_forks(
@@ -56,14 +61,41 @@ def merge_forks(
         if fork.tip != tip:
             # A garbage collection may have run between the two tips, which our commit cannot see.
             check_own_files(context, fork.changes)
-        unlink_common(context.files, merged, fork.changes)
-        chunks = same_chunks(merged, fork.changes)
-        metadata = merge_metadata(merged, fork.changes, context.files.documents_of(base))
+        chunks, metadata = _merge_fork(tree, merged, fork)
         _warn_of_overlap(chunks, metadata, stacklevel + 2)
-        merged.absorb(fork.changes)
         fill_groups(merged)
     if forks:
         tree.show(base, merged)
+
+
+def _merge_fork(
+    tree: WorkingTree, merged: ChangeSet, fork: ForkedChanges
+) -> tuple[list[str], list[str]]:
+    """Add the changes of one fork; returns what it changed and others, too: chunks, metadata."""
+    files, document_of = tree.context.files, tree.context.files.documents_of(tree.snapshot)
+    inherited = fork.inherited
+    if inherited is None:
+        unlink_common(files, merged, fork.changes)
+        chunks = same_chunks(merged, fork.changes)
+        metadata = merge_metadata(merged, fork.changes, document_of)
+        merged.absorb(fork.changes)
+        return chunks, metadata
+    if inherited.origin not in tree.fork_points:
+        raise InvalidInputError(
+            "cannot merge a fork of a session with uncommitted changes into another session, or "
+            "after they were discarded: merge it into the one that it came from"
+        )
+    earlier = inherited.changes
+    since = changes_since(earlier, fork.changes, fork.cleared)
+    ours = changes_since(earlier, merged).changes
+    unlink_common(files, merged, since.changes)
+    unlink_common(files, ours, since.changes)
+    chunks = same_chunks(merged, since.changes, ours.chunks, fork.changes)
+    metadata = merge_metadata(
+        ours, since.changes, lambda node: earlier.documents.get(node.id) or document_of(node)
+    )
+    metadata += absorb_since(merged, since, earlier)
+    return chunks, metadata
 
 
 def _warn_of_overlap(chunks: Sequence[str], metadata: Sequence[str], stacklevel: int) -> None:

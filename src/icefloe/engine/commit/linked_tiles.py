@@ -132,17 +132,17 @@ def _take_apart(
         return
     node = changes.array_by_id(node_id)
     assert node is not None
-    kept = []
+    remaining = []
     for tile, is_taken in zip(changes.linked.pop(node_id), taken, strict=True):
         if not is_taken:
-            kept.append(tile)
+            remaining.append(tile)
             continue
         edits = _as_edits(files, node, tile)
         if node_id in changes.chunks:
             edits.absorb(changes.chunks[node_id])
         changes.chunks[node_id] = edits
-    if kept:
-        changes.linked[node_id] = kept
+    if remaining:
+        changes.linked[node_id] = remaining
 
 
 def _as_edits(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ChunkEdits:
@@ -162,9 +162,9 @@ def _as_edits(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ChunkE
 
 def _same_within(box: Box, before: ArrayNode | None, after: ArrayNode | None) -> bool:
     """Whether an array has the same manifests in a box of chunks as before."""
-    found = [
+    refs = [
         {ref.manifest_id for ref in node.manifests if ref.extents.intersects(box)}
         for node in (before, after)
         if node is not None
     ]
-    return not found or (all(each == found[0] for each in found) and len(found) == 2)
+    return not refs or (all(each == refs[0] for each in refs) and len(refs) == 2)

@@ -21,7 +21,7 @@ from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ArrayNode, ManifestRef
 from icefloe.model.record import Record
-from icefloe.packing.plan import Item, PlannedManifest, Standing, closure, plan_manifests
+from icefloe.packing.manifest_plan import Item, PlannedManifest, Standing, closure, plan_manifests
 from icefloe.packing.splits import Split, split_of, split_of_planned
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ class ManifestWriter:
         if info is None:
             return None
         refs = self._new_refs([(info.set_name, self._whole)], [info])
-        return WrittenManifests([info], refs, self._touched, {old: info.id})
+        return WrittenManifests(
+            infos=[info], refs=refs, touched=self._touched, replaced={old: info.id}
+        )
 
     # --- what must be written
 
@@ -272,13 +274,13 @@ class ManifestWriter:
                 added.setdefault(node_id, []).append(ref)
         refs: dict[NodeId, tuple[ManifestRef, ...]] = {}
         for node_id, dropped in self._dropped.items():
-            kept = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in dropped]
+            unchanged = [ref for ref in self._base_refs(node_id) if ref.manifest_id not in dropped]
             new = added.get(node_id, ())
-            if len(kept) + len(new) <= 1:
-                refs[node_id] = (*kept, *new)
+            if len(unchanged) + len(new) <= 1:
+                refs[node_id] = (*unchanged, *new)
                 continue
             # In the order of the grid, so that readers of a region find neighbours together.
-            refs[node_id] = tuple(sorted([*kept, *new], key=lambda ref: ref.extents.lower))
+            refs[node_id] = tuple(sorted([*unchanged, *new], key=lambda ref: ref.extents.lower))
         return refs
 
     # --- the arrays

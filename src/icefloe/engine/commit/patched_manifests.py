@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from icefloe.errors import InvalidInputError
 from icefloe.model.manifest_edits import with_arrays
 from icefloe.model.zarr_document import parse_document
-from icefloe.packing.plan import Item, apply_rules
+from icefloe.packing.manifest_plan import Item, apply_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,13 @@ class InPlaceWriter:
             key = (path if by_path or "\n" in path else "", size, count)
             name = judged.get(key)
             if name is None:
-                item = Item(None, columns.id_at(row), path, size, count)
+                item = Item(
+                    content=None,
+                    node_id=columns.id_at(row),
+                    path=path,
+                    metadata_chunks=size,
+                    initialized_chunks=count,
+                )
                 name = judged[key] = apply_rules(item, config)
             if name != target.name:
                 return False

@@ -31,6 +31,7 @@ from icefloe.errors import (
 from icefloe.formats.port import LiveTip
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
+from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class UnpublishedCommit(Record, frozen=True):
 
     def publish(self, refs: Refs) -> BranchTip:
         """Make it the tip of its branch; raises ConflictError if the branch has moved."""
-        return refs.advance(self.tip, self.snapshot.id)
+        return refs.publish(self.tip, self.snapshot)
 
 
 class Publication:
@@ -126,31 +127,35 @@ class Publication:
             newest = self._check_collections_since(seen)
             if newest == seen:
                 self._context.storage.sync()
+                self._context.refs.list_detached(unpublished.snapshot)
                 return self._finish(unpublished)
             seen = newest  # a collection may have deleted what was just written
 
     def write(self, message: CommitMessage) -> UnpublishedCommit:
         """Write everything of a commit but its reference."""
-        self._prepare()
-        context, tree = self._context, self.tree
-        snapshot = write_commit(
-            context.files, tree.snapshot, tree.changes, message, context.settings
-        )
-        return UnpublishedCommit(snapshot, self.tip)
+        return self._write(message, lambda: None)
 
     def write_amended(self, message: CommitMessage) -> UnpublishedCommit:
         """Like `write`, for a commit in place of the one that the tree is based on."""
-        self._prepare()
+        history = self._context.history
+        return self._write(message, lambda: Replaced(*history.replaceable(self.tree.snapshot)))
+
+    def _write(
+        self, message: CommitMessage, replaced: Callable[[], Replaced | None]
+    ) -> UnpublishedCommit:
         context, tree = self._context, self.tree
-        parent, log = context.history.replaceable(tree.snapshot)
-        snapshot = write_commit(
-            context.files,
-            tree.snapshot,
-            tree.changes,
-            message,
-            context.settings,
-            replaced=Replaced(parent, log),
-        )
+        with tree.packed() as (changes, uploads):
+            # A snapshot over objects that are gone would only be more garbage.
+            self._check_lapsed_lease()
+            snapshot = write_commit(
+                context.files,
+                tree.snapshot,
+                changes,
+                message,
+                context.settings,
+                replaced=replaced(),
+                uploads=uploads,
+            )
         return UnpublishedCommit(snapshot, self.tip)
 
     def publish(self, unpublished: UnpublishedCommit) -> Snapshot:
@@ -167,11 +172,6 @@ class Publication:
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot_id)) from error
         return self._finish(unpublished)
-
-    def _prepare(self) -> None:
-        self.tree.settle_pending()
-        # A snapshot over objects that are gone would only be more garbage.
-        self._check_lapsed_lease()
 
     def _write_and_publish(self, write: Write, message: CommitMessage) -> Snapshot:
         self._check_no_earlier_attempt_landed()
@@ -220,7 +220,11 @@ class Publication:
                 self._move_to_collected(tip)
             return
         self._unsettled.refuse_landed(context.history, base.id, tip)
-        theirs = context.history.changes_between(base.id, tip.snapshot_id)
+        theirs, may_be_collected = together(
+            context.storage,
+            lambda: context.history.changes_between(base.id, tip.snapshot_id),
+            lambda: self._may_have_been_collected(self.tip, tip),
+        )
         if theirs is None:
             raise ConflictError(
                 f"branch {tip.branch!r} was reset: its history no longer has snapshot "
@@ -228,13 +232,13 @@ class Publication:
                 str(base.id),
                 str(tip.snapshot_id),
             )
-        if self._may_have_been_collected(self.tip, tip):
+        if may_be_collected:
             check_own_files(context, tree.changes)
         head = context.files.read_snapshot(tip.snapshot_id)
         ours = tree.portable_changes()
         # Other solvers decide chunk by chunk, or move what was appended.
         unlink(context.files, ours, base, head, all_tiles=type(solver) is not ConflictDetector)
-        inputs = MergeInputs(context, base, head, show)
+        inputs = MergeInputs(context=context, base=base, head=head, show=show)
         rebase_changes(inputs, ours, theirs, tree.chunks, solver)
         self._unsettled.forget()
         self.tip = tip
@@ -294,10 +298,11 @@ class Publication:
             return True
         if tip.sequence <= seen.sequence + 1:
             return tip.snapshot_id == seen.snapshot_id
-        if tip.sequence > seen.sequence + _MAX_MOVES_READ:
+        refs = self._context.refs
+        if refs.numbers_moves and tip.sequence > seen.sequence + _MAX_MOVES_READ:
             return True
         later = None
-        for entry in self._context.refs.reflog(tip.branch):
+        for entry in refs.entries(tip, seen.sequence):
             if entry.snapshot_id is None or (later and entry.snapshot_id == later.snapshot_id):
                 return True
             if entry.sequence <= seen.sequence:

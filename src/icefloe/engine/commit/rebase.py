@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution
-    from icefloe.changes.detection import Found
+    from icefloe.changes.detection import DetectedConflict
     from icefloe.engine.context import Context
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId
@@ -108,12 +108,12 @@ def _detect(
     ours: ChangeSet,
     theirs: TransactionLog,
     touched: Mapping[NodeId, ChunkIndex],
-) -> list[Found]:
+) -> list[DetectedConflict]:
     their_chunks = SnapshotChunks(inputs.context.files, inputs.head).some
     return detect(ours, theirs, inputs.head.nodes, touched, their_chunks)
 
 
-def _is_settled(item: Found, appended: set[NodeId]) -> bool:
+def _is_settled(item: DetectedConflict, appended: set[NodeId]) -> bool:
     """Whether to put our appends behind theirs was all that there was to do."""
     return (
         item.node_id in appended
@@ -122,7 +122,7 @@ def _is_settled(item: Found, appended: set[NodeId]) -> bool:
     )
 
 
-def _with_path(item: Found, ours: ChangeSet, head: NodeTable) -> Found:
+def _with_path(item: DetectedConflict, ours: ChangeSet, head: NodeTable) -> DetectedConflict:
     """A conflict with the path of its node, also if both sides created that one node.
 
     As they have it already, it is not among our changes any more.
@@ -203,7 +203,11 @@ class _Sides:
 
 
 def _resolve(
-    ours: ChangeSet, found: Sequence[Found], solver: ConflictSolver, sides: _Sides, advice: str
+    ours: ChangeSet,
+    conflicts: Sequence[DetectedConflict],
+    solver: ConflictSolver,
+    sides: _Sides,
+    advice: str,
 ) -> None:
     """Let the solver decide each conflict; raises RebaseFailedError if it leaves one.
 
@@ -211,20 +215,20 @@ def _resolve(
     """
     unsolved = [
         item.conflict
-        for item in found
+        for item in conflicts
         if not _apply(ours, item, solver.resolve(item.conflict, sides), sides)
     ]
     if unsolved:
         listing = "\n".join(f"  {conflict}" for conflict in unsolved)
         raise RebaseFailedError(
-            f"the rebase on {sides.head.id} failed, {len(unsolved)} of {len(found)} conflicts are "
-            f"unresolved:\n{listing}{advice}",
+            f"the rebase on {sides.head.id} failed, {len(unsolved)} of {len(conflicts)} conflicts "
+            f"are unresolved:\n{listing}{advice}",
             str(sides.head.id),
-            [item.conflict for item in found],
+            [item.conflict for item in conflicts],
         )
 
 
-def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> bool:
+def _apply(ours: ChangeSet, item: DetectedConflict, choice: Resolution, sides: _Sides) -> bool:
     """Do what a solver chose; says whether that is possible."""
     kind = item.conflict.conflict_type
     if isinstance(choice, MergedDocument):
@@ -242,7 +246,7 @@ def _apply(ours: ChangeSet, item: Found, choice: Resolution, sides: _Sides) -> b
     return choice is VersionSelection.UseOurs and item.conflict.ours_can_win
 
 
-def _share_group(ours: ChangeSet, item: Found, document: bytes, sides: _Sides) -> bool:
+def _share_group(ours: ChangeSet, item: DetectedConflict, document: bytes, sides: _Sides) -> bool:
     """Give a group that both sides created one document; False if one of the two is none."""
     assert item.node_id is not None
     mine, other = ours.new.get(item.node_id), sides.head.nodes.get(item.conflict.path)
@@ -252,12 +256,12 @@ def _share_group(ours: ChangeSet, item: Found, document: bytes, sides: _Sides) -
     return True
 
 
-def _advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
+def _advice(found: Sequence[DetectedConflict], sides: _Sides, solver: ConflictSolver) -> str:
     """What to do if both sides did the same: made a group, or arrays longer."""
     return _group_advice(found, sides, solver) + _append_advice(found, sides)
 
 
-def _group_advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver) -> str:
+def _group_advice(found: Sequence[DetectedConflict], sides: _Sides, solver: ConflictSolver) -> str:
     for item in found:
         if item.conflict.conflict_type is not ConflictType.NewNodeConflictsWithExistingNode:
             continue
@@ -280,7 +284,7 @@ def _group_advice(found: Sequence[Found], sides: _Sides, solver: ConflictSolver)
     return ""
 
 
-def _append_advice(found: Sequence[Found], sides: _Sides) -> str:
+def _append_advice(found: Sequence[DetectedConflict], sides: _Sides) -> str:
     head, ours = sides.head.nodes, sides.changes
     for item in found:
         if item.conflict.conflict_type not in _TOLD_BY_APPENDING or item.node_id is None:

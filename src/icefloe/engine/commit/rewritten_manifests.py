@@ -19,7 +19,7 @@ from icefloe.formats.port import other_numbers
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.objects.snapshot_chunks import SnapshotChunks
-from icefloe.packing.plan import Item, plan_manifests
+from icefloe.packing.manifest_plan import Item, plan_manifests
 from icefloe.packing.splits import split_of, split_of_planned
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 Invariants, cited by tests:
 
-C1  Chunk files, manifests, attribute files and the log are written before the snapshot, and the
-    snapshot before the reference that publishes it. A writer that dies leaves only garbage.
+C1  Chunk files, manifests, attribute files and the log are written before the snapshot, in any
+    order or at the same time, and the snapshot before the reference that publishes it. A writer
+    that dies leaves only garbage.
 C2  A manifest that no changed array uses is linked, never rewritten (R0-26, R4-63).
 C3  `written_at` grows along every history; a clock that went back is corrected by a microsecond.
 """
@@ -29,6 +30,7 @@ from icefloe.model.snapshot import MOVED_CHUNKS, Snapshot, merged_mark
 from icefloe.model.transaction_log import TransactionLog
 from icefloe.objects.attributes import split_document
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.objects.uploads import Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,6 +102,7 @@ def write_commit(
     *,
     replaced: Replaced | None = None,
     new_nodes: NodeOrigin = NodeOrigin.SESSION,
+    uploads: Uploads | None = None,
 ) -> Snapshot:
     """Write everything of a commit but the reference that publishes it; returns the snapshot.
 
@@ -112,14 +115,17 @@ def write_commit(
         replaced: The commits that this one takes the place of, `base` the last of them; see
             `as_one` for more than one. By default, it follows `base`.
         new_nodes: Where the new nodes come from.
+        uploads: What may write all but the snapshot at the same time, perhaps chunks already.
     """
+    uploads = Uploads.where_it_helps(files.storage) if uploads is None else uploads
+    parts = files if uploads is None else files.through(uploads)
     parent = base if replaced is None else replaced.parent
     numbered = number_nodes(changes, base, files.format.node_numbering, new_nodes)
     changes = numbered.changes
-    chunks = SnapshotChunks(files, base)
-    written = ManifestWriter(files, base, chunks, changes, settings, numbered.others).write()
+    chunks = SnapshotChunks(parts, base)
+    written = ManifestWriter(parts, base, chunks, changes, settings, numbered.others).write()
     edits, new_file = _with_attributes(
-        files, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
+        parts, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes
     )
     nodes = base.nodes.renamed(written.replaced).spliced(edits)
     log = changes.log(written.touched)
@@ -138,9 +144,13 @@ def write_commit(
         parent_file=parent.own_file,
     )
     if replaced is not None:
+        if uploads is not None:
+            uploads.wait()  # what was just written may be read
         log = combine([replaced.log, log])
         snapshot, log = _in_place_of(files, base, parent, snapshot, log)
-    log_file = files.write_transaction_log(snapshot.id, log)
+    log_file = parts.write_transaction_log(snapshot, log)
+    if uploads is not None:
+        uploads.wait()
     return files.write_snapshot(msgspec.structs.replace(snapshot, log_file=log_file))
 
 

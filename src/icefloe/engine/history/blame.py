@@ -78,7 +78,9 @@ def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
     """Walk the logs from newest to oldest until every chunk of an array is attributed."""
     path = paths.canonical(path)
     snapshot = history.files.read_snapshot(snapshot_id)
-    node = expect_array(snapshot.nodes.get(path), path)
+    node = expect_array(
+        snapshot.nodes.get(path), path, lambda: snapshot.nodes.paths_below(paths.ROOT)
+    )
     table = SnapshotChunks(history.files, snapshot).table(node) if node.manifests else None
     if table is None:
         empty = np.empty((0, node.array.rank), dtype=np.uint64)
@@ -90,7 +92,7 @@ def blame(history: History, snapshot_id: SnapshotId, path: str) -> Blame:
     for stub in history.stubs(snapshot_id):
         if len(unknown) == 0:
             break
-        log = history.known_log(stub.id)
+        log = history.own_log(stub.id)
         if log is None:
             break  # its parent was collected, so what it changed is unknown
         index = log.updated_chunks.get(node.id)

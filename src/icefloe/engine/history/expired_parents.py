@@ -44,6 +44,10 @@ class Cuts:
         """
         return frozenset(self._listed())
 
+    def reread(self) -> frozenset[SnapshotId]:
+        """The cuts as they are now, also where earlier ones are remembered."""
+        return self.all()
+
     def _listed(self) -> Iterator[SnapshotId]:
         if not self._storage.capabilities.can_list:
             return
@@ -85,6 +89,11 @@ class CachedCuts(Cuts):
         if self._seen is None:
             self._seen = super().all()
         return self._seen
+
+    def reread(self) -> frozenset[SnapshotId]:
+        """The cuts as they are now, which are remembered from now on."""
+        self._seen = None
+        return self.all()
 
     def root_behind(self, snapshot_id: SnapshotId) -> SnapshotId | None:
         """The snapshot that a cut made the parent of another; None if there is no cut."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from icefloe.changes.compare import compare_chunks, net_moves, same_refs
 from icefloe.changes.documents import same_document
-from icefloe.engine.history.walk import compared
+from icefloe.engine.history.walk import compared, fetch_to_compare
 from icefloe.errors import DamagedChunkError
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkKind
@@ -43,6 +43,8 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
         if before.parent_id == after.id:
             log = _reverse_of(history, before, log)
     files = history.files
+    if log.updated_chunks and not files.storage.capabilities.reads_are_immediate:
+        fetch_to_compare(files, [before, after])
     chunks_before, chunks_after = SnapshotChunks(files, before), SnapshotChunks(files, after)
     # Logs do not mention chunks that only moved: what they mention was written.
     compare = compare_chunks if has_logs else changed_chunks

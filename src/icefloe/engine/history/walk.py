@@ -4,47 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import re
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import cache
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.changes.compare import State, compare_nodes
-from icefloe.changes.logs import brings_back, combine
 from icefloe.engine.history.expired_parents import Cuts
-from icefloe.engine.info import Diff
+from icefloe.engine.history.newest import SHORTEST_ID, find_short_id, is_short_id
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
     InvalidTypeError,
-    RefNotFoundError,
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.model.bounded_text import shortened
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
 from icefloe.model.snapshot import MOVED_CHUNKS, Snapshot
-from icefloe.model.transaction_log import TransactionLog
+from icefloe.objects.expected import Referrer
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from icefloe.changes.compare import ReadableNodes
+    from icefloe.engine.info import Diff
     from icefloe.formats.port import Refs
+    from icefloe.model.ids import ManifestId
+    from icefloe.model.manifest import ManifestFileInfo
     from icefloe.model.snapshot import SnapshotStub
+    from icefloe.model.transaction_log import TransactionLog
     from icefloe.objects.metadata import MetadataFiles
 
     Lookup = Callable[[str], SnapshotId | None]
 
-MAX_READ_AHEAD = 16
+_FIRST_READ_AHEAD = 4
+MAX_READ_AHEAD = 64
 """How many ancestors are read at the same time while walking through them."""
 
-_STEPS = re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d{0,12}|@\{[^}]*\})+)", re.DOTALL)
 _MAX_VERSION_LENGTH = 1_000
 """Longer texts are not searched for steps, which takes quadratic time."""
-_STEP = re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
+
+
+@cache
+def _steps() -> re.Pattern[str]:
+    """Compiled when a name has steps, which few have."""
+    return re.compile(r"(?P<name>.+?)(?P<steps>(?:[~^]\d{0,12}|@\{[^}]*\})+)", re.DOTALL)
+
+
+@cache
+def _step() -> re.Pattern[str]:
+    return re.compile(r"~(?P<count>\d*)|(?P<parent>\^)(?P<which>\d*)|@\{(?P<when>[^}]*)\}")
 
 
 class Revision(Record, frozen=True):
@@ -80,7 +94,7 @@ def check_new_name(name: object, what: str) -> None:
 
 def _with_steps(name: str) -> re.Match[str] | None:
     """A name and the steps that it ends with, as in `main~3`; None if there are no steps."""
-    return None if len(name) > _MAX_VERSION_LENGTH else _STEPS.fullmatch(name)
+    return None if len(name) > _MAX_VERSION_LENGTH else _steps().fullmatch(name)
 
 
 class History:
@@ -121,7 +135,9 @@ class History:
         if target is None:
             target = self._resolve_steps(name, lookup)
         if target is None:
-            raise RefNotFoundError(f"ref not found `{name}`", name)
+            from icefloe.engine.history.missing_names import missing_branch, missing_tag
+
+            raise (missing_branch if revision.tag is None else missing_tag)(self.refs, name)
         return target if as_of is None else self.as_of(target, as_of)
 
     def _lookup_for(self, revision: Revision) -> tuple[str, Lookup]:
@@ -137,15 +153,17 @@ class History:
         return None if tip is None else tip.snapshot_id
 
     def _any(self, name: str) -> SnapshotId | None:
-        """A snapshot by its id, or by the name of a branch or tag."""
-        found = self.refs.snapshot_id(name) or self._branch(name) or self.refs.tag(name)
-        if found is None and _STEPS.fullmatch(name) is None:
+        """A snapshot by its id or the beginning of it, or by the name of a branch or tag."""
+        snapshot_id = self.refs.snapshot_id(name) or self._branch(name) or self.refs.tag(name)
+        if snapshot_id is None and is_short_id(name):
+            snapshot_id = find_short_id(self, name)
+        if snapshot_id is None and _steps().fullmatch(name) is None:
             raise SnapshotNotFoundError(
-                f"invalid snapshot id: `{name}`; expected 20 characters of base 32, "
-                "or a branch or tag",
+                f"invalid snapshot id: `{name}`; expected 20 characters of base 32 or at least "
+                f"the first {SHORTEST_ID} of them, or a branch or tag",
                 name,
             )
-        return found
+        return snapshot_id
 
     def _resolve_steps(self, name: str, lookup: Lookup) -> SnapshotId | None:
         match = _with_steps(name)
@@ -154,7 +172,9 @@ class History:
         target = lookup(match["name"])
         if target is None:
             return None
-        for step in _STEP.finditer(match["steps"]):
+        from icefloe.model.moments import parse_moment
+
+        for step in _step().finditer(match["steps"]):
             if step["when"] is not None:
                 target = self.as_of(target, parse_moment(step["when"]))
             elif step["parent"]:
@@ -167,9 +187,15 @@ class History:
 
     # --- walking
 
-    def stubs(self, snapshot_id: SnapshotId) -> Iterator[SnapshotStub]:
+    def stubs(
+        self, snapshot_id: SnapshotId, known_cuts: frozenset[SnapshotId] | None = None
+    ) -> Iterator[SnapshotStub]:
         """A snapshot and its ancestors, newest first, reading as few files as possible."""
-        cuts = self.cuts.all()
+        listed = self.refs.lineage(snapshot_id)
+        if listed is not None:
+            yield from listed
+            return
+        cuts = self.cuts.all() if known_cuts is None else known_cuts
         for stub in self.recorded_stubs(snapshot_id):
             yield stub
             root = self.cuts.root_behind(stub.id) if stub.id in cuts else None
@@ -184,6 +210,10 @@ class History:
         Raises:
             SnapshotNotFoundError: Where the next snapshot was collected.
         """
+        listed = self.refs.lineage(snapshot_id, with_expired=True)
+        if listed is not None:
+            yield from listed
+            return
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
         yield snapshot.stub()
@@ -205,10 +235,12 @@ class History:
             yield parent.stub()
             snapshot = parent
 
-    def ancestry(self, snapshot_id: SnapshotId) -> Iterator[Snapshot]:
-        """A snapshot and its ancestors, newest first."""
+    def ancestry(
+        self, snapshot_id: SnapshotId, up_to: Collection[SnapshotId] = ()
+    ) -> Iterator[Snapshot]:
+        """A snapshot and its ancestors, newest first; not beyond the first of some snapshots."""
         cuts = self.cuts.all()
-        for snapshot in self._recorded_ancestry(snapshot_id, cuts):
+        for snapshot in self._recorded_ancestry(snapshot_id, cuts, up_to):
             if snapshot.id not in cuts:
                 yield snapshot
                 continue
@@ -220,6 +252,8 @@ class History:
 
     def with_shown_parent(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot with the parent that it has after expiry."""
+        if self.files.format.is_official:  # expiry gives it that parent itself
+            return self.files.read_snapshot(snapshot.id, anew=True)
         root = self.cuts.root_behind(snapshot.id)
         if root is None:
             return snapshot
@@ -232,31 +266,55 @@ class History:
         )
 
     def _recorded_ancestry(
-        self, snapshot_id: SnapshotId, cuts: frozenset[SnapshotId]
+        self,
+        snapshot_id: SnapshotId,
+        cuts: frozenset[SnapshotId],
+        last: Collection[SnapshotId],
     ) -> Iterator[Snapshot]:
-        """A snapshot and its ancestors up to the first cut."""
+        """A snapshot and its ancestors up to the first cut, or the first of some others."""
         snapshot = self.files.read_snapshot(snapshot_id)
         seen = {snapshot.id}
+        # Asked before snapshots are handed out: callers may add to these what they get.
+        is_last = snapshot.id in last
         yield snapshot
-        read_ahead = 1
-        while snapshot.parent_id is not None and snapshot.id not in cuts:
-            known = [stub.id for stub in snapshot.history] or [snapshot.parent_id]
-            ids = _up_to_cut(known[:read_ahead], cuts)
-            read_ahead = min(2 * read_ahead, self._read_ahead)
+        is_local = self.files.storage.capabilities.reads_are_immediate
+        limit = 1 if is_local else self._read_ahead
+        read_ahead = min(_FIRST_READ_AHEAD, limit)
+        while snapshot.parent_id is not None and snapshot.id not in cuts and not is_last:
+            known = [stub.id for stub in islice(snapshot.history, read_ahead)]
+            ids = up_to_cut(up_to_cut(known or [snapshot.parent_id], cuts), last)
+            is_last = ids[-1] in last
+            read_ahead = min(4 * read_ahead, limit)
             for ancestor_id, ancestor in zip(ids, self.files.find_snapshots(ids), strict=True):
                 if ancestor is None:
-                    yield from self._instead_of_missing(snapshot, ancestor_id)
+                    yield from self.instead_of_missing(snapshot, ancestor_id, seen)
                     return
                 _refuse_cycle(ancestor_id, seen)
                 yield ancestor
                 snapshot = ancestor
 
-    def _instead_of_missing(self, child: Snapshot, missing: SnapshotId) -> Iterator[Snapshot]:
-        """The rest of a history whose next snapshot is missing; raises if it is damaged."""
-        root = self.cuts.root_behind(child.id)
+    def instead_of_missing(
+        self, child: Snapshot, missing: SnapshotId, walked: Collection[SnapshotId] = ()
+    ) -> Iterator[Snapshot]:
+        """The rest of a history whose next snapshot is missing; raises if it is damaged.
+
+        `walked` are the snapshots of the history up to the child of the missing one: an expiry may
+        have cut it after any of them in the meantime, and a garbage collection may be deleting the
+        rest.
+        """
+        if self.files.format.is_official:
+            # Another process may have expired it, and given the child another parent.
+            shown = self.files.read_snapshot(child.id, anew=True)
+            if shown.parent_id is not None and shown.parent_id != missing:
+                yield from self._recorded_ancestry(shown.parent_id, frozenset(), frozenset())
+                return
+        # A storage that cannot list, or a cut that was made in the meantime.
+        last, root = child.id, self.cuts.root_behind(child.id)
+        if root is None and (newer := self.cuts.reread().intersection(walked)):
+            last = min(newer)
+            root = self.cuts.root_behind(last)
         if root is not None:
-            # A storage that cannot list, or a cut that was made in the meantime.
-            if root != child.id:
+            if root != last:
                 yield self.files.read_snapshot(root)
             return
         if child.history and len(child.history) >= child.total_parents:
@@ -269,6 +327,18 @@ class History:
             "the repository is damaged",
             str(missing),
         )
+
+    def merged_by(self, snapshot_ids: list[SnapshotId]) -> dict[SnapshotId, tuple[SnapshotId, ...]]:
+        """The tips of other branches that snapshots merged; reads all of these snapshots."""
+
+        def merged(snapshot_id: SnapshotId) -> tuple[SnapshotId, ...]:
+            try:
+                return self.files.read_snapshot(snapshot_id).merged_ids()
+            except SnapshotNotFoundError:
+                return ()  # old layouts mention a first snapshot that has no file
+
+        merges = self.files.in_parallel(merged, snapshot_ids)
+        return dict(zip(snapshot_ids, merges, strict=True))
 
     def find(self, snapshot_id: SnapshotId) -> Snapshot | None:
         """Read a snapshot; None if it does not exist."""
@@ -323,9 +393,42 @@ class History:
 
     def known_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
         """What a commit changed; None if it must be compared with a parent that was collected."""
-        log = self.files.read_transaction_log(snapshot_id)
-        if log is not None:
+        log = self.own_log(snapshot_id)
+        earlier = self.refs.earlier_logs(snapshot_id)
+        if log is None or (earlier is not None and not earlier):
             return log
+        if earlier is None:
+            snapshot = self.files.read_snapshot(snapshot_id)
+            is_whole = self.has_whole_log(snapshot)
+            return log if is_whole else self._compared_with_parent(snapshot_id)
+        # Commits between it and its parent expired. If something of them is gone, compare.
+        from icefloe.changes.logs import brings_back, combine
+
+        before = self.files.in_parallel(self.files.read_transaction_log, list(earlier))
+        logs = [each for each in before if each is not None]
+        if len(logs) == len(earlier) and not brings_back([*logs, log]):
+            return combine([*logs, log])
+        return self._compared_with_parent(snapshot_id)
+
+    def has_whole_log(self, snapshot: Snapshot) -> bool:
+        """Whether the log of a commit tells all that differs from its parent.
+
+        It does not where expiry gave it the first snapshot as its parent. That has no nodes, so
+        that a whole log tells of all nodes of the commit as new.
+        """
+        if self.refs.earlier_logs(snapshot.id):
+            return False
+        if not self.files.format.is_official or snapshot.parent_id != FIRST_SNAPSHOT_ID:
+            return True
+        log = self.files.read_transaction_log(snapshot.id)
+        return log is None or log.new_groups | log.new_arrays >= set(snapshot.nodes.node_ids())
+
+    def own_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
+        """The same without what commits changed that expired between it and its parent."""
+        log = self.files.read_transaction_log(snapshot_id)
+        return self._compared_with_parent(snapshot_id) if log is None else log
+
+    def _compared_with_parent(self, snapshot_id: SnapshotId) -> TransactionLog | None:
         snapshot = self.files.read_snapshot(snapshot_id)
         if snapshot.parent_id is None:
             return self._all_new(snapshot)
@@ -333,6 +436,8 @@ class History:
         return None if parent is None else compared_step(self.files, parent, snapshot)
 
     def _all_new(self, snapshot: Snapshot) -> TransactionLog:
+        from icefloe.changes.compare import compare_nodes
+
         state = _state(self.files, snapshot)
         return compare_nodes(state._replace(nodes=()), state)
 
@@ -351,29 +456,73 @@ class History:
 
     def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
         """What the commits after `older` up to `newer` changed; None unless it is an ancestor."""
-        path = self.between(older, newer)
+        newest_log: TransactionLog | None = None
+        is_near = self.files.storage.capabilities.reads_are_immediate
+        if is_near or self.files.has_snapshot(newer):
+            path = self.between(older, newer)
+        else:
+            # Most often all that has to be read.
+            path, newest_log = together(
+                self.files.storage,
+                lambda: self.between(older, newer),
+                lambda: self.files.read_transaction_log(newer),
+            )
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
             return self._compared(older, newer) if self.shows(older, newer) else None
-        log = self.combined_log(path)
+        log = self.combined_log(path, {newer: newest_log} if newest_log is not None else {})
         return self._compared(older, newer) if log is None else log
 
-    def combined_log(self, path: list[SnapshotId]) -> TransactionLog | None:
-        """The logs of consecutive commits, oldest first, as one; None if they are incomplete."""
+    def combined_log(
+        self, path: list[SnapshotId], known: Mapping[SnapshotId, TransactionLog] | None = None
+    ) -> TransactionLog | None:
+        """The logs of consecutive commits, oldest first, as one; None if they are incomplete.
+
+        Those that are `known` are not read again.
+        """
+        from icefloe.changes.logs import brings_back, combine
+
+        have = known or {}
         try:
-            logs = self.files.in_parallel(self.log, path)
+            self._fetch_to_compare(path)
+            logs = self.files.in_parallel(lambda each: have.get(each) or self._step(each), path)
         except SnapshotNotFoundError:
             # Expired snapshots between the two were collected.
             return None
         return None if brings_back(logs) else combine(logs)
 
+    def _step(self, snapshot_id: SnapshotId) -> TransactionLog:
+        # Where they are recorded, commits that expired are steps of their own.
+        is_recorded = self.refs.earlier_logs(snapshot_id) is not None
+        log = self.own_log(snapshot_id) if is_recorded else self.known_log(snapshot_id)
+        return self._all_new(self.files.read_snapshot(snapshot_id)) if log is None else log
+
+    def _fetch_to_compare(self, path: list[SnapshotId]) -> None:
+        """Read what comparing consecutive commits will need at the same time, where that helps."""
+        if self.files.format.keeps_logs or self.files.storage.capabilities.reads_are_immediate:
+            return
+        found = self.files.find_snapshots(path)
+        first = found[0] if found else None
+        if first is not None and first.parent_id is not None:
+            found = [self.find(first.parent_id), *found]
+        fetch_to_compare(self.files, [each for each in found if each is not None])
+
     def _compared(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog:
         """What differs between two snapshots, by comparing them."""
-        before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        before, after = self._both(older, newer)
         return compared(self.files, before, after)
+
+    def _both(self, one: SnapshotId, other: SnapshotId) -> tuple[Snapshot, Snapshot]:
+        return together(
+            self.files.storage,
+            lambda: self.files.read_snapshot(one),
+            lambda: self.files.read_snapshot(other),
+        )
 
     def difference(self, before: Snapshot, after: Snapshot) -> TransactionLog:
         """What differs between any two snapshots: from logs if one descends from the other."""
+        from icefloe.model.transaction_log import TransactionLog
+
         if before.id == after.id:
             return TransactionLog()
         log = self.changes_between(before.id, after.id)
@@ -381,21 +530,24 @@ class History:
 
     def common_ancestor(self, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
         """The newest snapshot that is, or is an ancestor of, both."""
-        ancestors = {stub.id for stub in self.stubs(one)}
-        return next((stub.id for stub in self.stubs(other) if stub.id in ancestors), None)
+        cuts, _ = together(self.files.storage, self.cuts.all, lambda: self._both(one, other))
+        ancestors = {stub.id for stub in self.stubs(one, cuts)}
+        return next((stub.id for stub in self.stubs(other, cuts) if stub.id in ancestors), None)
 
     def diff(self, older: SnapshotId, newer: SnapshotId) -> Diff:
         """Differences between two snapshots that have a common ancestor."""
+        from icefloe.engine.info import Diff
+
         if older != newer and self.common_ancestor(older, newer) is None:
             raise InvalidInputError(
                 f"the ancestry of {newer} doesn't include {older}, nor anything that it descends "
                 "from: a diff is between two snapshots of one history"
             )
-        before, after = self.files.read_snapshot(older), self.files.read_snapshot(newer)
+        before, after = self._both(older, newer)
         return Diff(self.difference(before, after), before.nodes, after.nodes)
 
 
-def _up_to_cut(ids: list[SnapshotId], cuts: frozenset[SnapshotId]) -> list[SnapshotId]:
+def up_to_cut(ids: list[SnapshotId], cuts: Collection[SnapshotId]) -> list[SnapshotId]:
     """Ancestors, newest first, up to the first one after which the history is cut."""
     for place, snapshot_id in enumerate(ids):
         if snapshot_id in cuts:
@@ -414,7 +566,11 @@ def _refuse_cycle(snapshot_id: SnapshotId, seen: set[SnapshotId]) -> None:
 def _check_moment(moment: object) -> None:
     # To Python a zone without an offset is naive, too.
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise InvalidTypeError(f"as_of is a datetime with a timezone, found {moment!r}")
+        from icefloe.model.moments import zone_advice
+
+        raise InvalidTypeError(
+            f"as_of is a datetime with a timezone, found {moment!r}{zone_advice(moment)}"
+        )
 
 
 def _is_only_mentioned(first: SnapshotStub, missing: SnapshotId) -> bool:
@@ -442,20 +598,6 @@ def _as_mentioned(first: SnapshotStub) -> Snapshot:
     )
 
 
-def parse_moment(text: str) -> datetime:
-    """Parse a moment in ISO 8601; UTC by default, and a date alone means the end of that day."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInputError(
-            f"expected a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T12:00Z, "
-            f"found {shortened(text)!r}"
-        ) from None
-    if len(text.strip()) == len("2026-01-31"):
-        moment = moment.replace(hour=23, minute=59, second=59, microsecond=999_999)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
 def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) -> TransactionLog:
     """What changed from a snapshot to its child, by comparing them."""
     log = compared(files, parent, snapshot)
@@ -465,11 +607,33 @@ def compared_step(files: MetadataFiles, parent: Snapshot, snapshot: Snapshot) ->
     return log
 
 
+def fetch_to_compare(files: MetadataFiles, snapshots: Sequence[Snapshot]) -> None:
+    """Read the manifests that consecutive snapshots do not share, all at the same time."""
+    unshared: dict[ManifestId, tuple[Snapshot, ManifestFileInfo]] = {}
+    for before, after in pairwise(snapshots):
+        listed = [{info.id: info for info in each.manifests} for each in (before, after)]
+        for manifest_id in listed[0].keys() ^ listed[1].keys():
+            mine = manifest_id in listed[1]
+            unshared[manifest_id] = (after if mine else before, listed[mine][manifest_id])
+
+    def fetch(place: tuple[Snapshot, ManifestFileInfo]) -> None:
+        snapshot, info = place
+        files.manifest(info.id, info.size_bytes, info.checksum, Referrer(snapshot.id))
+
+    files.in_parallel(fetch, unshared.values())
+
+
 def compared(files: MetadataFiles, before: Snapshot, after: Snapshot) -> TransactionLog:
     """What differs between two snapshots, by comparing them."""
+    from icefloe.changes.compare import compare_nodes
+
+    if not files.storage.capabilities.reads_are_immediate:
+        fetch_to_compare(files, [before, after])
     return compare_nodes(_state(files, before), _state(files, after))
 
 
-def _state(files: MetadataFiles, snapshot: Snapshot) -> State:
+def _state(files: MetadataFiles, snapshot: Snapshot) -> ReadableNodes:
+    from icefloe.changes.compare import ReadableNodes
+
     chunks = SnapshotChunks(files, snapshot).table
-    return State(list(snapshot.nodes), chunks, files.documents_of(snapshot))
+    return ReadableNodes(list(snapshot.nodes), chunks, files.documents_of(snapshot))

@@ -18,7 +18,7 @@ from icefloe.errors import FormatError, ObjectNotFoundError
 from icefloe.storage.clock import storage_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from icefloe.model.ids import SnapshotId
@@ -60,12 +60,17 @@ def list_announcements(storage: Storage) -> dict[str, ObjectInfo]:
     return {info.key[len(prefix) :]: info for info in storage.list(prefix)}
 
 
-def running_collections(storage: Storage, now: datetime | None = None) -> list[Announcement]:
-    """Announcements of the collections whose lease holds at a moment of the storage's clock."""
+def running_collections(
+    storage: Storage, clock: Callable[[], datetime | None] = lambda: None
+) -> list[Announcement]:
+    """Announcements of the collections whose lease holds now.
+
+    `clock` is asked for the storage's time if there are any; without an answer, the storage is.
+    """
     listed = list_announcements(storage)
     if not listed:
         return []
-    moment = storage_now(storage) if now is None else now
+    moment = clock() or storage_now(storage)
     active = {lease.id for lease in LeaseFiles(storage).active(moment)}
     running = []
     for lease_id, info in listed.items():

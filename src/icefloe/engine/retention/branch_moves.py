@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_MAX_MOVES = 10_000
+"""A branch that moved more often since was moved by others, too."""
+
 
 def retry_after_collection(
     refs: Refs,
@@ -60,14 +63,18 @@ def retry_after_collection(
 
 def _republished(refs: Refs, tip: LiveTip) -> LiveTip | None:
     """The newest state of a branch if all states since `tip` have its snapshot, else None."""
-    newest = None
-    for state in refs.reflog(tip.branch):
-        if state.sequence <= tip.sequence:
-            break
-        if not isinstance(state, LiveTip) or state.snapshot_id != tip.snapshot_id:
-            return None
-        newest = newest or state
-    return newest
+    newest = refs.tip(tip.branch)
+    if not isinstance(newest, LiveTip) or newest.sequence <= tip.sequence:
+        return None
+    moves = newest.sequence - tip.sequence
+    if newest.snapshot_id != tip.snapshot_id or (refs.numbers_moves and moves > _MAX_MOVES):
+        return None
+    states = refs.entries(newest, tip.sequence + 1)
+    is_complete = len(states) == moves or not refs.numbers_moves
+    is_same = is_complete and all(
+        isinstance(state, LiveTip) and state.snapshot_id == tip.snapshot_id for state in states
+    )
+    return newest if is_same else None
 
 
 def undo_creation(refs: Refs, tip: LiveTip) -> None:

@@ -28,6 +28,7 @@ from icefloe.formats.port import MAIN, LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.storage.clock import storage_now
+from icefloe.storage.concurrency import each_at_once, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,12 +148,16 @@ def _check_policies(
 
 def _carry_out(context: Context, plan: ExpiredSnapshots) -> ExpiredSnapshots:
     """Write the cuts and delete branches; returns what was done. Branches that moved stay."""
-    cuts = Cuts(context.storage)
-    for snapshot_id, root in plan.cuts.items():
-        cuts.add(snapshot_id, root)
-    moved = [
-        branch for branch in plan.branches if not _delete_branch(context, branch, plan.expired)
-    ]
+    storage = context.storage
+    if context.refs.expire(plan.cuts):
+        context.files.forget()
+    else:
+        cuts = Cuts(storage)
+        each_at_once(storage, lambda cut: cuts.add(*cut), plan.cuts.items())
+    deleted = each_at_once(
+        storage, lambda branch: _delete_branch(context, branch, plan.expired), plan.branches
+    )
+    moved = [name for name, is_gone in zip(plan.branches, deleted, strict=True) if not is_gone]
     reached: set[SnapshotId] = set()
     for branch in moved:
         logger.info("branch %r moved and is not deleted", branch)
@@ -200,12 +205,19 @@ class _Planner:
         delete_branches: bool,
     ) -> None:
         self._context = context
-        self._now = storage_now(context.storage)
+        self._history = History(context.files, context.refs, CachedCuts(context.storage))
+        refs = context.refs.view()
+        self._now, self._tips, self._targets, _ = together(
+            context.storage,
+            lambda: storage_now(context.storage),
+            refs.tips,
+            refs.tag_targets,
+            self._history.cuts.all,
+        )
         self._default = self._rule(default)
         self._branches = self._rules(branches)
         self._tags = self._rules(tags)
         self._delete_branches = delete_branches
-        self._history = History(context.files, context.refs, CachedCuts(context.storage))
         self._entries: dict[SnapshotId, _Entry] = {}
         self._kept: set[SnapshotId] = set()
         """Snapshots that some rule retains."""
@@ -214,6 +226,8 @@ class _Planner:
 
     def plan(self) -> ExpiredSnapshots:
         refs = list(self._refs())
+        # Most of them name all of their ancestors.
+        self._context.files.find_snapshots(list(dict.fromkeys(ref.tip for ref in refs)))
         for ref in refs:
             self._remember(ref.tip)
         dead = [ref for ref in refs if self._is_dead(ref)]
@@ -239,15 +253,16 @@ class _Planner:
     # --- references and their rules
 
     def _refs(self) -> Iterator[_Ref]:
-        refs = self._context.refs.view()
-        for name in sorted(refs.branches()):
-            tip = refs.tip(name)
+        for name, tip in sorted(self._tips.items()):
             if isinstance(tip, LiveTip):
-                yield _Ref(name, "branch", tip.snapshot_id, self._rule_of(name, self._branches))
-        for name in sorted(refs.tags()):
-            target = refs.tag(name)
-            if target is not None:
-                yield _Ref(name, "tag", target, self._rule_of(name, self._tags))
+                yield _Ref(
+                    name=name,
+                    kind="branch",
+                    tip=tip.snapshot_id,
+                    rule=self._rule_of(name, self._branches),
+                )
+        for name, target in sorted(self._targets.items()):
+            yield _Ref(name=name, kind="tag", tip=target, rule=self._rule_of(name, self._tags))
 
     def _rule(self, policy: ExpirationPolicy) -> _Rule:
         moment = policy.older_than

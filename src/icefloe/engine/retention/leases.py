@@ -23,10 +23,12 @@ from icefloe.engine.retention.background import keep_calling
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
+from icefloe.objects.workers import pool
+from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from icefloe.storage.port import ObjectInfo, Storage
@@ -102,7 +104,7 @@ class LeaseFiles:
         files: dict[str, list[ObjectInfo]] = {}
         for info in self._storage.list(prefix):
             files.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
-        leases = [self._find(lease_id, infos) for lease_id, infos in files.items()]
+        leases = each_at_once(self._storage, lambda each: self._find(*each), files.items())
         return [lease for lease in leases if lease is not None]
 
     def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> StoredLease | None:
@@ -127,26 +129,42 @@ class LeaseFiles:
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidInputError, OverflowError):
             # What it protects is unknown, so it protects everything, for as long as leases hold.
             logger.warning("lease %s is damaged", newest.key)
-            body = _LeaseFile("unknown", [], 0, DEFAULT_LIFETIME.total_seconds())
+            body = _LeaseFile(
+                holder="unknown",
+                snapshots=[],
+                covers_seconds=0,
+                lifetime_seconds=DEFAULT_LIFETIME.total_seconds(),
+            )
             snapshots, begins = (), datetime.min.replace(tzinfo=UTC)
             ends = written + DEFAULT_LIFETIME
         keys = tuple(info.key for info in infos)
-        return StoredLease(lease_id, body.holder, begins, ends, snapshots, keys)
+        return StoredLease(
+            id=lease_id,
+            holder=body.holder,
+            begins=begins,
+            ends=ends,
+            snapshots=snapshots,
+            keys=keys,
+        )
 
     def active(self, now: datetime) -> list[StoredLease]:
         """The leases that hold at a moment of the storage's clock."""
         return [lease for lease in self.find() if lease.ends >= now]
 
-    def break_lapsed(self, now: datetime) -> list[StoredLease]:
-        """Delete leases that have lapsed; returns those that still hold.
+    def break_lapsed(
+        self, now: datetime, known: list[StoredLease] | None = None
+    ) -> list[StoredLease]:
+        """Delete leases that have lapsed, of those that are known; returns those that still hold.
 
         A holder that renews at the same time either finds its lease broken, or is among these.
         """
-        lapsed = {lease.id: lease for lease in self.find() if lease.ends < now}
-        if lapsed:
-            self._storage.delete_many([key for lease in lapsed.values() for key in lease.keys])
-            for lease in lapsed.values():
-                logger.warning("lease %s of %s had lapsed", lease.id, lease.holder)
+        leases = self.find() if known is None else known
+        lapsed = {lease.id: lease for lease in leases if lease.ends < now}
+        if not lapsed:
+            return leases
+        self._storage.delete_many([key for lease in lapsed.values() for key in lease.keys])
+        for lease in lapsed.values():
+            logger.warning("lease %s of %s had lapsed", lease.id, lease.holder)
         return [lease for lease in self.find() if lease.ends >= now or lease.id in lapsed]
 
 
@@ -193,6 +211,7 @@ class Lease:
         self._number = -1
         self._released = False
         self._lapsed = False
+        self._had_previous = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -222,12 +241,12 @@ class Lease:
         assert before is not None
         assert self.written_at is not None
         previous = self._key(self._number - 1)
-        if not is_there(self._storage, previous):
+        if not self._had_previous:
             self._lapsed = True  # and a collection broke it
             return
         # No collection broke it, but one that read it in the meantime may have ignored it.
         self._lapsed |= self.written_at - before > self.lifetime
-        self._storage.delete_many([previous])
+        self._later(lambda: self._storage.delete_many([previous]))
 
     def _write(self) -> None:
         for _ in range(_MAX_WRITES):
@@ -241,23 +260,44 @@ class Lease:
 
     def _write_once(self) -> bool:
         """Write the next file; False if a collection broke it before its time could be read."""
-        covers = None
-        if self._protects_new:
-            covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
-        body = _LeaseFile(
-            self.holder, self._snapshots, covers, self.lifetime.total_seconds(), self._begins
+        covers = self._put_next()
+        number = self._number
+        written_at, self._had_previous = together(
+            self._storage,
+            self._time,
+            lambda: number > 0 and is_there(self._storage, self._key(number - 1)),
         )
-        key = self._key(self._number + 1)
-        self._storage.put(key, msgspec.json.encode(body))
-        self._number += 1
-        try:
-            self.written_at = self._storage.head(key).last_modified.astimezone(UTC)
-        except ObjectNotFoundError:
+        if written_at is None:
             return False
+        self.written_at = written_at
         if covers is not None and self._begins is None:
             # From now on by the storage's clock alone: the local one may stand still.
             self._begins = (self.written_at - _EPOCH).total_seconds() - covers
         return True
+
+    def _put_next(self) -> float | None:
+        """Write the next file; returns how many seconds before now the lease begins, if at all."""
+        covers = None
+        if self._protects_new:
+            covers = seconds_awake_or_asleep() - self._since + _MARGIN_SECONDS
+        body = _LeaseFile(
+            holder=self.holder,
+            snapshots=self._snapshots,
+            covers_seconds=covers,
+            lifetime_seconds=self.lifetime.total_seconds(),
+            begins_seconds=self._begins,
+        )
+        self._storage.put(self._key(self._number + 1), msgspec.json.encode(body))
+        self._number += 1
+        return covers
+
+    def _time(self) -> datetime | None:
+        """When the newest file was written, by the storage's clock; None if it is gone."""
+        try:
+            info = self._storage.head(self._key(self._number))
+        except ObjectNotFoundError:
+            return None
+        return info.last_modified.astimezone(UTC)
 
     def is_broken(self) -> bool:
         """Whether a collection broke the lease.
@@ -276,6 +316,17 @@ class Lease:
                 self._storage.delete_many([self._key(self._number)])
             except IcefloeError as error:
                 logger.warning("lease %s was left behind: %s", self.id, error)
+
+    def release_later(self) -> None:
+        """Release the lease without waiting for it, where that takes long."""
+        self._later(self.release)
+
+    def _later(self, tidy: Callable[[], None]) -> None:
+        """Do what nobody depends on: files that are left behind lapse by themselves."""
+        if self._storage.capabilities.reads_are_immediate:
+            tidy()
+        else:
+            pool().submit(tidy)
 
     def renew_later(self) -> None:
         """Have a background thread renew the lease as long as this object lives."""

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.engine.retention.announcements import running_collections
 from icefloe.engine.retention.leases import DEFAULT_LIFETIME, Lease
 from icefloe.errors import SnapshotNotFoundError
+from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from icefloe.formats.port import Layout
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
+
+_Result = TypeVar("_Result")
 
 _PIN_LIFETIME = timedelta(minutes=10)
 
@@ -51,18 +54,30 @@ class SnapshotLease(Lease):
         )
         self._layout = layout
         self._claimed = snapshots
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Write the lease; it counts once `take` has checked the snapshots."""
+        with self._lock:
+            if self._protects_new:
+                self._write()
+            else:
+                self._put_next()  # its time matters only if a collection is running
+        self._is_begun = True
 
     def take(self) -> None:
-        """Write the lease, then check the snapshots.
+        """Write the lease unless it is begun, then check the snapshots.
 
         Raises:
             SnapshotNotFoundError: If one is gone, or a running collection is about to delete it.
         """
-        super().take()
+        if not self._is_begun:
+            self.begin()
+        self._is_begun = False
         try:
-            for snapshot_id in self._claimed:
-                self._refuse_announced(snapshot_id)
-                self._check_exists(snapshot_id)
+            self._refuse_announced()
+            # Not at the same time: a collection deletes snapshots before its announcement.
+            each_at_once(self._storage, self._check_exists, self._claimed)
         except BaseException:
             self.release()
             raise
@@ -83,14 +98,15 @@ class SnapshotLease(Lease):
                 str(snapshot_id),
             )
 
-    def _refuse_announced(self, snapshot_id: SnapshotId) -> None:
-        for collection in running_collections(self._storage, self.written_at):
-            if str(snapshot_id) in collection.snapshots:
+    def _refuse_announced(self) -> None:
+        claimed = set(map(str, self._claimed))
+        for collection in running_collections(self._storage, self._time):
+            for snapshot_id in claimed.intersection(collection.snapshots):
                 raise SnapshotNotFoundError(
                     f"snapshot {snapshot_id} is reached by no branch or tag, and a garbage "
                     "collection that runs at this moment is about to delete it; choose another "
                     "snapshot",
-                    str(snapshot_id),
+                    snapshot_id,
                 )
 
 
@@ -104,11 +120,24 @@ def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterato
     Raises:
         SnapshotNotFoundError: If the snapshot is gone, or about to be deleted.
     """
+    with pinned_beside(storage, layout, snapshot_id, lambda: None) as (lease, _):
+        yield lease
+
+
+@contextlib.contextmanager
+def pinned_beside(
+    storage: Storage, layout: Layout, snapshot_id: SnapshotId, work: Callable[[], _Result]
+) -> Iterator[tuple[SnapshotLease, _Result]]:
+    """Like `pinned`, with the result of reading something else at the same time.
+
+    Announcements of collections are read after that.
+    """
     lease = SnapshotLease(
         storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
     )
-    lease.take()
     try:
-        yield lease
+        _, result = together(storage, lease.begin, work)
+        lease.take()
+        yield lease, result
     finally:
-        lease.release()
+        lease.release_later()

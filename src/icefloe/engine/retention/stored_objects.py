@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from itertools import compress, islice, pairwise, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icefloe.engine.retention.id_sets import are_in, are_names, id_bytes, id_column
+from icefloe.engine.retention.id_sets import are_in, are_names, as_ids, id_bytes, id_column
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.formats.port import ObjectKind
-from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
+from icefloe.model.ids import AttributesId, ChunkFileId, Identifier, ManifestId, SnapshotId
+from icefloe.model.moments import zone_advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.formats.port import Layout
-    from icefloe.storage.port import Storage
+    from icefloe.storage.port import ObjectInfo, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ def as_moment(cutoff: object, now: datetime, what: str) -> datetime:
     if not isinstance(cutoff, datetime) or cutoff.utcoffset() is None:
         raise InvalidTypeError(
             f"{what} is a datetime with a timezone, or a timedelta, found {cutoff!r}"
+            f"{zone_advice(cutoff)}"
         )
     ahead = datetime.now(UTC) - now
     moment = cutoff.astimezone(UTC)
@@ -101,37 +104,63 @@ class StoredObjects(NamedTuple):
         return map(id_bytes, self.ids.tolist())
 
 
+class KeyRange(NamedTuple):
+    """Keys after one, and up to and with another; an empty text is no limit."""
+
+    after: str = ""
+    last: str = ""
+
+
+def key_ranges(layout: Layout, kind: ObjectKind, count: int) -> list[KeyRange]:
+    """Ranges of about equally many objects of a kind, whose ids are random; all keys are in one."""
+    make_key = key_maker(layout, kind)
+    size = Identifier.SIZE
+    numbers = [number * 256**size // count for number in range(1, count)]
+    bounds = sorted({make_key(number.to_bytes(size, "big")) for number in numbers})
+    return [KeyRange(*each) for each in pairwise(["", *bounds, ""])]
+
+
 def list_objects(storage: Storage, layout: Layout, kind: ObjectKind) -> StoredObjects:
     """List all objects of a kind; skips keys that are not of its form."""
-    columns: list[StoredObjects] = []
-    ids: list[bytes] = []
-    sizes: list[int] = []
-    times: list[float] = []
-
-    def flush() -> None:
-        # Python objects are held for one part of the listing only.
-        columns.append(
-            StoredObjects(
-                id_column(ids),
-                np.array(sizes, dtype=np.int64),
-                np.array(times, dtype=np.float64),
-            )
-        )
-        ids.clear()
-        sizes.clear()
-        times.clear()
-
-    for info in storage.list(layout.folder(kind)):
-        name = layout.parse(info.key)
-        if name is None or name.kind != kind:
-            continue
-        ids.append(name.id)
-        sizes.append(info.size)
-        times.append(info.last_modified.timestamp())
-        if len(ids) == _ROWS_AT_ONCE:
-            flush()
-    flush()
+    columns = [_columns_of([], layout, kind), *list_in_parts(storage, layout, kind)]
     return StoredObjects(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def list_in_parts(
+    storage: Storage, layout: Layout, kind: ObjectKind, within: KeyRange | None = None
+) -> Iterator[StoredObjects]:
+    """List the objects of a kind, or those in a range of keys, some at a time."""
+    after, last = within or KeyRange()
+    listing = iter(storage.list(layout.folder(kind), start_after=after))
+    if last:
+        listing = takewhile(lambda info: info.key <= last, listing)
+    # Python objects are held for one part of the listing only.
+    while part := list(islice(listing, _ROWS_AT_ONCE)):
+        yield _columns_of(part, layout, kind)
+
+
+def _columns_of(listed: list[ObjectInfo], layout: Layout, kind: ObjectKind) -> StoredObjects:
+    rows, is_ours = layout.parse_many(kind, [info.key for info in listed])
+    ids = as_ids(rows)
+    if not is_ours.all():
+        # Names that another implementation chose, and files that are none of these objects.
+        others = [
+            (place, name.id)
+            for place in np.flatnonzero(~is_ours).tolist()
+            if (name := layout.parse(listed[place].key)) is not None and name.kind == kind
+        ]
+        if others:
+            places, names = zip(*others, strict=True)
+            column = id_column(names)
+            ids = ids.astype(np.promote_types(ids.dtype, column.dtype))
+            ids[list(places)] = column
+            is_ours[list(places)] = True
+    known = list(compress(listed, is_ours.tolist()))
+    return StoredObjects(
+        ids[is_ours],
+        np.array([info.size for info in known], dtype=np.int64),
+        np.array([info.last_modified.timestamp() for info in known], dtype=np.float64),
+    )
 
 
 def key_maker(layout: Layout, kind: ObjectKind) -> Callable[[bytes], str]:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from icefloe.config.locations import RELATIVE_SCHEME, parse_location
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.model.ids import ChunkFileId, encode_base32
+from icefloe.model.id_columns import encode_column, text_length
+from icefloe.model.ids import ChunkFileId
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -197,7 +198,14 @@ def _batch(coords: npt.NDArray[np.unsignedinteger], refs: ChunkRefs, paths: _Pat
         # Offsets in our own buffer mean nothing to callers.
         offsets = offsets.copy()
         offsets[inline] = 0
-    return ChunkBatch(coords, refs.kinds, paths.of(refs), offsets, refs.lengths, inlined)
+    return ChunkBatch(
+        coords=coords,
+        kinds=refs.kinds,
+        paths=paths.of(refs),
+        offsets=offsets,
+        lengths=refs.lengths,
+        inlined=inlined,
+    )
 
 
 class _Paths:
@@ -212,15 +220,15 @@ class _Paths:
 
     def of(self, refs: ChunkRefs) -> list[str]:
         """One text for each reference."""
-        found = np.full(len(refs), "", dtype=object)
+        texts = np.full(len(refs), "", dtype=object)
         native = np.flatnonzero(refs.kinds == ChunkKind.NATIVE)
         if len(native):
             used, where = np.unique(refs.sources[native], return_inverse=True)
-            found[native] = _id_texts(refs.files[used])[where]
+            texts[native] = _id_texts(refs.files[used])[where]
         virtual = np.flatnonzero(refs.kinds == ChunkKind.VIRTUAL)
         if len(virtual):
-            found[virtual] = _urls(refs, virtual, self)
-        paths: list[str] = found.tolist()
+            texts[virtual] = _urls(refs, virtual, self)
+        paths: list[str] = texts.tolist()
         return paths
 
     def absolute(self, url: str) -> str:
@@ -242,21 +250,15 @@ def _urls(refs: ChunkRefs, rows: npt.NDArray[np.intp], paths: _Paths | None) -> 
     return list(map(urls.__getitem__, where.tolist()))
 
 
-_LETTERS = np.array([ord(encode_base32(bytes([value << 3]))[0]) for value in range(32)], np.uint8)
-
-
 def _id_texts(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.object_]:
     """The text forms of ids (n, bytes): base 32, zero bits appended on the right; or names."""
     if ids.shape[1] > ChunkFileId.WIDE_SIZE:
         names = [str(ChunkFileId(row.tobytes())) for row in ids]
         return np.array([*names, None], dtype=object)[:-1]
-    length = len(encode_base32(bytes(ids.shape[1])))
-    bits = np.unpackbits(ids, axis=1)
-    padded = np.pad(bits, ((0, 0), (0, 5 * length - bits.shape[1])))
-    values = padded.reshape(-1, length, 5) @ np.array([16, 8, 4, 2, 1], dtype=np.uint8)
-    letters = _LETTERS[values]
+    letters = encode_column(ids)
+    length = letters.shape[1]
     if ids.shape[1] > ChunkFileId.SIZE:
         # Beside ids that another implementation gave, ours are filled up with zeros.
         own = ~ids[:, ChunkFileId.SIZE :].any(axis=1)
-        letters[own, len(encode_base32(bytes(ChunkFileId.SIZE))) :] = 0
+        letters[own, text_length(ChunkFileId.SIZE) :] = 0
     return letters.view(f"S{length}").ravel().astype(f"U{length}").astype(object)

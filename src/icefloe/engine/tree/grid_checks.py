@@ -38,14 +38,14 @@ def within_grid(
 
 def check_all_in_grid(node: ArrayNode, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """Coordinates (n, rank) of chunks that may be written."""
-    wanted, rows = within_grid(node, coords)
+    inside, rows = within_grid(node, coords)
     if rows is not None:
         outside = np.setdiff1d(np.arange(len(coords)), rows)
         raise InvalidInputError(
             f"invalid chunk index: {coords[outside[0]].tolist()} in {node.path}, whose chunk grid "
             f"is {list(node.array.grid_shape or ())}"
         )
-    return wanted
+    return inside
 
 
 def _in_octets(segments: Segments) -> Segments:
@@ -63,29 +63,29 @@ def checked_segments(
     node: ArrayNode, coords: npt.NDArray[np.integer], segments: Segments
 ) -> tuple[npt.NDArray[np.uint64], Segments]:
     """Chunks that may be written, in row-major order."""
-    wanted = check_all_in_grid(node, coords)
-    if len(wanted) != len(segments):
+    places = check_all_in_grid(node, coords)
+    if len(places) != len(segments):
         raise InvalidInputError(
-            f"expected a segment for each of {len(wanted)} chunks of {node.path}, found "
+            f"expected a segment for each of {len(places)} chunks of {node.path}, found "
             f"{len(segments)}"
         )
-    if len(wanted) == 0:
-        return wanted, segments
+    if len(places) == 0:
+        return places, segments
     segments = _in_octets(segments)
     size = len(segments.data)
     lowest = min(int(segments.offsets.min()), int(segments.lengths.min()))
     if lowest < 0 or int((segments.offsets + segments.lengths).max()) > size:
         raise InvalidInputError(f"segments of chunks of {node.path} lie outside of their buffer")
-    linear = bounding_box(wanted).linearize(wanted)
+    linear = bounding_box(places).linearize(places)
     if not (linear[1:] > linear[:-1]).all():
         order = np.argsort(linear, kind="stable")
-        wanted, segments, linear = wanted[order], segments.take(order), linear[order]
+        places, segments, linear = places[order], segments.take(order), linear[order]
         twice = np.flatnonzero(linear[1:] == linear[:-1])
         if len(twice):
             raise InvalidInputError(
-                f"chunk {wanted[twice[0]].tolist()} of {node.path} is given twice"
+                f"chunk {places[twice[0]].tolist()} of {node.path} is given twice"
             )
-    return wanted, segments
+    return places, segments
 
 
 def check_box(node: ArrayNode, box: Box) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
-
-from icefloe.changes.pending import PendingChunks
-from icefloe.objects.packs import write_packs
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.chunk_edits import Waiting
+    from icefloe.changes.pending import PendingChunks
     from icefloe.engine.tree.view import TreeState
     from icefloe.model.ids import NodeId
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.objects.chunks import ChunkFiles
+    from icefloe.objects.uploads import Uploads
+
+    _Packed: TypeAlias = list[tuple[NodeId, list[Waiting], list[list[ArrayChunks | PendingChunks]]]]
+    """By array: the tables that waited, and what stands for each of them."""
 
 
 class PendingPacks:
@@ -74,24 +81,73 @@ class PendingPacks:
             return {node_id: waiting for node_id, waiting in taken.items() if waiting}
 
     def _write(self, taken: dict[NodeId, list[Waiting]], *, only_full: bool) -> None:
+        with self._giving_back(taken):
+            written = self._packed(taken, only_full=only_full)
+        self._settle(written)
+
+    @contextmanager
+    def written_with(self, uploads: Uploads) -> Iterator[ChangeSet]:
+        """The changes as they are when all pending chunks are written, which goes on meanwhile.
+
+        If the block succeeds, the uploads have ended, and the tree takes over where its chunks are.
+        If it fails, they are pending as before.
+        """
+        taken = self._take()
+        with self._giving_back(taken):
+            written = self._packed(taken, only_full=False, uploads=uploads)
+            with self._state.lock:
+                changes = self._state.view.changes.copy()
+            _settle(changes, written)
+            try:
+                yield changes
+                uploads.wait()
+            except BaseException:
+                uploads.abandon()
+                raise
+        self._settle(written)
+
+    def _packed(
+        self,
+        taken: dict[NodeId, list[Waiting]],
+        *,
+        only_full: bool,
+        uploads: Uploads | None = None,
+    ) -> _Packed:
+        from icefloe.objects.packs import write_packs
+
         node_ids = sorted(taken)
         arrays = [taken[node_id] for node_id in node_ids]
+        results = write_packs(self._chunk_files, arrays, only_full=only_full, uploads=uploads)
+        return list(zip(node_ids, arrays, results, strict=True))
+
+    @contextmanager
+    def _giving_back(self, taken: dict[NodeId, list[Waiting]]) -> Iterator[None]:
+        """Let chunks wait again if they cannot be written."""
         try:
-            results = write_packs(self._chunk_files, arrays, only_full=only_full)
+            yield
         except BaseException:
             with self._state.lock:
-                for waiting in arrays:
+                for waiting in taken.values():
                     for each in waiting:
                         each.table.is_taken = False
                         self._pending_bytes += each.nbytes
             raise
+
+    def _settle(self, written: _Packed) -> None:
         with self._state.lock:
             # The changes of now: a rebase may have replaced those that the chunks came from.
-            chunks = self._state.view.changes.chunks
-            for node_id, waiting, outcomes in zip(node_ids, arrays, results, strict=True):
-                edits = chunks.get(node_id)
-                for each, outcome in zip(waiting, outcomes, strict=True):
-                    unwritten = [part for part in outcome if isinstance(part, PendingChunks)]
-                    self._pending_bytes += sum(part.nbytes for part in unwritten)
-                    if edits is not None:
-                        edits.settle(each.table, outcome)
+            self._pending_bytes += _settle(self._state.view.changes, written)
+
+
+def _settle(changes: ChangeSet, written: _Packed) -> int:
+    """Let changes take over where chunks are; returns the bytes of those that still wait."""
+    from icefloe.changes.pending import PendingChunks
+
+    pending = 0
+    for node_id, waiting, outcomes in written:
+        edits = changes.chunks.get(node_id)
+        for each, outcome in zip(waiting, outcomes, strict=True):
+            pending += sum(part.nbytes for part in outcome if isinstance(part, PendingChunks))
+            if edits is not None:
+                edits.settle(each.table, outcome)
+    return pending

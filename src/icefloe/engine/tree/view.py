@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.engine.tree.grid_checks import in_grid, within_grid
+from icefloe.model import paths
 from icefloe.model.located import Located
 from icefloe.model.nodes import expect_array
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -20,6 +20,7 @@ from icefloe.objects.snapshot_chunks import SnapshotChunks
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from icefloe.engine.tree.chunk_batches import ArrayReader
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import ArrayNode
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from icefloe.objects.metadata import MetadataFiles
 
 
-class View(NamedTuple):
+class TreeView(NamedTuple):
     """A snapshot, its chunks and the changes laid over it; they only make sense together."""
 
     snapshot: Snapshot
@@ -35,14 +36,18 @@ class View(NamedTuple):
     changes: ChangeSet
 
     @classmethod
-    def of(cls, files: MetadataFiles, snapshot: Snapshot, changes: ChangeSet | None = None) -> View:
+    def of(
+        cls, files: MetadataFiles, snapshot: Snapshot, changes: ChangeSet | None = None
+    ) -> TreeView:
         """A snapshot with some changes, or none, over it."""
         chunks = SnapshotChunks(files, snapshot)
         return cls(snapshot, chunks, changes or ChangeSet(snapshot.nodes))
 
     def array(self, path: str) -> ArrayNode:
         """The array at a path; raises NodeNotFoundError."""
-        return expect_array(self.changes.get(path), path)
+        return expect_array(
+            self.changes.get(path), path, lambda: self.changes.paths_below(paths.ROOT)
+        )
 
     def locate(self, path: str, coords: tuple[int, ...]) -> ChunkRef | None:
         """The reference of a chunk; None if it is not initialised or outside of the grid."""
@@ -87,6 +92,8 @@ class View(NamedTuple):
 
     def array_reader(self, path: str) -> ArrayReader:
         """A reader of the references of an array, with a copy of the edits of this moment."""
+        from icefloe.engine.tree.chunk_batches import ArrayReader
+
         node = self.array(path)
         edits = self.changes.chunks.get(node.id)
         copied = None if edits is None else edits.copy()
@@ -100,7 +107,7 @@ class TreeState:
     and see each edit in it either made or not made.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TreeView) -> None:
         """Start with a view."""
         self.view = view
         self.lock = threading.RLock()

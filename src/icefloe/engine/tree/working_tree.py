@@ -7,16 +7,14 @@ and forks have one each.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.changes.pending import PendingChunks
 from icefloe.engine.tree.grid_checks import check_all_in_grid, check_box, checked_segments, in_grid
 from icefloe.engine.tree.pending_packs import PendingPacks
-from icefloe.engine.tree.rearranging import rearrange
-from icefloe.engine.tree.view import TreeState, View
+from icefloe.engine.tree.view import TreeState, TreeView
 from icefloe.errors import (
     DamagedChunkError,
     InvalidInputError,
@@ -29,7 +27,6 @@ from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.chunk_refs import ChunkRef, PendingRef
 from icefloe.model.segments import FoundChunks, Segments
 from icefloe.objects.bulk_reads import BulkReader, gap_bytes
-from icefloe.objects.bulk_writes import write_segments
 from icefloe.objects.chunks import size_of
 
 if TYPE_CHECKING:
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.changes.change_set import ChangeSet
+    from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.config.settings import Settings
     from icefloe.engine.context import Context
     from icefloe.engine.tree.chunk_batches import ArrayReader
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.objects.snapshot_chunks import SnapshotChunks
+    from icefloe.objects.uploads import Uploads
     from icefloe.storage.port import BytesLike
 
     Places = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
@@ -72,9 +71,14 @@ class WorkingTree:
         """Lay changes over a snapshot; a read-only tree shows them and refuses edits."""
         self.context = context
         self.read_only = read_only
+        self.is_committed = False
+        """Whether the changes were committed, after which the tree is read-only."""
+        self.fork_points: set[str] = set()
+        """When this tree was forked with uncommitted changes: the forks of these moments can be
+        merged, for the tree has what they began with."""
         self.verify_chunks = context.settings.verify_chunks
         """Whether chunks are compared with their checksums when they are read."""
-        self._state = TreeState(View.of(context.files, snapshot, changes))
+        self._state = TreeState(TreeView.of(context.files, snapshot, changes))
         self._packs = PendingPacks(context.chunk_files, self._state)
 
     # --- the state
@@ -101,11 +105,12 @@ class WorkingTree:
 
     def show(self, snapshot: Snapshot, changes: ChangeSet | None = None) -> None:
         """Replace the snapshot and the changes over it, both at once; no changes by default."""
-        self._state.view = View.of(self.context.files, snapshot, changes)
+        self._state.view = TreeView.of(self.context.files, snapshot, changes)
 
     def show_committed(self, snapshot: Snapshot) -> None:
         """Show a commit of this tree's changes, and refuse edits from now on."""
         self.read_only = True
+        self.is_committed = True
         self.show(snapshot)
 
     @property
@@ -132,9 +137,18 @@ class WorkingTree:
         """Raise ReadOnlyError if the tree is read-only."""
         if self.read_only:
             raise ReadOnlyError(
-                "Read only sessions cannot modify the repository: this is a read-only store; "
-                "open a writable_session on a branch"
+                f"Read only sessions cannot modify the repository: {self.why_read_only}"
             )
+
+    @property
+    def why_read_only(self) -> str:
+        """Why nothing can be written, and what to do; for messages."""
+        if self.is_committed:
+            return (
+                f"this session was committed as {self.snapshot.id}, and one session makes one "
+                "commit; open the next with repo.writable_session(branch)"
+            )
+        return "this is a read-only session; open one with repo.writable_session(branch)"
 
     def portable_changes(self) -> ChangeSet:
         """A copy of the changes that means the same over another base, or beside other changes."""
@@ -165,7 +179,13 @@ class WorkingTree:
         """The id of a node, which it keeps for life, also when it is moved."""
         node = self.get_node(path)
         if node is None:
-            raise NodeNotFoundError(f"node not found: {path} in snapshot {self.snapshot.id}", path)
+            from icefloe.model.spelling import suggestion
+
+            raise NodeNotFoundError(
+                f"node not found: {path} in snapshot {self.snapshot.id}"
+                f"{suggestion(path, self.node_paths(paths.ROOT))}",
+                path,
+            )
         return str(node.id)
 
     def document(self, path: str) -> bytes | None:
@@ -201,6 +221,7 @@ class WorkingTree:
         """Move an array or group to another path; touches no manifest and no chunk (R3-09)."""
         with self.lock:
             self.check_writable()
+            self.context.refs.check_move()
             self.changes.move(from_path, to_path)
 
     # --- reading chunks
@@ -360,6 +381,9 @@ class WorkingTree:
         a time; the call returns when they are on the storage. If it fails, none of the chunks is
         set, and it can be tried again.
         """
+        from icefloe.changes.pending import PendingChunks
+        from icefloe.objects.bulk_writes import write_segments
+
         if len(coords) == 1 and len(segments) == 1:
             self.set_chunk(path, tuple(coords[0].tolist()), bytes(segments.piece(0)))
             return
@@ -406,6 +430,25 @@ class WorkingTree:
         """Write small chunks that wait to be packed now, which frees their memory."""
         with self.lock:
             self._packs.write_all()
+
+    @contextmanager
+    def packed(self) -> Iterator[tuple[ChangeSet, Uploads | None]]:
+        """The changes without chunks that wait to be packed, to write a commit of them.
+
+        Where a storage takes long to answer, packs are still being written, with what else is
+        given to the uploads; they have ended when the block ends.
+        """
+        from icefloe.objects.uploads import Uploads
+
+        files = self.context.chunk_files
+        uploads = Uploads.where_it_helps(files.storage, *files.write_limits)
+        with self.lock:
+            if uploads is None:
+                self._packs.write_all()
+                yield self.changes, None
+                return
+            with self._packs.written_with(uploads) as changes:
+                yield changes, uploads
 
     def _check_before_upload(self, path: str, coords: tuple[int, ...], data: BytesLike) -> None:
         """Refuse a chunk before its bytes become an object; small chunks do not, yet."""
@@ -493,6 +536,8 @@ class WorkingTree:
             places: Returns new coordinates (n, rank) of chunks from their present ones, as a new
                 array.
         """
+        from icefloe.engine.tree.rearranging import rearrange
+
         with self.lock:
             self.check_writable()
             node = self._state.view.array(path)
@@ -535,6 +580,8 @@ class WorkingTree:
 
 def _cleared(rank: int) -> ChunkEdits:
     """Edits that delete all chunks of the base and do nothing else."""
+    from icefloe.changes.chunk_edits import ChunkEdits
+
     edits = ChunkEdits(rank)
     edits.cleared = True
     return edits

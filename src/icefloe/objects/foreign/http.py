@@ -57,7 +57,7 @@ class HttpSource:
     """Files below one address of a web server."""
 
     def __init__(self, place: Location, timeout_seconds: float = 60.0) -> None:
-        """Serve what is below `place`.
+        """Read files below `place`.
 
         Args:
             place: The address of the container.
@@ -69,9 +69,9 @@ class HttpSource:
         self._threads: ThreadPoolExecutor | None = None
         self._owner = os.getpid()
 
-    def read(self, wanted: VirtualRange) -> bytes:
+    def read(self, byte_range: VirtualRange) -> bytes:
         """The bytes of a range."""
-        return wanted.completed(self._ask(wanted, _bytes_of))
+        return byte_range.completed(self._ask(byte_range, _bytes_of))
 
     def status(self, location: Location) -> SourceStatus | None:
         """What its server says of a file when asked for its first byte; None if there is none."""
@@ -81,47 +81,49 @@ class HttpSource:
         """Refuse: web servers do not tell which files they have."""
         raise unlistable(folder, "web servers do not list their files; name them one by one")
 
-    async def read_async(self, wanted: VirtualRange) -> bytes:
+    async def read_async(self, byte_range: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop."""
         self._leave_to_parent()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_MAX_CONNECTIONS, "icefloe-http")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read, wanted)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self.read, byte_range
+        )
 
-    def _ask(self, wanted: VirtualRange, understand: _Understand[_Answer]) -> _Answer:
-        """What the server answers; redirects are followed inside of the container."""
-        location = wanted.location
+    def _ask(self, byte_range: VirtualRange, understand: _Understand[_Answer]) -> _Answer:
+        """Send a request, and follow redirects within the container."""
+        location = byte_range.location
         for _ in range(_MAX_REDIRECTS + 1):
-            answer = self._answer(location, wanted, understand)
+            answer = self._answer(location, byte_range, understand)
             if not isinstance(answer, Location):
                 return answer
             location = answer
-        raise wanted.unreadable(f"its server redirects more than {_MAX_REDIRECTS} times")
+        raise byte_range.unreadable(f"its server redirects more than {_MAX_REDIRECTS} times")
 
     def _answer(
-        self, location: Location, wanted: VirtualRange, understand: _Understand[_Answer]
+        self, location: Location, byte_range: VirtualRange, understand: _Understand[_Answer]
     ) -> _Answer | Location:
-        """What was asked for, or where the server says that it is."""
+        """The answer of the server, or the location that it redirects to."""
         problem = ""
         for attempt in range(_MAX_TRIES):
             if attempt:
                 time.sleep(random.uniform(0, _FIRST_BACKOFF_SECONDS * 2**attempt))
             try:
-                with self._sent(location, wanted) as response:
+                with self._sent(location, byte_range) as response:
                     if response.status in _REDIRECTS:
                         target = response.headers.get("Location", "")
-                        return self._redirected(target, location, wanted)
+                        return self._redirected(target, location, byte_range)
                     if response.status not in _WORTH_ANOTHER_TRY:
-                        return understand(response, wanted)
+                        return understand(response, byte_range)
                     problem = f"its server answered {response.status} {response.reason}"
             except (OSError, urllib3.exceptions.HTTPError) as error:
                 problem = f"{type(error).__name__}: {error}"
             _logger.debug("attempt %s to read %s failed: %s", attempt + 1, location, problem)
-        raise wanted.unreadable(problem)
+        raise byte_range.unreadable(problem)
 
     @contextmanager
-    def _sent(self, location: Location, wanted: VirtualRange) -> Iterator[BaseHTTPResponse]:
-        """Ask for a range and give the answer, whose body is still to be read."""
+    def _sent(self, location: Location, byte_range: VirtualRange) -> Iterator[BaseHTTPResponse]:
+        """Request a range; the body of the response is still to be read."""
         self._leave_to_parent()
         if self._pool is None:
             self._pool = _pool_for(self._place)
@@ -129,7 +131,7 @@ class HttpSource:
             "GET",
             str(location),
             headers={
-                "Range": f"bytes={wanted.start}-{wanted.end - 1}",
+                "Range": f"bytes={byte_range.start}-{byte_range.end - 1}",
                 "Accept-Encoding": "identity",
                 "User-Agent": "icefloe",
             },
@@ -150,20 +152,20 @@ class HttpSource:
         if self._owner != os.getpid():
             self._pool, self._threads, self._owner = None, None, os.getpid()
 
-    def _redirected(self, target: str, location: Location, wanted: VirtualRange) -> Location:
+    def _redirected(self, target: str, location: Location, byte_range: VirtualRange) -> Location:
         try:
             address = urljoin(str(location), target)
-            found = parse_location(address)
+            redirect = parse_location(address)
         except (InvalidInputError, ValueError):
-            address, found = target, None
-        if found is None or not found.is_below(self._place):
+            address, redirect = target, None
+        if redirect is None or not redirect.is_below(self._place):
             # Only the host is shown: the rest may hold a signature.
             host = _host_of(address)
-            raise wanted.unreadable(
+            raise byte_range.unreadable(
                 f"its server redirects to another place (on the host {host}), and only "
                 f"{self._place} was authorized; write references to that place instead"
             )
-        return found
+        return redirect
 
 
 def _host_of(address: str) -> str | None:
@@ -173,19 +175,19 @@ def _host_of(address: str) -> str | None:
         return None
 
 
-def _bytes_of(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
+def _bytes_of(response: BaseHTTPResponse, byte_range: VirtualRange) -> bytes:
     match response.status:
         case 200 | 206:
-            return _body(response, wanted)
+            return _body(response, byte_range)
         case 404 | 410:
-            raise wanted.missing()
+            raise byte_range.missing()
         case 416:
-            raise wanted.too_short("a file that is shorter than that")
+            raise byte_range.too_short("a file that is shorter than that")
         case status:
-            raise wanted.unreadable(f"its server answered {status} {response.reason}")
+            raise byte_range.unreadable(f"its server answered {status} {response.reason}")
 
 
-def _status_of(response: BaseHTTPResponse, wanted: VirtualRange) -> SourceStatus | None:
+def _status_of(response: BaseHTTPResponse, byte_range: VirtualRange) -> SourceStatus | None:
     match response.status:
         case 200:
             size = response.length_remaining
@@ -195,19 +197,19 @@ def _status_of(response: BaseHTTPResponse, wanted: VirtualRange) -> SourceStatus
         case 404 | 410:
             return None
         case status:
-            raise wanted.unreadable(f"its server answered {status} {response.reason}")
+            raise byte_range.unreadable(f"its server answered {status} {response.reason}")
     moment = _moment(response.headers.get("Last-Modified"))
     modified = None if moment is None else int(moment.timestamp())
     return SourceStatus(size, response.headers.get("ETag"), modified)
 
 
-def _body(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
+def _body(response: BaseHTTPResponse, byte_range: VirtualRange) -> bytes:
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise wanted.unreadable(
+        raise byte_range.unreadable(
             f"its server sends it encoded ({encoding}), which was not asked for"
         )
-    wanted.verify_unchanged(
+    byte_range.verify_unchanged(
         response.headers.get("ETag"), _moment(response.headers.get("Last-Modified"))
     )
     start: int | None = 0
@@ -215,9 +217,9 @@ def _body(response: BaseHTTPResponse, wanted: VirtualRange) -> bytes:
         content_range = response.headers.get("Content-Range", "")
         match = _CONTENT_RANGE.fullmatch(content_range)
         start = int(match[1]) if match else None
-    if start != wanted.start:
-        raise wanted.unreadable("its server does not serve ranges of files")
-    return _read_up_to(response, wanted.length)
+    if start != byte_range.start:
+        raise byte_range.unreadable("its server does not serve ranges of files")
+    return _read_up_to(response, byte_range.length)
 
 
 def _read_up_to(response: BaseHTTPResponse, length: int) -> bytes:

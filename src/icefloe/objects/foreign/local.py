@@ -33,45 +33,45 @@ class LocalSource:
     """Files below one folder."""
 
     def __init__(self, folder: Location) -> None:
-        """Serve what is below the path of a `file:` location."""
+        """Read files below the path of a `file:` location."""
         self._folder = "/" + folder.key
 
-    def read(self, wanted: VirtualRange) -> bytes:
+    def read(self, byte_range: VirtualRange) -> bytes:
         """The bytes of a range."""
         try:
-            descriptor = os.open("/" + wanted.location.key, _FLAGS)
+            descriptor = os.open("/" + byte_range.location.key, _FLAGS)
         except (FileNotFoundError, NotADirectoryError):
-            raise wanted.missing() from None
+            raise byte_range.missing() from None
         except (OSError, ValueError) as error:
-            raise wanted.unreadable(str(error)) from None
+            raise byte_range.unreadable(str(error)) from None
         try:
-            return self._read_open(descriptor, wanted)
+            return self._read_open(descriptor, byte_range)
         except OSError as error:
-            raise wanted.unreadable(str(error)) from None
+            raise byte_range.unreadable(str(error)) from None
         finally:
             os.close(descriptor)
 
-    async def read_async(self, wanted: VirtualRange) -> bytes:
+    async def read_async(self, byte_range: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop for long."""
-        if wanted.length <= MAX_IMMEDIATE_BYTES:
-            return self.read(wanted)
-        return await asyncio.to_thread(self.read, wanted)
+        if byte_range.length <= MAX_IMMEDIATE_BYTES:
+            return self.read(byte_range)
+        return await asyncio.to_thread(self.read, byte_range)
 
     def status(self, location: Location) -> SourceStatus | None:
-        """What is known of a file; None if there is none."""
-        wanted = VirtualRange(location, 0, 0)
+        """The status of a file; None if it does not exist."""
+        byte_range = VirtualRange(location, 0, 0)
         try:
             descriptor = os.open("/" + location.key, _FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
-            raise wanted.unreadable(str(error)) from None
+            raise byte_range.unreadable(str(error)) from None
         try:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 return None  # as for object stores, where a folder is no object
-            return _described(self._checked(descriptor, wanted))
+            return _described(self._checked(descriptor, byte_range))
         except OSError as error:
-            raise wanted.unreadable(str(error)) from None
+            raise byte_range.unreadable(str(error)) from None
         finally:
             os.close(descriptor)
 
@@ -93,26 +93,26 @@ class LocalSource:
         """Where the folder really is. Its own path may have links: it was authorised as it is."""
         return os.path.realpath(self._folder)
 
-    def _checked(self, descriptor: int, wanted: VirtualRange) -> os.stat_result:
-        """What the system says of an open file, if it may be read."""
+    def _checked(self, descriptor: int, byte_range: VirtualRange) -> os.stat_result:
+        """The status of an open file; raises if it may not be read."""
         if not _real_path(descriptor).startswith(self._root.rstrip("/") + "/"):
-            raise wanted.unreadable(
+            raise byte_range.unreadable(
                 "a symbolic link leads out of the folder that its container stands for"
             )
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise wanted.unreadable("it is not a regular file")
+            raise byte_range.unreadable("it is not a regular file")
         return status
 
-    def _read_open(self, descriptor: int, wanted: VirtualRange) -> bytes:
-        status = self._checked(descriptor, wanted)
+    def _read_open(self, descriptor: int, byte_range: VirtualRange) -> bytes:
+        status = self._checked(descriptor, byte_range)
         modified = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
-        wanted.verify_unchanged(_etag(status), modified)
-        if status.st_size <= wanted.start:
-            raise wanted.too_short(f"a file of {status.st_size} bytes")
+        byte_range.verify_unchanged(_etag(status), modified)
+        if status.st_size <= byte_range.start:
+            raise byte_range.too_short(f"a file of {status.st_size} bytes")
         # A length comes from a file too: memory is taken for bytes that exist.
-        length = min(wanted.length, status.st_size - wanted.start)
-        return wanted.completed(_read_fully(descriptor, wanted.start, length))
+        length = min(byte_range.length, status.st_size - byte_range.start)
+        return byte_range.completed(_read_fully(descriptor, byte_range.start, length))
 
 
 def _real_path(descriptor: int) -> str:

@@ -30,38 +30,38 @@ if TYPE_CHECKING:
 class ObjectSource(ObjectStorage):
     """Objects of one bucket, read together with what their store says of them."""
 
-    def read(self, wanted: VirtualRange) -> bytes:
+    def read(self, byte_range: VirtualRange) -> bytes:
         """The bytes of a range."""
-        key = wanted.location.key
+        key = byte_range.location.key
 
         def fetch(store: ObjectStore) -> bytes:
-            result = store.get(self._path(key), options=_options(wanted))
-            _verify(result, wanted)
+            result = store.get(self._path(key), options=_options(byte_range))
+            _verify(result, byte_range)
             return result.bytes().to_bytes()
 
         try:
             data = self._send(key, fetch)
         except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
-            raise self._explained(error, wanted) from error
-        return wanted.completed(data)
+            raise self._explained(error, byte_range) from error
+        return byte_range.completed(data)
 
-    async def read_async(self, wanted: VirtualRange) -> bytes:
+    async def read_async(self, byte_range: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop."""
-        key = wanted.location.key
+        key = byte_range.location.key
 
         async def fetch(store: ObjectStore) -> bytes:
-            result = await store.get_async(self._path(key), options=_options(wanted))
-            _verify(result, wanted)
+            result = await store.get_async(self._path(key), options=_options(byte_range))
+            _verify(result, byte_range)
             return (await result.bytes_async()).to_bytes()
 
         try:
             data = await self._send_async(key, fetch)
         except (StorageError, ObjectNotFoundError, InvalidInputError) as error:
-            raise self._explained(error, wanted) from error
-        return wanted.completed(data)
+            raise self._explained(error, byte_range) from error
+        return byte_range.completed(data)
 
     def status(self, location: Location) -> SourceStatus | None:
-        """What is known of an object; None if there is none."""
+        """The status of an object; None if it does not exist."""
         try:
             path = self._path(location.key)
             return _described(self._send(location.key, lambda store: store.head(path)))
@@ -83,21 +83,23 @@ class ObjectSource(ObjectStorage):
             raise unlistable(folder, error.message) from error
 
     def _explained(
-        self, error: StorageError | ObjectNotFoundError | InvalidInputError, wanted: VirtualRange
+        self,
+        error: StorageError | ObjectNotFoundError | InvalidInputError,
+        byte_range: VirtualRange,
     ) -> VirtualChunkError | ForkedProcessError:
         if isinstance(error, ForkedProcessError):
             return error
         if isinstance(error, ObjectNotFoundError):
-            return wanted.missing()
+            return byte_range.missing()
         if isinstance(error, StoragePermissionError):
-            return wanted.unreadable(
+            return byte_range.unreadable(
                 f"its store refused access: {error.message}. Check the credentials given in "
                 "authorize_virtual_chunk_access"
             )
-        size = self._size(wanted.location.key)
-        if size is not None and size <= wanted.start:
-            return wanted.too_short(f"an object of {size} bytes")
-        return wanted.unreadable(error.message)
+        size = self._size(byte_range.location.key)
+        if size is not None and size <= byte_range.start:
+            return byte_range.too_short(f"an object of {size} bytes")
+        return byte_range.unreadable(error.message)
 
     def _size(self, key: str) -> int | None:
         """How large the object is, if its store tells."""
@@ -111,10 +113,10 @@ def _described(meta: ObjectMeta) -> SourceStatus:
     return SourceStatus(meta["size"], meta["e_tag"], int(meta["last_modified"].timestamp()))
 
 
-def _options(wanted: VirtualRange) -> Any:
-    return {"range": (wanted.start, wanted.end)}
+def _options(byte_range: VirtualRange) -> Any:
+    return {"range": (byte_range.start, byte_range.end)}
 
 
-def _verify(result: GetResult, wanted: VirtualRange) -> None:
+def _verify(result: GetResult, byte_range: VirtualRange) -> None:
     # What the store says comes with the very bytes: there is no time for a change in between.
-    wanted.verify_unchanged(result.meta["e_tag"], result.meta["last_modified"])
+    byte_range.verify_unchanged(result.meta["e_tag"], result.meta["last_modified"])

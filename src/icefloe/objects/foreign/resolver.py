@@ -7,6 +7,7 @@ given for it. Locations are compared in their canonical form, segment by segment
 
 from __future__ import annotations
 
+import os
 import string
 import threading
 from itertools import repeat
@@ -20,7 +21,6 @@ from icefloe.config.locations import RELATIVE_SCHEME, Location, parse_location
 from icefloe.errors import InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import VirtualRef
 from icefloe.objects.foreign.source import VirtualRange
-from icefloe.objects.foreign.stores import check_credential, custom_endpoint, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,8 @@ _LARGEST_POSITION = 2**63 - 1
 _BATCH_LOCATIONS = 65_536
 _PLAIN = string.ascii_letters.encode() + string.digits.encode() + b"!$&'()*+,;=:@._~/-\n"
 """Characters that the canonical form of a location never escapes; and line ends."""
-_DOT_SEGMENTS = ("/.\n", "/..\n")
+_LAST_DOT_SEGMENTS = ("/.\n", "/..\n")
+_DOT_SEGMENTS = (*_LAST_DOT_SEGMENTS, "/./", "/../")
 """Segments that the canonical form does not have."""
 
 
@@ -136,16 +137,16 @@ class VirtualChunkResolver:
 
     def read(self, ref: VirtualRef, start: int, length: int) -> bytes:
         """Bytes `[start, start + length)` of the referenced range."""
-        source, wanted = self._resolve(ref, start, length)
-        return source.read(wanted) if wanted.length else b""
+        source, byte_range = self._resolve(ref, start, length)
+        return source.read(byte_range) if byte_range.length else b""
 
     async def read_async(self, ref: VirtualRef, start: int, length: int) -> bytes:
         """Like `read`, without blocking the event loop for long."""
-        source, wanted = self._resolve(ref, start, length)
-        return await source.read_async(wanted) if wanted.length else b""
+        source, byte_range = self._resolve(ref, start, length)
+        return await source.read_async(byte_range) if byte_range.length else b""
 
     def status(self, url: str) -> SourceStatus | None:
-        """What is known of an object, without reading it; None if it does not exist.
+        """The status of an object, without reading it; None if it does not exist.
 
         Raises VirtualChunkError if it may not be read, or its store does not answer.
         """
@@ -188,8 +189,14 @@ class VirtualChunkResolver:
         if not _is_position(position) or not _is_position(position + length):
             msg = f"a virtual chunk in {location} begins or ends nowhere: {position}, {length}"
             raise VirtualChunkError(msg)
-        wanted = VirtualRange(location, position, length, ref.etag, ref.last_modified)
-        return self._source(place, location), wanted
+        byte_range = VirtualRange(
+            location=location,
+            start=position,
+            length=length,
+            etag=ref.etag,
+            last_modified=ref.last_modified,
+        )
+        return self._source(place, location), byte_range
 
     def _find(self, location: Location) -> tuple[Location, Location]:
         """The container that a location lies in, and the location itself, no longer relative."""
@@ -205,6 +212,8 @@ class VirtualChunkResolver:
         raise _unknown(location, "it is in no virtual chunk container")
 
     def _source(self, place: Location, location: Location) -> VirtualSource:
+        from icefloe.objects.foreign.stores import open_source
+
         source = self._sources.get(place)
         if source is not None:
             return source
@@ -224,6 +233,8 @@ class VirtualChunkResolver:
             return self._sources[place]
 
     def _check_endpoint(self, place: Location, container: VirtualChunkContainer) -> None:
+        from icefloe.objects.foreign.stores import custom_endpoint
+
         endpoint = custom_endpoint(container.store)
         if endpoint is None or self._confirmed is None or place in self._confirmed:
             return
@@ -235,6 +246,8 @@ class VirtualChunkResolver:
         raise VirtualChunkError(msg)
 
     def _authorised(self, authorizations: Mapping[str, Any]) -> dict[Location, Any]:
+        from icefloe.objects.foreign.stores import check_credential
+
         credentials = {}
         for prefix, credential in authorizations.items():
             place = _place(prefix)
@@ -258,20 +271,42 @@ class _LocationChecks:
         if joined.count("\n") != len(urls) or not _is_plain(joined):
             return None
         # Short patterns are found quickly; the longer ones are hardly ever looked for.
-        if "/\n" in joined or ("/." in joined and any(name in joined for name in _DOT_SEGMENTS)):
+        if "/\n" in joined or (
+            "/." in joined and any(name in joined for name in _LAST_DOT_SEGMENTS)
+        ):
             return None
+        if self._are_below_one_folder(urls, joined):
+            return [True] * len(urls)
         ends = map(str.rfind, urls, repeat("/"))
         folders = list(map(str.__getitem__, urls, map(slice, ends)))
         distinct = dict.fromkeys(folders)
-        for folder in distinct:
-            if folder not in self._folders:
-                self._folders[folder] = self._of_folder(folder)
-        verdicts = {self._folders[folder] for folder in distinct}
+        verdicts = set(map(self._verdict, distinct))
         if None in verdicts:
             return None
         if verdicts == {True}:
             return [True] * len(urls)
         return list(map(bool, map(self._folders.__getitem__, folders)))
+
+    def _are_below_one_folder(self, urls: list[str], joined: str) -> bool:
+        """Whether all are below a folder that is accepted, seen without looking at each of them.
+
+        Args:
+            urls: They end in a name, and have no character that could be escaped.
+            joined: The same, with a line end behind each.
+        """
+        some = (urls[0], urls[len(urls) // 2], urls[-1])
+        folder = os.path.commonprefix(some).rpartition("/")[0]  # noqa: RUF071 (cut at a slash)
+        if joined.count(f"\n{folder}/") != len(urls) - 1:
+            return False
+        # One empty segment in each is the one before the host, which the folder has.
+        if joined.count("//") != len(urls) or not self._verdict(folder):
+            return False
+        return not _has_segment(joined, _DOT_SEGMENTS)
+
+    def _verdict(self, folder: str) -> bool | None:
+        if folder not in self._folders:
+            self._folders[folder] = self._of_folder(folder)
+        return self._folders[folder]
 
     def _of_folder(self, folder: str) -> bool | None:
         """Whether the objects of a folder are accepted; None if its URL is not canonical."""
@@ -293,6 +328,12 @@ class _LocationChecks:
             # All that this second check adds is that a container must have it.
             return ref.location, False
         return ref.location, True
+
+
+def _has_segment(joined: str, segments: tuple[str, ...]) -> bool:
+    """Whether one of the dot segments is among URLs with a line end behind each."""
+    # Short patterns are found quickly; the longer ones are hardly ever looked for.
+    return "/." in joined and any(segment in joined for segment in segments)
 
 
 def _is_plain(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is read from a virtual source, and what must hold before its bytes are believed."""
+"""Ranges of virtual sources, and the checks before their bytes are trusted."""
 
 from __future__ import annotations
 
@@ -117,15 +117,15 @@ class VirtualSource(Protocol):
     """Reads ranges below one container."""
 
     def status(self, location: Location) -> SourceStatus | None:
-        """What is known of an object; None if there is none. Raises VirtualChunkError."""
+        """The status of an object; None if it does not exist. Raises VirtualChunkError."""
 
     def list(self, folder: Location) -> Iterator[ListedSource]:
         """All objects below a folder, in no promised order. Raises VirtualChunkError."""
 
-    def read(self, wanted: VirtualRange) -> bytes:
+    def read(self, byte_range: VirtualRange) -> bytes:
         """The bytes of a range. Raises VirtualChunkError."""
 
-    async def read_async(self, wanted: VirtualRange) -> bytes:
+    async def read_async(self, byte_range: VirtualRange) -> bytes:
         """Like `read`, without blocking the event loop for long."""
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import pickle
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -15,10 +15,11 @@ import msgspec
 from icefloe.errors import InvalidInputError
 from icefloe.storage.access.credentials import (
     AnyAzureCredential,
+    AnyAzureRefreshableCredential,
     AnyGcsCredential,
     AnyS3Credential,
-    AzureBearerCredential,
     AzureCredentials,
+    AzureRefreshableCredential,
     AzureStaticCredentials,
     GcsBearerCredential,
     GcsCredentials,
@@ -26,6 +27,7 @@ from icefloe.storage.access.credentials import (
     S3Credentials,
     S3StaticCredentials,
 )
+from icefloe.storage.attribution import user_agent
 from icefloe.storage.keys import check_key
 
 if TYPE_CHECKING:
@@ -45,6 +47,21 @@ _REFRESH_AHEAD = timedelta(minutes=5)
 _CLIENT_OPTIONS = frozenset({"allow_http", "timeout", "connect_timeout", "read_timeout"})
 
 
+class Headers(msgspec.Struct, frozen=True):
+    """Headers for the requests to a store, for all or only for those that read or write."""
+
+    headers: dict[str, str] = {}
+    read_headers: dict[str, str] = {}
+    write_headers: dict[str, str] = {}
+
+    def fields(self) -> dict[str, Any]:
+        """As fields of an address."""
+        return msgspec.structs.asdict(self)
+
+    def __repr__(self) -> str:
+        return "Headers(***)"
+
+
 class StoreAddress(msgspec.Struct, frozen=True):
     """A prefix of a bucket of an object store."""
 
@@ -60,6 +77,10 @@ class StoreAddress(msgspec.Struct, frozen=True):
     """Options of the HTTP client."""
     headers: dict[str, str] = {}
     """Sent with each request; may hold a secret."""
+    read_headers: dict[str, str] = {}
+    """Sent with requests that read, over the others."""
+    write_headers: dict[str, str] = {}
+    """Sent with requests that write, over the others."""
     can_write: bool = True
     lists_in_order: bool = True
 
@@ -80,33 +101,46 @@ class StoreAddress(msgspec.Struct, frozen=True):
             return None
         return hashlib.sha256(described).digest()
 
-    def connect(self, settings: EffectiveSettings, *, retries: bool) -> ObjectStore:
+    @property
+    def tells_writes_apart(self) -> bool:
+        """Whether requests that write have other headers than those that read."""
+        return self.read_headers != self.write_headers
+
+    def connect(
+        self, settings: EffectiveSettings, *, retries: bool, writes: bool = False
+    ) -> ObjectStore:
         """Make a client of the store.
 
         Args:
             settings: Timeouts and backoff.
+            writes: Whether it is for requests that write.
             retries: Whether the client may send a request again. Not for conditional writes: what
                 it then reports is the answer to the last attempt, which hides the first.
         """
         from obstore import store
 
         client: Any = {
+            "user_agent": user_agent(),
             "connect_timeout": timedelta(seconds=settings.connect_timeout_seconds),
             "read_timeout": timedelta(seconds=settings.read_timeout_seconds),
             "timeout": timedelta(seconds=settings.attempt_timeout_seconds),
             **self.client,
         }
-        if self.headers:
-            client["default_headers"] = self.headers
+        headers = {**self.headers, **(self.write_headers if writes else self.read_headers)}
+        if headers:
+            client["default_headers"] = headers
         client = {name: value for name, value in client.items() if value is not None}
         retry = _retry(settings, retries=retries)
         options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        login = _login(self.credentials)
+        if str(login.get("endpoint", "")).startswith("http://") and "endpoint" not in self.config:
+            client["allow_http"] = True  # as the environment or the profile says
         if self.kind == "http":
             return store.HTTPStore(self.config["url"], **options)
         clients = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}
         client_type: Any = clients[self.kind]
         made: ObjectStore = client_type(
-            self.bucket, **self.config, **_sign_in(self.credentials), **options
+            self.bucket, **{**login, **self.config}, **_sign_in(self.credentials), **options
         )
         return made
 
@@ -117,11 +151,13 @@ def s3_address(
     prefix: str | None,
     credentials: AnyS3Credential,
     *,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
     can_write: bool = True,
 ) -> StoreAddress:
     """Describe a place on S3 or a store that speaks it."""
     config: dict[str, Any] = {}
+    if options.checksum_algorithm is not None:
+        config["checksum_algorithm"] = options.checksum_algorithm.supported()
     if options.region is not None:
         config["region"] = options.region
     if options.endpoint_url is not None:
@@ -141,7 +177,7 @@ def s3_address(
         credentials=credentials,
         config=config,
         client=client,
-        headers=dict(headers or {}),
+        **(headers or Headers()).fields(),
         can_write=can_write,
         # Directory buckets list in no order.
         lists_in_order=not bucket.endswith("--x-s3"),
@@ -153,6 +189,7 @@ def gcs_address(
     prefix: str | None,
     credentials: AnyGcsCredential,
     config: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
 ) -> StoreAddress:
     """Describe a place on Google Cloud Storage."""
     options, client = _split_options(config)
@@ -167,6 +204,7 @@ def gcs_address(
         credentials=credentials,
         config=options,
         client=client,
+        **(headers or Headers()).fields(),
         # Its client asks the machine's metadata service for a token when it writes unsigned.
         can_write=not isinstance(credentials, GcsCredentials.Anonymous),
     )
@@ -197,7 +235,11 @@ def azure_address(
     )
 
 
-def http_address(base_url: str, opts: Mapping[str, str] | None = None) -> StoreAddress:
+def http_address(
+    base_url: str,
+    opts: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> StoreAddress:
     """Describe a place on a web server."""
     url = split_url(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -206,11 +248,11 @@ def http_address(base_url: str, opts: Mapping[str, str] | None = None) -> StoreA
     options, client = _split_options(opts)
     if options:
         raise InvalidInputError(f"unknown options {sorted(options)} of a web server")
-    headers = {}
+    sent = dict(headers or {})
     if url.username is not None or url.password is not None:
         # The client would show these in its errors; a header it does not.
         pair = f"{unquote(url.username or '')}:{unquote(url.password or '')}".encode()
-        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        sent["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
     host = url.netloc.rpartition("@")[2]
     # A query could be a signature, and the client would drop it anyway.
     if url.query or url.fragment:
@@ -223,7 +265,7 @@ def http_address(base_url: str, opts: Mapping[str, str] | None = None) -> StoreA
         location=address,
         config={"url": address},
         client=client,
-        headers=headers,
+        headers=sent,
         can_write=False,
     )
 
@@ -346,7 +388,7 @@ class _RefreshingProvider:
         expected = _REFRESHED[type(self._source)]
         if not isinstance(fresh, expected):
             raise InvalidInputError(
-                f"get_credentials must return {expected.__name__}, not {type(fresh).__name__}"
+                f"get_credentials must return {_names(expected)}, not {type(fresh).__name__}"
             )
         return fresh
 
@@ -354,7 +396,7 @@ class _RefreshingProvider:
 _REFRESHED: dict[type, Any] = {
     S3Credentials.Refreshable: S3StaticCredentials,
     GcsCredentials.Refreshable: GcsBearerCredential,
-    AzureCredentials.Refreshable: AzureBearerCredential,
+    AzureCredentials.Refreshable: AnyAzureRefreshableCredential,
 }
 """What the function of refreshable credentials has to return."""
 
@@ -374,8 +416,12 @@ _OPTIONS: dict[type, str] = {
 """Secrets that the client takes as options only."""
 
 
+def _names(expected: Any) -> str:
+    return " or ".join(each.__qualname__ for each in get_args(expected) or (expected,))
+
+
 def _fields_of(
-    credential: S3StaticCredentials | GcsBearerCredential | AzureBearerCredential,
+    credential: S3StaticCredentials | GcsBearerCredential | AnyAzureRefreshableCredential,
 ) -> dict[str, str | None]:
     if isinstance(credential, S3StaticCredentials):
         return {
@@ -383,7 +429,25 @@ def _fields_of(
             "secret_access_key": credential.secret_access_key,
             "token": credential.session_token,
         }
+    if isinstance(credential, AzureRefreshableCredential.AccessKey):
+        return {"access_key": credential.key}
+    if isinstance(credential, AzureRefreshableCredential.SasToken):
+        return {"sas_token": credential.token}
     return {"token": credential.bearer}
+
+
+def _login(credentials: AnyCloudCredential) -> dict[str, Any]:
+    """Options that the tools of a cloud have for whoever runs this process."""
+    from icefloe.storage.access import logins
+
+    match credentials:
+        case S3Credentials.FromEnv():
+            return logins.aws_login()
+        case GcsCredentials.FromEnv():
+            return logins.gcs_login()
+        case AzureCredentials.FromEnv():
+            return logins.azure_login()
+    return {}
 
 
 def _sign_in(credentials: AnyCloudCredential) -> dict[str, Any]:

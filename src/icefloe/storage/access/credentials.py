@@ -156,6 +156,36 @@ class AzureBearerCredential(_Credential, frozen=True):
     expires_after: datetime | None = None
 
 
+class AzureRefreshableCredential:
+    """What a `get_credentials` function for Azure returns: a secret, and when it expires."""
+
+    class AccessKey(_Credential, frozen=True):
+        """The key of the account."""
+
+        key: str
+        expires_after: datetime | None = None
+
+    class SasToken(_Credential, frozen=True):
+        """A shared access signature."""
+
+        token: str
+        expires_after: datetime | None = None
+
+    class BearerToken(_Credential, frozen=True):
+        """An access token."""
+
+        bearer: str
+        expires_after: datetime | None = None
+
+
+AnyAzureRefreshableCredential: TypeAlias = (
+    AzureBearerCredential
+    | AzureRefreshableCredential.AccessKey
+    | AzureRefreshableCredential.SasToken
+    | AzureRefreshableCredential.BearerToken
+)
+
+
 class AzureCredentials:
     """The ways to sign requests to Azure Blob Storage."""
 
@@ -174,7 +204,7 @@ class AzureCredentials:
         """What a pickled function returns; it is called again before the token expires."""
 
         pickled_function: bytes
-        current: AzureBearerCredential | None = None
+        current: AnyAzureRefreshableCredential | None = None
 
 
 AnyS3Credential: TypeAlias = (
@@ -200,6 +230,12 @@ AnyAzureCredential: TypeAlias = (
 class Credentials:
     """A credential of any cloud, for containers of virtual chunks."""
 
+    class HttpAccess(_Credential, frozen=True):
+        """A web server may be read from, without credentials."""
+
+    class LocalFileSystemAccess(_Credential, frozen=True):
+        """Local files may be read."""
+
     class S3(_Credential, frozen=True):
         """For S3 and compatible stores."""
 
@@ -216,6 +252,8 @@ class Credentials:
         credentials: AnyAzureCredential
 
 
+HttpAccess = Credentials.HttpAccess
+LocalFileSystemAccess = Credentials.LocalFileSystemAccess
 AnyCredential: TypeAlias = Credentials.S3 | Credentials.Gcs | Credentials.Azure
 
 
@@ -414,7 +452,7 @@ def azure_static_credentials(
 
 
 def azure_refreshable_credentials(
-    get_credentials: Callable[[], AzureBearerCredential],
+    get_credentials: Callable[[], AnyAzureRefreshableCredential],
     scatter_initial_credentials: bool = False,  # noqa: FBT001, FBT002 (the known signature)
 ) -> AzureCredentials.Refreshable:
     """Sign requests with what `get_credentials` returns; see `s3_refreshable_credentials`."""
@@ -428,7 +466,7 @@ def azure_credentials(
     bearer_token: str | None = None,
     from_env: bool | None = None,
     anonymous: bool | None = None,
-    get_credentials: Callable[[], AzureBearerCredential] | None = None,
+    get_credentials: Callable[[], AnyAzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
     """Make credentials for Azure Blob Storage; without arguments, `from_env`.
@@ -450,11 +488,20 @@ def azure_credentials(
 
 
 def containers_credentials(
-    m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None],
+    m: Mapping[
+        str,
+        AnyS3Credential
+        | AnyGcsCredential
+        | AnyAzureCredential
+        | Credentials.HttpAccess
+        | Credentials.LocalFileSystemAccess
+        | None,
+    ],
 ) -> dict[str, AnyCredential | None]:
     """Wrap the credentials of virtual chunk containers, by URL prefix.
 
-    None authorises a container whose store needs no credentials.
+    None authorises a container whose store needs no credentials, as `HttpAccess()` and
+    `LocalFileSystemAccess()` do.
 
     >>> import icefloe
     >>> icefloe.containers_credentials({"s3://bucket/": icefloe.s3_credentials(anonymous=True)})
@@ -465,7 +512,7 @@ def containers_credentials(
 
 def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
     match credential:
-        case None:
+        case None | Credentials.HttpAccess() | Credentials.LocalFileSystemAccess():
             return None
         case _ if isinstance(credential, AnyS3Credential):
             return Credentials.S3(credential)

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from icefloe.errors import InvalidInputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class ChecksumAlgorithm(Enum):
+    """Checksums that S3 verifies when it is written to."""
+
+    Crc32 = 0
+    Crc32c = 1
+    Sha1 = 2
+    Sha256 = 3
+    Crc64Nvme = 4
+
+    def supported(self) -> str:
+        """Its name for the client; raises InvalidInputError if that cannot compute it."""
+        if self is not ChecksumAlgorithm.Sha256:
+            raise InvalidInputError(
+                f"the client computes Sha256 only, found ChecksumAlgorithm.{self.name}; leave "
+                "checksum_algorithm out: icefloe keeps a CRC-32C of each object itself"
+            )
+        return "SHA256"
 
 
 class S3Options(msgspec.Struct):
@@ -22,6 +44,8 @@ class S3Options(msgspec.Struct):
     network_stream_timeout_seconds: int | None = None
     """Longest wait for the next bytes of an answer (60); 0 means forever."""
     requester_pays: bool = False
+    checksum_algorithm: ChecksumAlgorithm | None = None
+    """What S3 verifies when it is written to, besides the checksums of icefloe."""
 
 
 class ObjectStoreConfig:
@@ -102,6 +126,7 @@ def s3_store(
     force_path_style: bool = False,  # noqa: FBT001, FBT002
     network_stream_timeout_seconds: int = 60,
     requester_pays: bool = False,  # noqa: FBT001, FBT002
+    checksum_algorithm: ChecksumAlgorithm | None = None,
 ) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
     """Describe S3, or a compatible store if `s3_compatible`.
 
@@ -117,6 +142,7 @@ def s3_store(
         force_path_style=force_path_style,
         network_stream_timeout_seconds=network_stream_timeout_seconds,
         requester_pays=requester_pays,
+        checksum_algorithm=checksum_algorithm,
     )
     if s3_compatible:
         return ObjectStoreConfig.S3Compatible(options)

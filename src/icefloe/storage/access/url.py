@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 from icefloe.errors import InvalidInputError
 from icefloe.storage import port
-from icefloe.storage.access.addresses import split_url
 from icefloe.storage.access.factories import (
     azure_storage,
     gcs_storage,
@@ -16,36 +15,14 @@ from icefloe.storage.access.factories import (
     local_filesystem_storage,
     s3_storage,
 )
-from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from urllib.parse import SplitResult
 
-_S3_SECRETS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_GCS_SECRETS = (
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-)
-_AZURE_SECRETS = (
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_FEDERATED_TOKEN_FILE",
-    "AZURE_CLIENT_SECRET",
-)
+    from obstore.store import ObjectStore
 
-StorageLike = port.Storage | str | os.PathLike[str]
+StorageLike: TypeAlias = "port.Storage | str | os.PathLike[str] | ObjectStore"
 
 
 _storage_classes: set[type] = set()
@@ -63,24 +40,20 @@ def storage_from_url(place: StorageLike) -> port.Storage:
     | `memory://name` | none; one name is one storage in this process |
     | `http://…`, `https://…` | part of the address |
 
-    Secrets never go into a URL: those of the environment are used. If it has none, this raises,
-    instead of asking the machine for its role: say `?anonymous=true`, or use `s3_storage` and the
-    like.
+    Secrets never go into a URL: they are found where the tools of the cloud find them, in the
+    environment, in profiles and logins, or in the role of the machine (extras `aws`, `gcp` and
+    `azure`). If there are none, this raises: say `?anonymous=true`, or use `s3_storage` and the like.
     """  # noqa: E501 (a table)
     if isinstance(place, os.PathLike):
         return local_filesystem_storage(place)
     if not isinstance(place, str):
-        # Checking a protocol looks at each of its methods: once for each class is enough.
-        if type(place) in _storage_classes or isinstance(place, port.Storage):
-            _storage_classes.add(type(place))
-            return place
-        raise InvalidInputError(
-            f"expected a storage, a URL or a path, found a {type(place).__name__}"
-        )
+        return _given(place)
     if not place:
         raise InvalidInputError("expected a storage, a URL or a path, found an empty string")
     if "://" not in place:
         return local_filesystem_storage(place)
+    from icefloe.storage.access.addresses import split_url
+
     url = split_url(place)
     make = _BY_SCHEME.get(url.scheme)
     if make is None:
@@ -90,11 +63,26 @@ def storage_from_url(place: StorageLike) -> port.Storage:
     return make(url)
 
 
+def _given(place: Any) -> port.Storage:
+    """A storage as it is, or for a store of obstore."""
+    # Checking a protocol looks at each of its methods: once for each class is enough.
+    if type(place) in _storage_classes or isinstance(place, port.Storage):
+        _storage_classes.add(type(place))
+        return place  # type: ignore[no-any-return]
+    if type(place).__module__.partition(".")[0] == "obstore":
+        from icefloe.storage.access.given_stores import storage_from_obstore
+
+        return storage_from_obstore(place)
+    raise InvalidInputError(f"expected a storage, a URL or a path, found a {type(place).__name__}")
+
+
 def _http(url: SplitResult) -> port.Storage:
     return http_storage(url.geturl(), {"allow_http": "true"} if url.scheme == "http" else None)
 
 
 def _memory(url: SplitResult) -> port.Storage:
+    from icefloe.storage.memory import MemoryStorage
+
     _Options(url).finish()
     return MemoryStorage.named(url.netloc + url.path)
 
@@ -126,7 +114,7 @@ def _s3(url: SplitResult) -> port.Storage:
         force_path_style=options.flag("force_path_style"),
         requester_pays=options.flag("requester_pays"),
         anonymous=anonymous or None,
-        from_env=None if anonymous else _require_secret(url, _S3_SECRETS, "s3_storage"),
+        from_env=None if anonymous else _require_login(url, "s3"),
     )
     options.finish()
     return storage
@@ -140,7 +128,7 @@ def _gcs(url: SplitResult) -> port.Storage:
         prefix=unquote(url.path),
         config=options.texts("base_url", "allow_http"),
         anonymous=anonymous or None,
-        from_env=None if anonymous else _require_secret(url, _GCS_SECRETS, "gcs_storage"),
+        from_env=None if anonymous else _require_login(url, "gs"),
     )
     options.finish()
     return storage
@@ -158,7 +146,7 @@ def _azure(url: SplitResult) -> port.Storage:
         prefix=prefix,
         config=options.texts("endpoint", "allow_http"),
         anonymous=anonymous or None,
-        from_env=None if anonymous else _require_secret(url, _AZURE_SECRETS, "azure_storage"),
+        from_env=None if anonymous else _require_login(url, "az"),
     )
     options.finish()
     return storage
@@ -201,13 +189,10 @@ class _Options:
             )
 
 
-def _require_secret(url: SplitResult, variables: tuple[str, ...], function: str) -> bool:
-    if not any(os.environ.get(name) for name in variables):
-        raise InvalidInputError(
-            f"no credentials for {url.scheme}://{url.netloc} in the environment (looked for "
-            f"{', '.join(variables)}): set them, add ?anonymous=true, or use "
-            f"{function}(from_env=True) to ask the machine for its role"
-        )
+def _require_login(url: SplitResult, scheme: str) -> bool:
+    from icefloe.storage.access.logins import require_login
+
+    require_login(scheme, f"{url.scheme}://{url.netloc}")
     return True
 
 

@@ -1,4 +1,4 @@
-"""What this process wrote to a local filesystem and the disk may not have yet."""
+"""Tracks writes to a local filesystem that may not be on disk yet, and syncs them (fsync)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SYNCFS_REPORTS_ERRORS_SINCE = (5, 8)
 
 
 class FolderSet:
-    """A set of folders; to cut one out takes time that follows what is above and below it."""
+    """A set of folders; removing one costs time in proportion to its parents and children."""
 
     def __init__(self) -> None:
         self._folders: set[str] = set()
@@ -41,7 +41,7 @@ class FolderSet:
             folder = parent
 
     def cut(self, folder: str) -> None:
-        """Remove a folder, those above it but the root, and all below it."""
+        """Remove a folder, its parents below the root, and everything in it."""
         self._folders.difference_update({folder, *_parents(folder)} - {""})
         removed = [folder]
         while removed:
@@ -51,31 +51,31 @@ class FolderSet:
 
 
 class Unsynced:
-    """Files and folders below one root that are to be synced before the next reference.
+    """Files and folders below one root that must be synced before the next reference is created.
 
-    Kept by root and not by storage object: a reference made through one object covers what was
-    written through another.
+    There is one per root, not one per storage object: a reference created through one object may
+    refer to files written through another.
     """
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._files: set[str] = set()
         self._folders: set[str] = set()
-        # Folders whose own names, up to the root, are known to be on disk.
+        # Folders whose entries, up to the root, are known to be on disk.
         self._trusted_folders = FolderSet()
         # Files whose sync failed. The kernel may have dropped their bytes and forgotten about it,
-        # so that a later sync which succeeds proves nothing.
+        # so a later sync that succeeds proves nothing.
         self._lost: set[str] = set()
         self.reset_locks()
 
     def reset_locks(self) -> None:
-        """Make new locks: after fork, those that other threads held would stay locked."""
+        """Make new locks after a fork: locks held by other threads would never be released."""
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()
 
     @staticmethod
     def below(root: str) -> Unsynced:
-        """Return the one of this process for a root."""
+        """Return the tracker of this process for a root."""
         with _registry_lock:
             return _by_root.setdefault(root, Unsynced(root))
 
@@ -86,10 +86,10 @@ class Unsynced:
             self._lost.discard(key)
 
     def add_folder(self, folder: str, *, got_entry: bool) -> None:
-        """Note that a folder is used and perhaps got a new entry.
+        """Note that a folder may have a new entry.
 
-        One that was not seen before may have been made by another process, which died before it
-        synced: its own name and those of the folders above it are synced too, once.
+        A folder that is used for the first time may have been made by another process that died
+        before it synced, so its own entry and those of its parents are synced once, too.
         """
         with self._lock:
             if got_entry:
@@ -100,17 +100,17 @@ class Unsynced:
                 self._folders.add(str(Path(self._root).parent))
 
     def forget(self, key: str) -> None:
-        """Note that a file is gone."""
+        """Note that a file was deleted."""
         with self._lock:
             self._files.discard(key)
             self._lost.discard(key)
 
     def made_folder(self, folder: str, root_parents: Iterable[str]) -> None:
-        """Note that a folder, or some on the way to it, was made: their names are not on disk yet.
+        """Note that a folder, perhaps with parents, was created: their entries are not on disk yet.
 
         Args:
             folder: The folder below the root.
-            root_parents: Absolute paths of what got a new entry, if the root itself was made.
+            root_parents: Absolute paths of folders with new entries, if the root was created.
         """
         with self._lock:
             parents = set(root_parents)
@@ -121,9 +121,9 @@ class Unsynced:
                 self._trusted_folders.cut(folder)
 
     def settle(self, sync: Callable[[set[str], set[str]], set[str]]) -> None:
-        """Return when all that was noted before the call is on disk.
+        """Return once everything noted before the call is on disk.
 
-        Callers wait for each other, and the next one syncs for all who wait meanwhile.
+        Calls are serialized, and each sync covers all callers that are waiting for it.
         """
         with self._one_at_a_time:
             with self._lock:
@@ -169,9 +169,9 @@ def _parents(folder: str) -> list[str]:
 
 
 def sync_whole_filesystem(folder: int) -> bool | None:
-    """Sync the filesystem of an open folder with one call: True if all is on disk.
+    """Sync the whole filesystem of an open folder (syncfs); True if everything is on disk.
 
-    None where this is not possible, or where the kernel would not report a failed write.
+    None where the call does not exist, or where the kernel would not report failed writes.
     """
     syncfs = _syncfs()
     if syncfs is None:

@@ -53,7 +53,7 @@ class FolderTree:
                 file = os.open(name, READ, dir_fd=folder)
             finally:
                 os.close(folder)
-            found = os.fstat(file)
+            status = os.fstat(file)
         except FileNotFoundError:
             raise self._absent(key) from None
         except OSError as error:
@@ -61,10 +61,10 @@ class FolderTree:
             if isinstance(error, NotADirectoryError):
                 raise self._absent(key) from error
             self.fail(key, error)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             os.close(file)
             raise self._absent(key)
-        return file, found.st_size
+        return file, status.st_size
 
     @contextmanager
     def opened(self, key: str) -> Iterator[tuple[int, int]]:
@@ -91,14 +91,14 @@ class FolderTree:
 
     def children(self, folder: str) -> list[str]:
         """Sorted names of what is in a folder; folders without objects are none."""
-        found: list[str] = []
+        names: list[str] = []
         with self.translated(folder, absent_is_fine=True), self.folder(folder) as descriptor:
-            found.extend(
+            names.extend(
                 name.removesuffix("/")
                 for name in _names(descriptor)
                 if not name.endswith("/") or _has_objects(descriptor, name)
             )
-        return sorted(found)
+        return sorted(names)
 
     def walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix` and comes after another, in ascending order."""
@@ -213,12 +213,12 @@ def _info(key: str, found: os.stat_result) -> ObjectInfo:
 
 def stat_object(name: str, folder: int) -> os.stat_result:
     """The status of a regular file in an open folder; raises OSError for anything else."""
-    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "a symbolic link")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a regular file")
-    return found
+    return status
 
 
 def _names(folder: int) -> Iterator[str]:

@@ -31,7 +31,6 @@ from icefloe.errors import (
     StorageError,
     UnsafeStorageError,
 )
-from icefloe.storage.copying import CopyMethod
 from icefloe.storage.keys import (
     RESERVED_SEGMENT,
     check_folder,
@@ -49,6 +48,8 @@ from icefloe.storage.settings import StorageSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
+
+    from icefloe.storage.copying import CopyMethod
 
 Durability = Literal["fsync", "none"]
 
@@ -224,6 +225,8 @@ class LocalStorage:
 
         Objects are immutable, so two names may share one file.
         """
+        from icefloe.storage.copying import CopyMethod
+
         if not isinstance(source, LocalStorage):
             return None
         with (

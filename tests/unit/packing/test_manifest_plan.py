@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icefloe.config.manifest_sets import ChunkManifests, ManifestRule, ManifestSet
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.packing.bins import pack_by_number, pack_by_size
-from icefloe.packing.plan import (
+from icefloe.packing.manifest_plan import (
     Item,
     Plan,
     Standing,

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Item(Record, Generic[T], frozen=True):
-    """What is packed as a whole: the references of an array."""
+    """The references of one array, which are packed as a whole."""
 
     content: T
     node_id: NodeId
@@ -30,12 +30,18 @@ class Item(Record, Generic[T], frozen=True):
 
     @classmethod
     def of(cls, content: T, node: ArrayNode, num_refs: int) -> Item[T]:
-        """An array that has so many references.
+        """An array with `num_refs` references.
 
         It has at least as many chunks in its grid, also if that is of a kind we do not know.
         """
         grid = node.array.num_chunks or 0
-        return cls(content, node.id, node.path, max(grid, num_refs), num_refs)
+        return cls(
+            content=content,
+            node_id=node.id,
+            path=node.path,
+            metadata_chunks=max(grid, num_refs),
+            initialized_chunks=num_refs,
+        )
 
 
 class Standing(Record, frozen=True):
@@ -65,23 +71,23 @@ def closure(
     manifests_of: Callable[[T], Iterable[ManifestId]],
     members_of: Callable[[ManifestId], Iterable[T]],
 ) -> tuple[set[T], set[ManifestId]]:
-    """All that must be rewritten if some things are, and the manifests they are in (R4-51..57).
+    """All items to rewrite if some are modified, and the manifests they are in (R4-51..57).
 
     Each manifest is visited once.
     """
-    found: set[T] = set()
+    members: set[T] = set()
     seen: set[ManifestId] = set()
     waiting = list(modified)
     while waiting:
         member = waiting.pop()
-        if member in found:
+        if member in members:
             continue
-        found.add(member)
+        members.add(member)
         for manifest in manifests_of(member):
             if manifest not in seen:
                 seen.add(manifest)
-                waiting.extend(other for other in members_of(manifest) if other not in found)
-    return found, seen
+                waiting.extend(other for other in members_of(manifest) if other not in members)
+    return members, seen
 
 
 def plan_manifests(

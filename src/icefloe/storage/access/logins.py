@@ -1,0 +1,198 @@
+"""Credentials where the tools of the clouds keep them: profiles, logins, roles of machines.
+
+obstore itself reads the environment. What needs the libraries of a cloud (boto3, google-auth,
+azure-identity) is read by obstore's providers over these, which are extras.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from icefloe.errors import InvalidInputError, StoragePermissionError
+from icefloe.extras import is_installed, missing
+
+AWS_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+GCS_VARIABLES = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+)
+AZURE_VARIABLES = (
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_CLIENT_SECRET",
+)
+"""Variables of the environment, one of which is enough."""
+
+
+def are_set(variables: tuple[str, ...]) -> bool:
+    """Whether the environment has credentials."""
+    return any(os.environ.get(name) for name in variables)
+
+
+def aws_login() -> dict[str, Any]:
+    """Options of a client of S3 that signs as the AWS tools would; none if the environment does.
+
+    In their order: the environment, `AWS_PROFILE` and the profiles of `~/.aws` (keys, roles to
+    assume, SSO logins), the role of a container or of the machine. Region and endpoint come from
+    the profile, unless the environment has them.
+
+    Raises:
+        MissingPackageError: There are profiles, which need boto3.
+        InvalidInputError: There are no credentials, or no such profile.
+        StoragePermissionError: A login has expired.
+    """
+    if os.environ.get("AWS_ACCESS_KEY_ID") or (
+        are_set(AWS_VARIABLES) and not is_installed("boto3")
+    ):
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return {"endpoint": endpoint} if endpoint else {}
+    if not is_installed("boto3"):
+        if os.environ.get("AWS_PROFILE") or _aws_files():
+            raise missing("boto3", "reading AWS profiles, SSO logins and roles")
+        return {}  # obstore asks for the role of the machine
+    return _boto_login()
+
+
+def _aws_files() -> list[Path]:
+    named = {
+        "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+        "AWS_CONFIG_FILE": "~/.aws/config",
+    }
+    paths = [Path(os.environ.get(name) or path).expanduser() for name, path in named.items()]
+    return [path for path in paths if path.is_file()]
+
+
+def _boto_login() -> dict[str, Any]:
+    import boto3
+    import botocore.exceptions as failures
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    profile = os.environ.get("AWS_PROFILE")
+    again = f"aws sso login{f' --profile {profile}' if profile else ''}"
+    try:
+        session = boto3.Session()
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise InvalidInputError(_NO_AWS)
+        credentials.get_frozen_credentials()  # an SSO login may have expired
+    except failures.ProfileNotFound as error:
+        raise InvalidInputError(
+            f"AWS_PROFILE={profile} is no profile of ~/.aws/config or ~/.aws/credentials; "
+            "correct it, or make the profile with `aws configure`"
+        ) from error
+    except (failures.SSOError, failures.TokenRetrievalError) as error:
+        raise StoragePermissionError(
+            f"the SSO login of AWS has expired or was never made: run `{again}`"
+        ) from error
+    except (failures.CredentialRetrievalError, failures.ClientError) as error:
+        raise StoragePermissionError(f"AWS gives no credentials: {error}") from error
+    options: dict[str, Any] = {"credential_provider": Boto3CredentialProvider(session)}
+    if session.region_name:
+        options["region"] = session.region_name
+    # The session knows which of the environment, the profile and its section of services wins.
+    region = session.region_name or "us-east-1"
+    endpoint: str = session.client("s3", region_name=region).meta.endpoint_url
+    if ".amazonaws.com" not in endpoint and "//s3.amazonaws.com" not in endpoint:
+        options["endpoint"] = endpoint
+    return options
+
+
+_NO_AWS = (
+    "no credentials for S3: looked into the environment (AWS_ACCESS_KEY_ID and the like), the "
+    "profiles of ~/.aws, and asked for a role of this machine; set them, run `aws configure` or "
+    "`aws sso login`, or add ?anonymous=true"
+)
+
+
+def gcs_login() -> dict[str, Any]:
+    """The same for Google Cloud Storage: the environment, the login of gcloud, google-auth."""
+    if are_set(GCS_VARIABLES) or _gcloud_file().is_file():
+        return {}  # obstore reads both
+    if not is_installed("google.auth"):
+        return {}  # obstore asks for the role of the machine
+    import google.auth.exceptions
+    from obstore.auth.google import GoogleCredentialProvider
+
+    try:
+        return {"credential_provider": GoogleCredentialProvider()}
+    except google.auth.exceptions.DefaultCredentialsError as error:
+        raise InvalidInputError(
+            "no credentials for Google Cloud Storage: run `gcloud auth application-default login`, "
+            "set GOOGLE_APPLICATION_CREDENTIALS, or add ?anonymous=true"
+        ) from error
+
+
+def _gcloud_file() -> Path:
+    folder = Path(os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud").expanduser()
+    return folder / "application_default_credentials.json"
+
+
+def azure_login() -> dict[str, Any]:
+    """The same for Azure: the environment, azure-identity, or the login of the `az` program."""
+    if are_set(AZURE_VARIABLES):
+        return {}
+    if is_installed("azure.identity"):
+        from obstore.auth.azure import AzureCredentialProvider
+
+        return {"credential_provider": AzureCredentialProvider()}
+    return {"use_azure_cli": True} if _has_azure_cli() else {}
+
+
+def _has_azure_cli() -> bool:
+    return shutil.which("az") is not None and Path("~/.azure").expanduser().is_dir()
+
+
+def require_login(scheme: str, place: str) -> None:
+    """Raise unless there is something to sign requests to a URL with, without asking a network.
+
+    Raises:
+        MissingPackageError: There are profiles, and what reads them is not installed.
+        InvalidInputError: There is nothing.
+    """
+    variables, sources, extra = _SOURCES[scheme]
+    if are_set(variables) or sources():
+        return
+    raise InvalidInputError(
+        f"no credentials for {place} in the environment (looked for {', '.join(variables)}) nor "
+        f"in the files of its tools: set them, log in, or add ?anonymous=true; pip install "
+        f"'icefloe[{extra}]' to use the role of this machine"
+    )
+
+
+def _aws_sources() -> bool:
+    has_files = bool(os.environ.get("AWS_PROFILE") or _aws_files())
+    if has_files and not is_installed("boto3"):
+        raise missing("boto3", "reading AWS profiles, SSO logins and roles")
+    return has_files or (
+        is_installed("boto3") and os.environ.get("AWS_EC2_METADATA_DISABLED", "") != "true"
+    )
+
+
+def _gcs_sources() -> bool:
+    return _gcloud_file().is_file() or is_installed("google.auth")
+
+
+def _azure_sources() -> bool:
+    return is_installed("azure.identity") or _has_azure_cli()
+
+
+_SOURCES: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "s3": (AWS_VARIABLES, _aws_sources, "aws"),
+    "gs": (GCS_VARIABLES, _gcs_sources, "gcp"),
+    "az": (AZURE_VARIABLES, _azure_sources, "azure"),
+}

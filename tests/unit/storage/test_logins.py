@@ -1,0 +1,270 @@
+"""Credentials where the tools of the clouds keep them, and what servers say of bad ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import icefloe
+from icefloe import (
+    InvalidInputError,
+    MissingPackageError,
+    ObjectNotFoundError,
+    Repository,
+    StoragePermissionError,
+)
+from icefloe.storage.access import logins
+from icefloe.storage.access.url import storage_from_url
+from tests.unit.storage.test_redirects_and_headers import bucket, server, storage_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Log = list[tuple[str, dict[str, str]]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without any login, and an environment without any credential."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def log() -> Log:
+    return []
+
+
+@pytest.fixture
+def url(log: Log) -> Iterator[str]:
+    with server(bucket, log) as address:
+        yield address
+
+
+def signer(log: Log) -> str:
+    """The key that the last request was signed with."""
+    signature = log[-1][1]["authorization"]
+    return signature.partition("Credential=")[2].partition("/")[0]
+
+
+def ask(place: str) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        storage_from_url(place).get("a")
+
+
+# --- AWS
+
+
+def test_a_profile_gives_keys_region_and_endpoint(
+    home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".aws" / "credentials").write_text(
+        "[default]\naws_access_key_id = first\naws_secret_access_key = s\n"
+        "[ocean]\naws_access_key_id = second\naws_secret_access_key = s\n"
+    )
+    (home / ".aws" / "config").write_text(
+        f"[default]\nregion = eu-west-1\nendpoint_url = {url}\n"
+        f"[profile ocean]\nregion = eu-north-1\nendpoint_url = {url}\n"
+    )
+    ask("s3://b/p")
+    assert signer(log) == "first"
+    assert "/eu-west-1/s3/" in log[-1][1]["authorization"]
+    monkeypatch.setenv("AWS_PROFILE", "ocean")
+    ask("s3://b/p")
+    assert signer(log) == "second"
+    assert "/eu-north-1/s3/" in log[-1][1]["authorization"]
+
+
+def test_keys_and_endpoint_of_the_environment_go_before_profiles(
+    home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".aws" / "credentials").write_text(
+        "[default]\naws_access_key_id = first\naws_secret_access_key = s\n"
+    )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    ask("s3://b/p")
+    assert signer(log) == "environment"
+
+
+def test_an_sso_login_is_taken_from_its_cache(
+    home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".aws" / "config").write_text(
+        "[profile work]\nsso_start_url = https://work.awsapps.example/start\n"
+        "sso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = reader\n"
+        f"region = us-east-1\nendpoint_url = {url}\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    with pytest.raises(StoragePermissionError, match="run `aws sso login --profile work`"):
+        storage_from_url("s3://b/p").get("a")
+    # The login itself, and the keys of its role, as `aws` leaves them.
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    sso, cli = home / ".aws" / "sso" / "cache", home / ".aws" / "cli" / "cache"
+    for folder in (sso, cli):
+        folder.mkdir(parents=True)
+    start = "https://work.awsapps.example/start"
+    (sso / f"{sha1(start.encode()).hexdigest()}.json").write_text(
+        json.dumps({"accessToken": "t", "expiresAt": later, "startUrl": start})
+    )
+    with server(role_keys(later), []) as portal:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SSO", portal)
+        # boto3 looks for its home when it is imported: in a process of its own.
+        program = (
+            "import icefloe\nfrom icefloe.storage.access.url import storage_from_url\n"
+            "try:\n    storage_from_url('s3://b/p').get('a')\n"
+            "except icefloe.ObjectNotFoundError:\n    print('asked')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "asked\n", done.stderr
+    assert signer(log) == "from-sso"
+
+
+def role_keys(later: str) -> Any:
+    moment = datetime.strptime(later, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    keys = {
+        "accessKeyId": "from-sso",
+        "secretAccessKey": "s",
+        "sessionToken": "t",
+        "expiration": int(moment.timestamp() * 1000),
+    }
+    return lambda *_: (
+        200,
+        {"Content-Type": "application/json"},
+        json.dumps({"roleCredentials": keys}),
+    )
+
+
+def test_a_container_role_is_asked_for(url: str, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys = {"AccessKeyId": "role", "SecretAccessKey": "s", "Token": "t", "Expiration": later}
+    with server(lambda *_: (200, {}, json.dumps(keys)), []) as roles:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{roles}/role")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "t")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        ask("s3://b/p")
+    assert signer(log) == "role"
+
+
+def test_a_profile_that_does_not_exist_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".aws" / "config").write_text("[default]\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(InvalidInputError, match="AWS_PROFILE=nobody is no profile"):
+        storage_from_url("s3://b/p").get("a")
+
+
+def test_profiles_need_an_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".aws" / "config").write_text("[default]\nregion = eu-west-1\n")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingPackageError, match=r"boto3: pip install 'icefloe\[aws\]'"):
+        storage_from_url("s3://b/p")
+
+
+# --- the other clouds
+
+
+@pytest.mark.parametrize(
+    ("place", "extra"), [("s3://b/p", "aws"), ("gs://b/p", "gcp"), ("az://a/c/p", "azure")]
+)
+def test_without_any_credential_the_message_says_what_to_do(place: str, extra: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"anonymous=true.*icefloe\[{extra}\]"):
+        storage_from_url(place)
+
+
+def test_the_login_of_gcloud_is_taken(home: Path) -> None:
+    folder = home / ".config" / "gcloud"
+    folder.mkdir(parents=True)
+    (folder / "application_default_credentials.json").write_text(
+        json.dumps(
+            {
+                "type": "authorized_user",
+                "client_id": "i",
+                "client_secret": "s",
+                "refresh_token": "r",
+            }
+        )
+    )
+    assert storage_from_url("gs://b/p").location == "gs://b/p"
+    assert logins.gcs_login() == {}  # obstore reads the file
+
+
+def test_the_login_of_the_azure_program_is_taken(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "bin").mkdir()
+    (home / "bin" / "az").write_text("#!/bin/sh\n")
+    (home / "bin" / "az").chmod(0o755)
+    (home / ".azure").mkdir()
+    monkeypatch.setenv("PATH", str(home / "bin"))
+    monkeypatch.setitem(sys.modules, "azure.identity", None)
+    assert logins.azure_login() == {"use_azure_cli": True}
+    assert storage_from_url("az://a/c/p").location == "az://a/c/p"
+
+
+# --- what servers refuse
+
+REFUSALS = {
+    "ExpiredToken": (400, "the credentials have expired"),
+    "RequestTimeTooSkewed": (403, "the clock of this computer is wrong"),
+    "InvalidAccessKeyId": (403, "does not know these credentials"),
+    "SignatureDoesNotMatch": (403, "does not know these credentials"),
+    "AccessDenied": (403, "the credentials do not allow it"),
+    "AuthorizationHeaderMalformed": (400, "in another region: pass region='eu-west-1'"),
+    "PermanentRedirect": (301, "in another region"),
+    "NoSuchBucket": (404, "has no bucket or container of that name"),
+}
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_refusal_is_one_sentence_and_never_a_commit_in_doubt(code: str) -> None:
+    status, sentence = REFUSALS[code]
+    body = (
+        f"<Error><Code>{code}</Code><Message>the region 'us-east-1' is wrong; expecting "
+        "'eu-west-1'</Message></Error>"
+    )
+    log: Log = []
+    with server(lambda *_: (status, {}, body), log) as address:
+        for act in (Repository.open, Repository.create):
+            with pytest.raises(StoragePermissionError, match=sentence) as caught:
+                act(storage_at(address))
+            assert "<" not in str(caught.value)
+            assert "\n" not in str(caught.value)
+    assert len(log) < 40  # nothing is sent again
+
+
+def test_other_answers_are_told_without_their_body() -> None:
+    body = "<html><body>Something broke</body></html>"
+    with (
+        server(lambda *_: (501, {}, body), []) as address,
+        pytest.raises(icefloe.StorageError) as caught,
+    ):
+        storage_at(address).get("a")
+    assert "501" in str(caught.value)
+    assert "<" not in str(caught.value)
+
+
+def test_http_must_be_allowed() -> None:
+    storage = icefloe.s3_storage(
+        bucket="b", prefix="p", endpoint_url="http://127.0.0.1:9", anonymous=True
+    )
+    with pytest.raises(InvalidInputError, match="pass allow_http=True"):
+        storage.get("a")
