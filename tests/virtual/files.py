@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import eccodes
 import netCDF4
 import numpy as np
+import xarray as xr
 
 import icefloe
 
@@ -118,6 +119,8 @@ def tiff_file(
     scale: tuple[float, float] = (0.5, 0.25),
     nodata: str | None = None,
     predictor: int = 1,
+    texts: dict[int, str] | None = None,
+    geo_keys: dict[int, int] | None = None,
 ) -> Path:
     """A GeoTIFF of square tiles, or of strips of some rows of which the last may be short.
 
@@ -171,13 +174,23 @@ def tiff_file(
         at = len(out)
         out += text
         tags.append((42113, 2, len(text), at))
+    for tag, words in (texts or {}).items():
+        text = words.encode() + b"\0"
+        inside = int.from_bytes(text.ljust(4, b"\0"), "little" if order == "<" else "big")
+        tags.append((tag, 2, len(text), inside if len(text) <= 4 else appended("B", text)))
+    if geo_keys:
+        keys = [1, 1, 0, len(geo_keys)]
+        for key, code in sorted(geo_keys.items()):
+            keys += [key, 0, 1, code]
+        tags.append((34735, 3, len(keys), appended("H", keys)))
     if len(out) % 2:
         out.append(0)
     out[4:8] = struct.pack(f"{order}I", len(out))
     out += struct.pack(f"{order}H", len(tags))
     for tag, code, count, value in sorted(tags):
         out += struct.pack(f"{order}HHI", tag, code, count)
-        out += struct.pack(f"{order}HH", value, 0) if code == 3 else struct.pack(f"{order}I", value)
+        is_short = code == 3 and count == 1
+        out += struct.pack(f"{order}HH", value, 0) if is_short else struct.pack(f"{order}I", value)
     out += bytes(4)
     path.write_bytes(out)
     return path
@@ -224,6 +237,30 @@ def grib_message(
         eccodes.codes_release(handle)
 
 
+def grib_sample(name: str) -> bytes:
+    """A message on the grid of one of eccodes' samples, with values of its own."""
+    handle = eccodes.codes_grib_new_from_samples(name)
+    try:
+        count = eccodes.codes_get_size(handle, "values")
+        eccodes.codes_set_values(handle, 250 + np.arange(count) % 40)
+        message: bytes = eccodes.codes_get_message(handle)
+        return message
+    finally:
+        eccodes.codes_release(handle)
+
+
+def several_fields(*messages: bytes) -> bytes:
+    """One message of GRIB 2 with the fields of several that are on the same grid."""
+    parts = [messages[0][16:-4]]
+    for message in messages[1:]:
+        position = 16
+        while message[position + 4] < 4:  # what the fields share
+            position += int.from_bytes(message[position : position + 4])
+        parts.append(message[position:-4])
+    body = b"".join(parts) + b"7777"
+    return messages[0][:8] + (16 + len(body)).to_bytes(8) + body
+
+
 def grib_points(message: bytes) -> list[tuple[float, float, float]]:
     """Latitude, longitude and value of every point, as eccodes walks through them."""
     handle = eccodes.codes_new_from_message(message)
@@ -233,3 +270,95 @@ def grib_points(message: bytes) -> list[tuple[float, float, float]]:
     finally:
         eccodes.codes_grib_iterator_delete(points)
         eccodes.codes_release(handle)
+
+
+def cmip_file(
+    path: Path,
+    variable: str,
+    months: range,
+    *,
+    seed: int = 0,
+    bounds_shift: float = 0.0,
+    lat: tuple[float, ...] = (-60.0, 0.0, 60.0),
+    attributes: dict[str, Any] | None = None,
+) -> Path:
+    """A file as CMIP has them: one variable, bounds, a scalar height, curvilinear coordinates."""
+    random = np.random.default_rng([seed, len(variable), *variable.encode(), months.start])
+    with netCDF4.Dataset(path, "w") as data:
+        data.setncatts({"Conventions": "CF-1.7", "variable_id": variable, **(attributes or {})})
+        for name, size in (("time", None), ("lat", len(lat)), ("lon", 4), ("bnds", 2)):
+            data.createDimension(name, size)
+        time = data.createVariable("time", "f8", ("time",))
+        time.setncatts({"units": "days since 1850-01-01", "calendar": "360_day"})
+        time.bounds = "time_bnds"
+        time[:] = 30.0 * np.array(months) + 15
+        time_bnds = data.createVariable("time_bnds", "f8", ("time", "bnds"))
+        time_bnds[:] = 30.0 * np.stack([np.array(months), np.array(months) + 1], axis=1)
+        time_bnds[0, 1] += bounds_shift
+        for name, values in (("lat", np.array(lat)), ("lon", np.arange(4) * 90.0)):
+            coordinate = data.createVariable(name, "f8", (name,))
+            coordinate.bounds = f"{name}_bnds"
+            coordinate[:] = values
+            bounds = data.createVariable(f"{name}_bnds", "f8", (name, "bnds"))
+            bounds[:] = np.stack([values - 30, values + 30], axis=1)
+        height = data.createVariable("height", "f8", ())
+        height[...] = 2.0
+        area = data.createVariable("area", "f4", ("lat", "lon"))
+        area[:] = np.arange(4 * len(lat)).reshape(len(lat), 4)
+        field = data.createVariable(
+            variable,
+            "f4",
+            ("time", "lat", "lon"),
+            fill_value=1e20,
+            zlib=True,
+            chunksizes=(1, len(lat), 4),
+        )
+        field.setncatts({"units": "1", "coordinates": "height area"})
+        field[:] = random.normal(size=(len(months), len(lat), 4))
+    return path
+
+
+def nemo_file(
+    path: Path, month: int, *, counter: float | None = 0.0, steps: int = 1, date: str = ""
+) -> Path:
+    """A file as NEMO has them: the dimension of time has no coordinates that are of use."""
+    random = np.random.default_rng(month)
+    with netCDF4.Dataset(path, "w") as data:
+        data.file_date = date or f"2015-{month:02d}-01"
+        for name, size in (("time_counter", None), ("y", 3), ("x", 4), ("axis_nbounds", 2)):
+            data.createDimension(name, size)
+        for name in ("nav_lat", "nav_lon"):
+            variable = data.createVariable(name, "f4", ("y", "x"))
+            variable[:] = np.arange(12).reshape(3, 4)
+        centered = data.createVariable("time_centered", "f8", ("time_counter",))
+        centered.units = "seconds since 1900-01-01"
+        centered.bounds = "time_centered_bounds"
+        centered[:] = 1000.0 * month + np.arange(steps)
+        bounds = data.createVariable("time_centered_bounds", "f8", ("time_counter", "axis_nbounds"))
+        bounds[:] = 1000.0 * month + np.arange(2 * steps).reshape(steps, 2)
+        if counter is not None:
+            data.createVariable("time_counter", "f8", ("time_counter",))[:] = np.full(
+                steps, counter
+            )
+        tos = data.createVariable(
+            "tos", "f4", ("time_counter", "y", "x"), zlib=True, chunksizes=(1, 3, 4)
+        )
+        tos.coordinates = "time_centered nav_lat nav_lon"
+        tos[:] = random.normal(size=(steps, 3, 4))
+    return path
+
+
+def by_xarray(files: list[Path], **options: Any) -> xr.Dataset:
+    """What xarray makes of the files."""
+    chosen = {
+        "combine": "by_coords",
+        "data_vars": "minimal",
+        "coords": "minimal",
+        "compat": "override",
+        "join": "outer",
+        "combine_attrs": "drop_conflicts",
+        "engine": "netcdf4",
+        **options,
+    }
+    with xr.open_mfdataset(files, **chosen) as data:
+        return data.load()

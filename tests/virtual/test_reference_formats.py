@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import hdf5plugin
 import netCDF4
 import numcodecs
 import numpy as np
@@ -18,15 +20,18 @@ import zarr
 
 import icefloe
 from icefloe.errors import IcefloeError, InvalidInputError, VirtualChunkError
+from icefloe.ingest.headers import load_region
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.virtual import ParseOptions, read_file, reference_files
-from tests.builders import read_dataset
+from tests.builders import read_dataset, repository_beside_s3
 from tests.virtual.files import (
     grib_message,
     grib_points,
+    grib_sample,
     month_file,
     repository_for,
     session_for,
+    several_fields,
     tiff_file,
 )
 
@@ -257,6 +262,45 @@ def test_what_references_cannot_describe_can_be_stored_or_left_out(
     assert done.variables == ["w"]
 
 
+@pytest.mark.parametrize("name", ["BZip2", "Zstd", "Blosc", "Blosc2", "LZ4", "Bitshuffle"])
+def test_filters_of_plugins_are_undone_in_copies(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.h5"
+    values = np.random.default_rng(0).integers(0, 9, (40, 30))
+    if name == "Blosc":  # h5py may have loaded the plugin of netCDF4, which only decodes for it
+        with netCDF4.Dataset(path, "w") as data:
+            data.createDimension("x", 40)
+            data.createDimension("y", 30)
+            settings: dict[str, Any] = {"compression": "blosc_zstd", "chunksizes": (16, 30)}
+            data.createVariable("v", "i8", ("x", "y"), **settings)[:] = values
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("v", data=values, chunks=(16, 30), **getattr(hdf5plugin, name)())
+    sources = session_for(tmp_path).tree.virtual_sources
+    parsed = read_file(path.as_uri(), sources, ParseOptions(for_copies=True))
+    region = (slice(3, 40), slice(2, 30))
+    np.testing.assert_array_equal(load_region(parsed.arrays["v"], sources, region), values[region])
+    session = session_for(tmp_path)
+    reference_files(session, path, loadable_variables=["v"])
+    np.testing.assert_array_equal(session.read_region("v", ...), values)
+
+
+def test_filters_that_nobody_has_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((4,))
+        properties.set_filter(305, h5py.h5z.FLAG_OPTIONAL, ())  # LZO
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_INT32, space, properties)
+    sources = session_for(tmp_path).tree.virtual_sources
+    copies = ParseOptions(for_copies=True)
+    with pytest.raises(InvalidInputError, match=r"number 305.*hdf5plugin does not have it"):
+        read_file(path.as_uri(), sources, copies)
+    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
+    with pytest.raises(InvalidInputError, match=r"number 305.*pip install 'icefloe\[ingest-filt"):
+        read_file(path.as_uri(), sources, copies)
+
+
 def test_a_checksum_before_shuffling_is_stored_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "sums.nc"
     with netCDF4.Dataset(path, "w") as data:
@@ -290,9 +334,10 @@ def test_types_that_zarr_has_not_can_be_left_out(tmp_path: Path, make: Any) -> N
         make(file)
         file["w"] = np.arange(3)
     session = session_for(tmp_path)
-    for options in ({}, {"loadable_variables": ["*"]}):
+    ways: list[dict[str, Any]] = [{}, {"loadable_variables": ["*"]}]
+    for options in ways:
         with pytest.raises(InvalidInputError, match=r"/v .*: drop_variables=\['v'\]"):
-            reference_files(session, path, **options)  # type: ignore[arg-type]
+            reference_files(session, path, **options)
     with pytest.raises(InvalidInputError, match="/v "):
         read_file(path.as_uri(), session.tree.virtual_sources, ParseOptions(for_copies=True))
     assert reference_files(session, path, drop_variables=["v"]).variables == ["w"]
@@ -340,7 +385,10 @@ def test_attributes_of_hdf5(tmp_path: Path) -> None:
         v.attrs["one"] = np.array([0.5])
         v.attrs["table"] = np.eye(2)
         v.attrs["reference"] = v.ref
-        v.attrs["record"] = np.array((1, 2), [("a", "i4"), ("b", "i4")])
+        v.attrs["record"] = np.array((1, b"x"), [("a", "i4"), ("b", "S1")])
+        v.attrs["records"] = np.array([(1, 2), (3, 4)], [("a", "i4"), ("b", "i4")])
+        v.attrs["wave"] = 1 + 2j
+        v.attrs["waves"] = np.array([1j, 2.0])
     session = session_for(tmp_path)
     reference_files(session, path)
     root = zarr.open_group(session.store, mode="r")
@@ -353,7 +401,11 @@ def test_attributes_of_hdf5(tmp_path: Path) -> None:
         "names": ["one", "two"],
         "null": "",
         "one": 0.5,
+        "record": {"a": 1, "b": "x"},
+        "records": [{"a": 1, "b": 2}, {"a": 3, "b": 4}],
         "table": [[1, 0], [0, 1]],
+        "wave": [1, 2],
+        "waves": [[0, 1], [2, 0]],
     }
 
 
@@ -460,6 +512,40 @@ def test_geotiff(tmp_path: Path, order: str) -> None:
     assert virtual_count(session, "/height") == 12
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_tags_and_georeference_of_geotiff_are_kept(tmp_path: Path, order: str) -> None:
+    path = tiff_file(
+        tmp_path / "a.tif",
+        np.arange(32 * 16, dtype="f4").reshape(32, 16),
+        order=order,
+        texts={270: "a picture of the ground", 305: "v1", 306: "2026:01:02 03:04:05"},
+        geo_keys={1024: 1, 1025: 1, 3072: 32633},
+    )
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    attributes = found.band_data.attrs
+    assert attributes["TIFFTAG_IMAGEDESCRIPTION"] == "a picture of the ground"
+    assert attributes["TIFFTAG_SOFTWARE"] == "v1"
+    assert attributes["TIFFTAG_DATETIME"] == "2026:01:02 03:04:05"
+    assert found.band_data.encoding.get("grid_mapping", attributes.get("grid_mapping"))
+    reference = found.spatial_ref.attrs
+    assert reference["spatial_ref"] == "EPSG:32633"
+    assert reference["GeoTransform"] == "10.0 0.5 0.0 50.0 0.0 -0.25"
+    # Several images of one place share it.
+    other = tiff_file(
+        tmp_path / "b.tif",
+        np.ones((32, 16), "f4"),
+        order=order,
+        corner=(10.0, 42.0),
+        geo_keys={1024: 1, 1025: 1, 3072: 32633},
+    )
+    both = session_for(tmp_path)
+    reference_files(both, [path, other])
+    assert opened(both).sizes["y"] == 64
+    assert "GeoTransform" not in opened(both).spatial_ref.attrs
+
+
 def test_geotiff_with_differences_of_pixels(tmp_path: Path) -> None:
     image = np.random.default_rng(1).integers(0, 5000, (40, 50)).astype("u2")
     session = session_for(tmp_path)
@@ -491,33 +577,6 @@ def test_tiles_of_geotiff_make_a_mosaic_by_their_coordinates_and_a_series_by_nam
     assert dict(found.sizes) == {"day": 2, "y": 64, "x": 32}
     np.testing.assert_array_equal(found.band_data.sel(day=1).values, whole + 1000)
     np.testing.assert_array_equal(found.band_data.sel(day=2).values, whole + 2000)
-
-
-def test_grib(tmp_path: Path) -> None:
-    messages = [
-        grib_message(name, step, level, missing=step == 6)
-        for name in ("t", "u")
-        for step in (12, 0, 6)
-        for level in (850, 500)
-    ]
-    path = tmp_path / "a.grib2"
-    path.write_bytes(b"".join(messages))
-    session = session_for(tmp_path)
-    reference_files(session, path)
-    found = opened(session)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        options = {"indexpath": ""}
-        expected = xr.open_dataset(path, engine="cfgrib", backend_kwargs=options).load()
-    assert virtual_count(session, "/tmp") == 6
-    for name, theirs in (("tmp", "t"), ("ugrd", "u")):
-        ours = found[name].sortby("isobar", ascending=False)
-        np.testing.assert_array_equal(ours.isobar.values / 100, expected.isobaricInhPa.values)
-        np.testing.assert_allclose(ours.values, expected[theirs].values, rtol=1e-6)
-    moments = expected.time.values + expected.step.values
-    np.testing.assert_array_equal(found.time.values.astype(moments.dtype), moments)
-    np.testing.assert_array_equal(found.latitude.values, expected.latitude.values)
-    assert int(np.isnan(found.tmp.values).sum()) == 2
 
 
 def grib1_file(path: Path, messages: list[bytes]) -> Path:
@@ -553,9 +612,10 @@ def test_grib_2_that_is_damaged(tmp_path: Path) -> None:
     assert reference_files(session_for(tmp_path), path).references == 2
 
 
-def test_grib_of_edition_1(tmp_path: Path) -> None:
+@pytest.mark.parametrize("edition", [1, 2])
+def test_grib_has_the_names_and_levels_of_cfgrib(tmp_path: Path, edition: int) -> None:
     messages = [
-        grib_message(name, step, level, missing=step == 6, edition=1)
+        grib_message(name, step, level, missing=step == 6, edition=edition)
         for name in ("t", "u")
         for step in (12, 0, 6)
         for level in (500, 850)
@@ -573,6 +633,46 @@ def test_grib_of_edition_1(tmp_path: Path) -> None:
     for name, theirs in (("time", "valid_time"), ("latitude",) * 2, ("isobaricInhPa",) * 2):
         np.testing.assert_array_equal(found[name].values, expected[theirs].values)
     assert int(np.isnan(found.t.values).sum()) == 2
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "polar_stereographic_pl_grib2",
+        "rotated_ll_pl_grib2",
+        "reduced_gg_pl_32_grib2",
+        "regular_gg_pl_grib2",
+    ],
+)
+def test_grids_of_grib_2_are_those_of_cfgrib(tmp_path: Path, sample: str) -> None:
+    path = tmp_path / "a.grib2"
+    path.write_bytes(grib_sample(sample))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found, expected = opened(session), by_cfgrib(path)
+    (name,) = expected.data_vars
+    np.testing.assert_array_equal(found[name].values.squeeze(), expected[name].values)
+    for coordinate in ("latitude", "longitude"):
+        assert coordinate in found.coords
+        ours = found[coordinate].broadcast_like(found[name].squeeze())
+        theirs = expected[coordinate].broadcast_like(expected[name])
+        np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+def test_messages_of_grib_2_with_several_fields(tmp_path: Path) -> None:
+    winds = [(grib_message("u", step, 500), grib_message("v", step, 850)) for step in (0, 6)]
+    path = tmp_path / "a.grib2"
+    path.write_bytes(b"".join(several_fields(*pair) for pair in winds))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found = opened(session)
+    for name, level in (("u", 500), ("v", 850)):
+        theirs = by_cfgrib(path, time_dims=("valid_time",), filter_by_keys={"shortName": name})
+        ours = found[name].sel(isobaricInhPa=level)
+        np.testing.assert_array_equal(ours.values, theirs[name].values)
+    path.write_bytes(several_fields(*winds[0]) + several_fields(*reversed(winds[1])))
+    with pytest.raises(InvalidInputError, match="field 0 of some messages and 1 of others"):
+        reference_files(session_for(tmp_path), path)
 
 
 def test_files_of_grib_1_are_placed_by_time_and_level(tmp_path: Path) -> None:
@@ -823,25 +923,7 @@ def test_files_on_s3(tmp_path: Path, s3_endpoint: Any, file_format: str) -> None
         if path.is_file():
             place.put(path.relative_to(folder).as_posix(), path.read_bytes())
     prefix = place.location.partition("?")[0].rstrip("/") + "/"
-    config = icefloe.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icefloe.VirtualChunkContainer(
-            prefix,
-            icefloe.s3_store(
-                region="us-east-1",
-                endpoint_url=s3_endpoint.endpoint_url,
-                allow_http=True,
-                s3_compatible=True,
-                force_path_style=True,
-            ),
-        )
-    )
-    credentials = icefloe.s3_static_credentials(
-        access_key_id=s3_endpoint.access_key_id, secret_access_key=s3_endpoint.secret_access_key
-    )
-    repo = icefloe.Repository.create(
-        icefloe.in_memory_storage(), config, authorize_virtual_chunk_access={prefix: credentials}
-    )
+    repo = repository_beside_s3(s3_endpoint, prefix, icefloe.in_memory_storage())
     session = repo.writable_session("main")
     done = reference_files(session, f"{prefix}{name}", commit="from S3")
     variable = done.variables[0]

@@ -184,7 +184,13 @@ def parse_units(units: object, calendar: object = None) -> TimeUnits | None:
         return None
     try:
         rest = int(_fraction(reference)[6:])
-        return TimeUnits(units, length, _moment(reference, name), name, rest)
+        return TimeUnits(
+            units=units,
+            nanoseconds=length,
+            reference=_moment(reference, name),
+            calendar=name,
+            rest=rest,
+        )
     except ValueError:
         return None  # no day of the calendar
 

@@ -106,10 +106,10 @@ def _not_finite(units: TimeUnits) -> InvalidInputError:
 # --- time spans
 
 
-def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Values:
+def decode_durations(numbers: Values, mask: Mask, unit: int, dtype: str) -> Values:
     """Decode time spans: numbers of a unit, which is given in nanoseconds.
 
-    The result has the resolution of the wanted type, or a finer one if the spans need it.
+    The result has the resolution of `dtype`, or a finer one if the spans need it.
     """
     mask = _absent(numbers, mask)
     plain = numbers if mask is None else np.where(mask, numbers.dtype.type(0), numbers)
@@ -128,7 +128,7 @@ def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Val
         factor = unit // _RESOLUTIONS[resolution]
         _check_range(plain, factor)
         spans = plain.astype(np.int64) * factor
-    target = _resolution_of(wanted)
+    target = _resolution_of(dtype)
     if _RESOLUTIONS[target] < _RESOLUTIONS[resolution]:
         factor = _RESOLUTIONS[resolution] // _RESOLUTIONS[target]
         _check_range(spans, factor)
@@ -138,10 +138,10 @@ def decode_durations(numbers: Values, mask: Mask, unit: int, wanted: str) -> Val
     return spans.view(f"m8[{resolution}]")
 
 
-def _resolution_of(wanted: str) -> str:
+def _resolution_of(dtype: str) -> str:
     """Return the resolution of a numpy type, or the nearest one that pandas supports."""
     try:
-        unit, _ = np.datetime_data(np.dtype(wanted))
+        unit, _ = np.datetime_data(np.dtype(dtype))
     except TypeError:
         return "ns"
     if unit in _RESOLUTIONS:
@@ -163,18 +163,18 @@ def _check_range(numbers: Values, factor: int) -> None:
 # --- other units, and those of new arrays
 
 
-def in_units(numbers: Values, own: TimeUnits, wanted: TimeUnits) -> Values:
+def in_units(numbers: Values, own: TimeUnits, target: TimeUnits) -> Values:
     """Convert times to other units of the same calendar; integers where that is exact."""
-    apart = own.reference_nanoseconds - wanted.reference_nanoseconds
+    apart = own.reference_nanoseconds - target.reference_nanoseconds
     if numbers.dtype.kind in "iu" and numbers.size:
         ends = [int(end) * own.nanoseconds + apart for end in (numbers.min(), numbers.max())]
         most = max(abs(int(numbers.min())), abs(int(numbers.max()))) * own.nanoseconds
         if max(most, abs(apart), *map(abs, ends)) <= _MOST:
             spans = numbers.astype(np.int64) * own.nanoseconds + apart
-            whole, rest = np.divmod(spans, wanted.nanoseconds)
-            return whole if not rest.any() else spans / wanted.nanoseconds
-    factor = own.nanoseconds / wanted.nanoseconds
-    return numbers.astype(np.float64) * factor + apart / wanted.nanoseconds
+            whole, rest = np.divmod(spans, target.nanoseconds)
+            return whole if not rest.any() else spans / target.nanoseconds
+    factor = own.nanoseconds / target.nanoseconds
+    return numbers.astype(np.float64) * factor + apart / target.nanoseconds
 
 
 def encode_new(values: Values) -> tuple[Values, dict[str, Any]]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan, VariablePlan
-    from icefloe.session import TreeSession
+    from icefloe.zarr_store.session_port import SessionPort
 
 
-def write_documents(session: TreeSession, group: str, plan: IngestPlan) -> None:
+def write_documents(session: SessionPort, group: str, plan: IngestPlan) -> None:
     """Create or resize the group and its arrays, and move chunks that others come before."""
     for above in _groups_down_to(group):
         if session.get_node(above) is None:
@@ -45,7 +45,21 @@ def write_documents(session: TreeSession, group: str, plan: IngestPlan) -> None:
             session.tree.set_document(path, _encoded(variable.document))
 
 
-def write_values(session: TreeSession, group: str, plan: IngestPlan) -> int:
+def write_group(
+    session: SessionPort, group: str, attributes: Mapping[str, Any] | None = None
+) -> None:
+    """Create a group and those above it where they do not exist, and set attributes of it."""
+    for above in _groups_down_to(group):
+        if session.get_node(above) is None:
+            session.tree.set_document(above, _group_document({}))
+    if attributes:
+        document = json.loads(session.tree.document(group) or b"{}")
+        own = document.get("attributes") or {}
+        changed = {**document, "attributes": {**own, **attributes}}
+        session.tree.set_document(group, _encoded(changed))
+
+
+def write_values(session: SessionPort, group: str, plan: IngestPlan) -> int:
     """Store the values of variables that are not virtual; returns their number of bytes."""
     import zarr
 
@@ -68,7 +82,7 @@ def write_values(session: TreeSession, group: str, plan: IngestPlan) -> int:
 
 
 def write_references(
-    session: TreeSession, group: str, placed: Mapping[str, Sequence[PlacedChunks]]
+    session: SessionPort, group: str, placed: Mapping[str, Sequence[PlacedChunks]]
 ) -> int:
     """Set the references of virtual variables, each variable at once; returns their number.
 
@@ -85,11 +99,11 @@ def write_references(
         inline = {place: data for part in parts for place, data in part.inline.items()}
         if inline:
             coords = np.array(list(inline), dtype=np.int64).reshape(len(inline), -1)
-            session.write_chunks(path, coords, Segments.of(list(inline.values())))
+            session.tree.write_chunks(path, coords, Segments.of(list(inline.values())))
     return count
 
 
-def _contained(refs: VirtualColumns, session: TreeSession, path: str) -> VirtualColumns:
+def _contained(refs: VirtualColumns, session: SessionPort, path: str) -> VirtualColumns:
     """The references with canonical locations, all of which containers must have."""
     locations, accepted = session.tree.virtual_sources.check_locations(refs.locations)
     for url in compress(locations, ~accepted):
@@ -98,7 +112,25 @@ def _contained(refs: VirtualColumns, session: TreeSession, path: str) -> Virtual
     return msgspec.structs.replace(refs, locations=locations)
 
 
-def clear_region(session: TreeSession, path: str, start: Sequence[int], stop: Sequence[int]) -> int:
+def check_not_referenced(session: SessionPort, group: str, plan: IngestPlan) -> None:
+    """Raise InvalidInputError if a file that is to go behind others is there already."""
+    new = {url for axis in plan.axes.values() if axis.keys is not None for url in axis.places}
+    for name, variable in plan.variables.items():
+        if not new or not variable.is_virtual or not variable.exists:
+            continue
+        for table in session.tree.chunk_tables(array_path(group, name)):
+            refs = table.refs
+            used = np.unique(refs.sources[refs.kinds == ChunkKind.VIRTUAL])
+            again = new.intersection(refs.locations.urls.take(used).tolist())
+            if again:
+                raise InvalidInputError(
+                    f"{min(again)} is in the repository already, and file_order would put it "
+                    "behind the others once more; name new files only, or use "
+                    "icefloe.spark.ingest, which keeps a record of files"
+                )
+
+
+def clear_region(session: SessionPort, path: str, start: Sequence[int], stop: Sequence[int]) -> int:
     """Delete the chunks of a box of chunks; returns how many."""
     coords = session.tree.chunk_coords(path).astype(np.int64)
     inside = coords[((coords >= np.array(start)) & (coords < np.array(stop))).all(axis=1)]
@@ -107,7 +139,7 @@ def clear_region(session: TreeSession, path: str, start: Sequence[int], stop: Se
     return len(inside)
 
 
-def clear_references(session: TreeSession, path: str, urls: Collection[str]) -> int:
+def clear_references(session: SessionPort, path: str, urls: Collection[str]) -> int:
     """Delete all references of an array to some files, or below some folders; returns how many.
 
     The file may have changed, so that what refers to its old bytes could not be read any more.
@@ -150,7 +182,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _add_attributes(session: TreeSession, group: str, attributes: Mapping[str, Any]) -> None:
+def _add_attributes(session: SessionPort, group: str, attributes: Mapping[str, Any]) -> None:
     """Give an existing group the attributes that it does not have."""
     found = session.tree.document(group)
     assert found is not None
@@ -161,7 +193,7 @@ def _add_attributes(session: TreeSession, group: str, attributes: Mapping[str, A
         session.tree.set_document(group, _encoded({**document, "attributes": {**own, **missing}}))
 
 
-def _resize(session: TreeSession, path: str, variable: VariablePlan) -> None:
+def _resize(session: SessionPort, path: str, variable: VariablePlan) -> None:
     found = session.tree.document(path)
     assert found is not None
     document = json.loads(found)

@@ -1,4 +1,4 @@
-"""Lets parsers read files through what whoever opened the repository has authorised, and no more.
+"""Lets parsers read only files that the opener of the repository has authorised.
 
 Parsers ask a registry for the store of a URL, and the store for ranges of bytes. These are ours:
 they know every kind of place that virtual chunks may be in, with the credentials given for it.
@@ -14,7 +14,7 @@ from icefloe.errors import VirtualChunkError
 from icefloe.model.chunk_refs import VirtualRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.objects.foreign.source import SourceStatus
@@ -25,19 +25,27 @@ _PARALLEL_READS = 8
 class AuthorizedStore:
     """Reads by whole URLs, with the methods that parsers expect of a store."""
 
-    def __init__(self, sources: VirtualChunkResolver) -> None:
-        """Read through `sources`; what is known of a file is asked once."""
+    def __init__(
+        self, sources: VirtualChunkResolver, known: Mapping[str, SourceStatus] | None = None
+    ) -> None:
+        """Read through `sources`; what is known of a file, from a listing say, is not asked."""
         self.sources = sources
-        self._known: dict[str, SourceStatus] = {}
+        self._known: dict[str, SourceStatus] = dict(known or {})
 
-    def status(self, url: str) -> SourceStatus:
-        """What is known of a file; raises VirtualChunkError if it does not exist."""
+    def find(self, url: str) -> SourceStatus | None:
+        """What is known of a file; None if it does not exist."""
         status = self._known.get(url)
         if status is None:
             status = self.sources.status(url)
-            if status is None:
-                raise VirtualChunkError(f"the file {url} does not exist")
-            self._known[url] = status
+            if status is not None:
+                self._known[url] = status
+        return status
+
+    def status(self, url: str) -> SourceStatus:
+        """What is known of a file; raises VirtualChunkError if it does not exist."""
+        status = self.find(url)
+        if status is None:
+            raise VirtualChunkError(f"the file {url} does not exist")
         return status
 
     def read(self, url: str) -> bytes:
@@ -122,7 +130,7 @@ class AuthorizedRegistry:
         self._store = store
 
     def resolve(self, url: str) -> tuple[AuthorizedStore, str]:
-        """The store, and what it calls the file: its whole URL."""
+        """The store, and the path of the file in it: its whole URL."""
         return self._store, url
 
 

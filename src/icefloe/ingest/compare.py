@@ -13,10 +13,11 @@ from icefloe.ingest.plan import EXISTING, Difference
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.ingest.headers import FileHeader, VariableHeader
     from icefloe.ingest.plan import ConcatAxis
+    from icefloe.ingest.policies import Policies
 
 MEANINGFUL = frozenset(
     {
@@ -35,6 +36,10 @@ MEANINGFUL = frozenset(
 )
 """Attributes that change what values mean: they must be the same in all files."""
 _TIME = frozenset({"units", "calendar"})
+_PACKING = frozenset({"_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned"})
+"""Those that are gone when values are decoded."""
+_LEVELLED = frozenset({"numcodecs.zlib", "numcodecs.bz2", "numcodecs.zstd", "gzip", "zstd"})
+"""Codecs that decode alike, whatever level they were written with."""
 
 
 class Compared(Record, frozen=True, eq=False):
@@ -52,22 +57,21 @@ class Compared(Record, frozen=True, eq=False):
 
 def compare_variable(
     name: str,
-    found: Mapping[str, VariableHeader],
+    headers: Mapping[str, VariableHeader],
     old: VariableHeader | None,
     *,
     is_virtual: bool,
     moving: Sequence[str],
     axes: Mapping[str, ConcatAxis],
-    copies: bool = False,
+    policies: Policies,
 ) -> Compared:
     """Compare a variable of all files that have it."""
-    everywhere = {**({EXISTING: old} if old is not None else {}), **found}
+    everywhere = {**({EXISTING: old} if old is not None else {}), **headers}
     first = next(iter(everywhere.values()))
-    has_references = is_virtual and not copies
-    differences = _properties(name, everywhere, is_virtual=has_references, moving=moving)
+    differences = _properties(name, everywhere, policies, is_virtual=is_virtual, moving=moving)
     values: dict[str, npt.NDArray[Any]] = {}
     if not is_virtual and not differences:
-        for url, header in found.items():
+        for url, header in headers.items():
             assert header.values is not None
             values[url] = in_units_of(header.values, header.time_attributes, first.time_attributes)
     dtype = _dtype_of(name, first, values, axes)
@@ -75,17 +79,22 @@ def compare_variable(
         hint = "the units of times in the repository cannot express those of the files exactly"
         kinds = ((str(old.values.dtype), (EXISTING,)), (str(dtype), tuple(values)))
         differences.append(Difference(name, "type of values", kinds, hint=hint))
-    attributes, remarks = _attributes(name, everywhere, is_virtual=is_virtual)
+    attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
     document = {**first.document, "attributes": attributes}
     return Compared(
-        document,
-        first.dims,
-        first.chunk_shape,
-        all(each.is_divisible for each in everywhere.values()),
-        dtype,
-        values,
-        differences + remarks,
+        document=document,
+        dims=first.dims,
+        chunk_shape=first.chunk_shape,
+        is_divisible=all(each.is_divisible for each in distinct(everywhere.values())),
+        dtype_of_values=dtype,
+        values=values,
+        differences=differences + remarks,
     )
+
+
+def distinct(headers: Iterable[VariableHeader]) -> list[VariableHeader]:
+    """One header for each document: most files share one, and it is looked at once."""
+    return list({id(header.document): header for header in reversed(list(headers))}.values())[::-1]
 
 
 def _dtype_of(
@@ -94,7 +103,7 @@ def _dtype_of(
     values: Mapping[str, npt.NDArray[Any]],
     axes: Mapping[str, ConcatAxis],
 ) -> np.dtype[Any]:
-    kinds = [each.dtype for each in values.values()]
+    kinds = list(dict.fromkeys(each.dtype for each in values.values()))
     if first.values is not None:
         kinds.insert(0, first.values.dtype)
     if not kinds:
@@ -107,27 +116,53 @@ def _dtype_of(
 
 
 def _properties(
-    name: str, everywhere: Mapping[str, VariableHeader], *, is_virtual: bool, moving: Sequence[str]
+    name: str,
+    everywhere: Mapping[str, VariableHeader],
+    policies: Policies,
+    *,
+    is_virtual: bool,
+    moving: Sequence[str],
 ) -> list[Difference]:
     """Differences that no variable can have."""
-    found: list[Difference] = []
-    found += _grouped(name, "dimensions", everywhere, lambda each: list(each.dims))
-    found += _grouped(name, "data type", everywhere, lambda each: each.document["data_type"])
-    if not is_virtual or found:
-        return found
-    hint = "files that differ in this cannot be virtual together: copy them"
-    found += _grouped(name, "codecs", everywhere, lambda each: each.document["codecs"], hint=hint)
-    found += _grouped(
+    differences: list[Difference] = []
+    differences += _grouped(name, "dimensions", everywhere, lambda each: list(each.dims))
+    if is_virtual or not policies.tolerance or not _are_floats(everywhere):
+        packed = any("scale_factor" in each.attributes for each in distinct(everywhere.values()))
+        hint = policies.advice_to_decode(is_stored=not is_virtual) if packed else ""
+        differences += _grouped(
+            name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
+        )
+    if not is_virtual or policies.copies or differences:
+        return differences
+    hint = policies.advice_to_copy
+    differences += _grouped(name, "codecs", everywhere, _codecs, hint=hint)
+    differences += _grouped(
         name, "fill value", everywhere, lambda each: each.document["fill_value"], hint=hint
     )
-    found += _grouped(name, "chunks", everywhere, _chunks(everywhere, moving), hint=hint)
-    return found
+    differences += _grouped(name, "chunks", everywhere, _chunks(everywhere, moving), hint=hint)
+    return differences
+
+
+def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:
+    """Codecs as far as they matter to a reader: how hard a writer tried to compress does not."""
+    codecs = []
+    for codec in variable.document["codecs"]:
+        settings = codec.get("configuration") or {}
+        if codec["name"] in _LEVELLED:
+            settings = {key: value for key, value in settings.items() if key != "level"}
+        codecs.append({**codec, "configuration": settings})
+    return codecs
+
+
+def _are_floats(everywhere: Mapping[str, VariableHeader]) -> bool:
+    kinds = [each.document["data_type"] for each in distinct(everywhere.values())]
+    return all(kind in ("float32", "float64") for kind in kinds)
 
 
 def _chunks(everywhere: Mapping[str, VariableHeader], moving: Sequence[str]) -> Any:
     """What must be the same about chunks: all of their shape, unless they can be cut."""
     first = next(iter(everywhere.values()))
-    may_cut = all(each.is_divisible for each in everywhere.values())
+    may_cut = all(each.is_divisible for each in distinct(everywhere.values()))
     cut = may_cut and first.dims[:1] and first.dims[0] in moving
     return lambda each: list(each.chunk_shape[1 if cut else 0 :])
 
@@ -142,25 +177,26 @@ def _grouped(
     is_error: bool = True,
 ) -> list[Difference]:
     """A difference if the files have several values of something."""
+    texts = {id(each.document): _text(read(each)) for each in distinct(everywhere.values())}
+    if len(set(texts.values())) <= 1:
+        return []
     groups: dict[str, list[str]] = {}
     for url, header in everywhere.items():
-        groups.setdefault(_text(read(header)), []).append(url)
-    if len(groups) <= 1:
-        return []
+        groups.setdefault(texts[id(header.document)], []).append(url)
     found = tuple((value, tuple(urls)) for value, urls in groups.items())
-    return [Difference(name, what, found, is_error, hint)]
+    return [Difference(variable=name, what=what, found=found, is_error=is_error, hint=hint)]
 
 
 def _attributes(
-    name: str, everywhere: Mapping[str, VariableHeader], *, is_virtual: bool
+    name: str, everywhere: Mapping[str, VariableHeader], policies: Policies, *, is_virtual: bool
 ) -> tuple[dict[str, Any], list[Difference]]:
     """Attributes that all files share, and differences in the others."""
-    headers = list(everywhere.values())
+    headers = distinct(everywhere.values())
     first = headers[0].attributes
     texts = {json.dumps(each.attributes, sort_keys=True) for each in headers}
     if len(texts) == 1:
         return first, []
-    kept = dict(first)
+    shared = dict(first)
     differences: list[Difference] = []
     # Times that are stored have been brought to the units of the first file.
     converted = _TIME if not is_virtual and all(is_time(h.attributes) for h in headers) else set()
@@ -168,40 +204,46 @@ def _attributes(
         if attribute in converted:
             continue
         is_error = attribute in MEANINGFUL
-        found = _grouped(
+        differing = _grouped(
             name,
             f"attribute {attribute}",
             everywhere,
             lambda each, attribute=attribute: each.attributes.get(attribute, "(none)"),
             is_error=is_error,
-            hint="" if is_error else "left out",
+            hint=_attribute_hint(attribute, policies, is_stored=not is_virtual),
         )
-        if found and not is_error and EXISTING not in everywhere:
-            kept.pop(attribute, None)
-        differences += found
-    return kept, differences
+        if differing and not is_error and EXISTING not in everywhere:
+            shared.pop(attribute, None)
+        differences += differing
+    return shared, differences
+
+
+def _attribute_hint(attribute: str, policies: Policies, *, is_stored: bool) -> str:
+    if attribute in _PACKING:
+        return policies.advice_to_decode(is_stored=is_stored)
+    return "" if attribute in MEANINGFUL else "left out"
 
 
 def compare_attributes(
     headers: Sequence[FileHeader],
 ) -> tuple[dict[str, Any], list[Difference]]:
     """Attributes of the group: those that all files share."""
-    kept = dict(headers[0].attributes) if headers else {}
+    shared = dict(headers[0].attributes) if headers else {}
     differing: dict[str, None] = {}
-    for header in headers[1:]:
-        for attribute in [*kept, *header.attributes]:
-            ours, theirs = kept.get(attribute), header.attributes.get(attribute)
+    for header in {id(each.attributes): each for each in headers[1:]}.values():
+        for attribute in [*shared, *header.attributes]:
+            ours, theirs = shared.get(attribute), header.attributes.get(attribute)
             if ours is not theirs and _text(ours) != _text(theirs):
                 differing[attribute] = None
     if not differing:
-        return kept, []
+        return shared, []
     if headers[0].url == EXISTING:
-        return kept, []
-    kept = {name: value for name, value in kept.items() if name not in differing}
+        return shared, []
+    shared = {name: value for name, value in shared.items() if name not in differing}
     names = ", ".join(differing)
     urls = tuple(header.url for header in headers)
     remark = Difference("", "attributes", ((names, urls),), is_error=False, hint="left out")
-    return kept, [remark]
+    return shared, [remark]
 
 
 def _text(value: Any) -> str:

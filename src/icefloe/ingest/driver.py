@@ -8,26 +8,33 @@ where each of them goes; nothing is written if they do not fit together.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from icefloe.errors import BrokenFilesError
-from icefloe.ingest.apply import clear_references, clear_region, write_documents, write_values
+from icefloe.ingest.apply import (
+    check_not_referenced,
+    clear_references,
+    clear_region,
+    write_documents,
+    write_values,
+)
 from icefloe.ingest.headers import FileHeader, existing_header
-from icefloe.ingest.log import IngestedFile, latest, read_ingested, record_ingested
+from icefloe.ingest.log import IngestedFile, latest_of, read_ingested, record_ingested
 from icefloe.ingest.parsed import ParsedFile
-from icefloe.ingest.plan import Difference, IngestPlan, array_path
+from icefloe.ingest.plan import Difference, IngestPlan, OrderedPlace, array_path
 from icefloe.ingest.planner import plan_files
+from icefloe.ingest.read import HeaderResult
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.ingest.options import IngestOptions
-    from icefloe.ingest.read import HeaderResult
     from icefloe.objects.foreign.source import SourceStatus
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 _SHOWN_FILES = 10
 
@@ -71,17 +78,28 @@ class PlacedFile(NamedTuple):
     parsed: ParsedFile | bytes | None = None
 
 
+class FileToRead(NamedTuple):
+    """A file whose header is needed."""
+
+    url: str
+    logged: IngestedFile | None
+    """Its entry in the log, if it has one that tells whether it has changed."""
+    listed: SourceStatus | None
+    """What a listing told of it."""
+
+
 class Runner(Protocol):
     """Runs the steps of an ingest that read or write the data of files."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionPort:
         """The writable session that everything is written to."""
 
-    def read_headers(
-        self, files: Sequence[tuple[str, IngestedFile | None]]
-    ) -> Iterable[HeaderResult]:
-        """Read the header of each file, given with its entry in the log, if it has one."""
+    def read_headers(self, files: Sequence[FileToRead]) -> Iterable[HeaderResult]:
+        """Read the header of each file."""
+
+    def read_digests(self, names: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], bytes]:
+        """Digests of the values of variables, given with the files that have them, by both."""
 
     def accept(self, plan: IngestPlan, survey: FileSurvey) -> bool:
         """Whether to carry the plan out; a dry run ends here."""
@@ -108,45 +126,96 @@ class IngestOutcome(Record, frozen=True, eq=False):
     """Bytes of coordinates and small variables that were stored."""
 
 
-def ingest_files(runner: Runner, urls: Sequence[str], options: IngestOptions) -> IngestOutcome:
+def ingest_files(
+    runner: Runner, files: Mapping[str, SourceStatus | None], options: IngestOptions
+) -> IngestOutcome:
     """Read the headers of files, plan how they go together, write, and commit.
+
+    Files are given with what a listing told of them; those that are as the log has them are not
+    asked again.
 
     Raises:
         BrokenFilesError: Files cannot be read, and the policy is to fail.
         InconsistentFilesError: The files do not fit together; nothing was written.
     """
     session = runner.session
-    survey = _read_headers(runner, urls, options)
+    survey = _read_headers(runner, files, options)
     if not survey.headers and not survey.quarantined:
         return IngestOutcome(survey)
-    plan = plan_files(
-        survey.headers,
-        concat_dims=options.parse.all_concat_dims,
-        existing=existing_header(session, options.group),
-        compare_values=options.compat == "equals",
-        copies=options.mode == "copy",
-    )
+    plan = _plan(runner, survey, options)
     plan.check()
+    if not options.keeps_log:
+        check_not_referenced(session, options.group, plan)
     if not runner.accept(plan, survey):
         return IngestOutcome(survey, plan)
     stored_bytes = _write(runner, plan, survey, options) if survey.headers else 0
     if options.keeps_log:
-        entries = [ingested_file(header, plan, options) for header in survey.headers]
-        record_ingested(session, options.group, entries + survey.quarantined)
+        entries = (ingested_file(header, plan, options) for header in survey.headers)
+        record_ingested(session, options.group, chain(entries, survey.quarantined))
     runner.commit()
     return IngestOutcome(survey, plan, stored_bytes)
 
 
-def _read_headers(runner: Runner, urls: Sequence[str], options: IngestOptions) -> FileSurvey:
-    entries = read_ingested(runner.session, options.group) if options.keeps_log else []
-    survey = FileSurvey(latest(entries))
-    files = [(url, _comparable(survey.logged.get(url), options)) for url in urls]
-    for result in runner.read_headers(files):
+def _plan(runner: Runner, survey: FileSurvey, options: IngestOptions) -> IngestPlan:
+    existing = existing_header(runner.session, options.group)
+    placed = {url: entry.ordered for url, entry in survey.logged.items() if entry.ordered}
+
+    def plan(headers: Sequence[FileHeader]) -> IngestPlan:
+        return plan_files(
+            headers,
+            concat_dims=options.parse.all_concat_dims,
+            existing=existing,
+            compare_values=options.compat == "equals",
+            policies=options.policies,
+            placed=placed,
+        )
+
+    found = plan(survey.headers)
+    if not found.uncompared or found.errors:
+        return found
+    digests = runner.read_digests(found.uncompared)
+    return plan([_with_digests(header, digests) for header in survey.headers])
+
+
+def _with_digests(header: FileHeader, digests: Mapping[tuple[str, str], bytes]) -> FileHeader:
+    compared = {
+        name: msgspec.structs.replace(variable, digest=digests[header.url, name])
+        for name, variable in header.variables.items()
+        if (header.url, name) in digests
+    }
+    if not compared:
+        return header
+    return msgspec.structs.replace(header, variables={**header.variables, **compared})
+
+
+def _read_headers(
+    runner: Runner, files: Mapping[str, SourceStatus | None], options: IngestOptions
+) -> FileSurvey:
+    survey = FileSurvey(_logged(runner.session, files, options))
+    to_read = []
+    for url, listed in files.items():
+        logged = _comparable(survey.logged.get(url), options)
+        if logged is not None and logged.is_as(listed):
+            _add(HeaderResult(url, "unchanged", listed, error=logged.error), survey, options)
+        else:
+            to_read.append(FileToRead(url, logged, listed))
+    for result in runner.read_headers(to_read) if to_read else ():
         _add(result, survey, options)
     survey.broken.sort(key=lambda each: each.url)
     if options.on_broken == "fail" and survey.broken:
         raise _broken_files(survey.broken)
     return survey
+
+
+def _logged(
+    session: SessionPort, files: Mapping[str, Any], options: IngestOptions
+) -> dict[str, IngestedFile]:
+    """What the log has of the files; of all files, if new ones go behind them in order."""
+    if not options.keeps_log:
+        return {}
+    if options.policies.file_order:
+        return {entry.url: entry for entry in read_ingested(session, options.group)}
+    return latest_of(session, options.group, files.keys())
 
 
 def _comparable(logged: IngestedFile | None, options: IngestOptions) -> IngestedFile | None:
@@ -199,7 +268,7 @@ def _write(runner: Runner, plan: IngestPlan, survey: FileSurvey, options: Ingest
     return stored_bytes
 
 
-def _clear_replaced(session: Session, group: str, plan: IngestPlan, survey: FileSurvey) -> bool:
+def _clear_replaced(session: SessionPort, group: str, plan: IngestPlan, survey: FileSurvey) -> bool:
     """Delete the references that files replace; returns whether any was deleted or has moved."""
     changed = {header.url for header in survey.headers if header.url in survey.logged}
     edited = 0
@@ -225,7 +294,7 @@ def _placed_files(plan: IngestPlan, survey: FileSurvey) -> list[PlacedFile]:
                 starts.setdefault(url, {})[name] = plan.start(url, variable.dims)
     statuses = survey.statuses
     return [
-        PlacedFile(url, statuses[url], places, survey.parsed.get(url))
+        PlacedFile(url=url, status=statuses[url], starts=places, parsed=survey.parsed.get(url))
         for url, places in starts.items()
     ]
 
@@ -235,14 +304,18 @@ def _placed_files(plan: IngestPlan, survey: FileSurvey) -> list[PlacedFile]:
 
 def ingested_file(header: FileHeader, plan: IngestPlan, options: IngestOptions) -> IngestedFile:
     """The entry of a file for the log."""
-    region = {}
+    region, ordered = {}, {}
     for dim, axis in plan.axes.items():
         place = axis.places.get(header.url)
-        if place is not None:
+        if place is not None and axis.keys is not None:
+            ordered[dim] = OrderedPlace(*place, axis.keys[header.url])
+        elif place is not None:
             region[dim] = (str(axis.values[place[0]]), str(axis.values[place[1] - 1]))
     entry = _log_entry(header.url, "ingested", header.status, options)
     names = tuple(sorted(header.variables))
-    return msgspec.structs.replace(entry, format=header.format, variables=names, region=region)
+    return msgspec.structs.replace(
+        entry, format=header.format, variables=names, region=region, ordered=ordered
+    )
 
 
 def _log_entry(

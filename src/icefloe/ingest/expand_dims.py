@@ -5,8 +5,6 @@ Examples are the time of a GeoTIFF and the number of an ensemble member.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +12,18 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.headers import load_values, named_by_others
+from icefloe.ingest.file_rules import coordinate_of
+from icefloe.ingest.headers import load_values
 from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_of_values
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
+    from icefloe.ingest.file_rules import FileCoordinate
     from icefloe.objects.foreign import VirtualChunkResolver
-
-FileCoordinate = Callable[[str], Any] | Mapping[str, Any] | str
-"""From the URL of a file to its coordinate: a function, a mapping, or a regular expression whose
-first group is it."""
 
 _TIME_UNITS = "microseconds since 1970-01-01"
 
@@ -47,44 +43,22 @@ def expand_dims(
             has a scalar of its name, becomes a dimension.
         file_coordinates: How to find a coordinate from the URL of a file, by dimension.
     """
-    given = file_coordinates or {}
-    found: dict[str, ParsedArray] = {}
-    for dim, rule in given.items():
-        found[dim] = _coordinate(dim, coordinate_of(parsed.url, dim, rule))
+    rules = file_coordinates or {}
+    coordinates: dict[str, ParsedArray] = {}
+    for dim, rule in rules.items():
+        value = coordinate_of(parsed.url, parsed.attributes, dim, rule)
+        coordinates[dim] = _coordinate(dim, value)
     present = {dim for array in parsed.arrays.values() for dim in array.dims}
     for dim in concat_dims:
         scalar = parsed.arrays.get(dim)
-        if dim not in given and dim not in present and scalar is not None and not scalar.shape:
-            found[dim] = _promoted(dim, scalar, sources)
-    for dim in reversed(list(found)):
+        if dim not in rules and dim not in present and scalar is not None and not scalar.shape:
+            coordinates[dim] = _promoted(dim, scalar, sources)
+    for dim in reversed(list(coordinates)):
         if dim in present:
             msg = f"{parsed.url} has the dimension {dim!r} already: give no file_coordinates for it"
             raise InvalidInputError(msg)
-        parsed = _expanded(parsed, dim, found[dim])
+        parsed = _expanded(parsed, dim, coordinates[dim])
     return parsed
-
-
-def coordinate_of(url: str, dim: str, rule: FileCoordinate) -> Any:
-    """The coordinate of a file along a dimension, as the user's rule tells it."""
-    if isinstance(rule, str):
-        match = re.search(rule, url)
-        if match is None or not match.groups():
-            msg = f"the pattern {rule!r} for {dim!r} finds no group in {url}"
-            raise InvalidInputError(msg)
-        return _number_or_text(match[1])
-    if isinstance(rule, Mapping):
-        for name in (url, url.rpartition("/")[2]):
-            if name in rule:
-                return rule[name]
-        raise InvalidInputError(f"there is no coordinate for {url} along {dim!r}")
-    return rule(url)
-
-
-def _number_or_text(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 def _coordinate(dim: str, value: Any) -> ParsedArray:
@@ -115,7 +89,7 @@ def _promoted(dim: str, scalar: ParsedArray, sources: VirtualChunkResolver) -> P
 
 
 def _expanded(parsed: ParsedFile, dim: str, coordinate: ParsedArray) -> ParsedFile:
-    stay = named_by_others(parsed) | {dim}
+    stay = parsed.auxiliary_names | {dim}
     arrays = {}
     for name, array in parsed.arrays.items():
         is_static = name in stay or array.dims == (name,) or _is_grid_mapping(array)
@@ -132,11 +106,11 @@ def _expanded_array(array: ParsedArray, dim: str, name: str) -> ParsedArray:
     refs = array.references
     front = np.zeros((len(refs), 1), dtype=np.int64)
     return ParsedArray(
-        expanded_document(array.document, dim, name),
-        msgspec.structs.replace(refs, positions=np.hstack([front, refs.coords])),
-        {(0, *place): data for place, data in array.inline.items()},
-        None if array.values is None else array.values[np.newaxis],
-        None if array.reader is None else _one_longer(array.reader),
+        document=expanded_document(array.document, dim, name),
+        references=msgspec.structs.replace(refs, positions=np.hstack([front, refs.coords])),
+        inline={(0, *place): data for place, data in array.inline.items()},
+        values=None if array.values is None else array.values[np.newaxis],
+        reader=None if array.reader is None else _one_longer(array.reader),
     )
 
 

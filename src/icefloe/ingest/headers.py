@@ -5,6 +5,7 @@ A header is small and can be pickled: executors of a cluster read headers, and o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from icefloe.ingest.parsed import (
     ParsedFile,
     array_document,
     dimension_names,
+    named_by_others,
     numpy_type,
 )
 from icefloe.ingest.plan import EXISTING, array_path
@@ -32,17 +34,16 @@ from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from icefloe.objects.foreign import VirtualChunkResolver
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 MAX_AUTOMATIC_BYTES = 1024 * 1024
 """Coordinates up to this size are loaded without being asked for."""
 MAX_REWRITTEN_BYTES = 8 * 1024 * 1024
 """Stored variables up to this size are rewritten where new files come between existing ones."""
 _PARALLEL_READS = 8
-_NAMING_ATTRIBUTES = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
 
 
 class VariableHeader(Record, frozen=True, eq=False):
@@ -58,6 +59,8 @@ class VariableHeader(Record, frozen=True, eq=False):
     """All values, not decoded, if the variable is to be stored in the repository itself."""
     time_attributes: dict[str, Any] = msgspec.field(default_factory=dict)
     """Units and calendar of times; bounds have those of their coordinate."""
+    digest: bytes | None = None
+    """Of all values that are not loaded, where they had to be compared with those of others."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -106,6 +109,11 @@ class FileHeader(Record, frozen=True, eq=False):
     variables: dict[str, VariableHeader]
 
     @property
+    def kind(self) -> tuple[int, ...]:
+        """Equal for headers whose variables share their documents, while these exist."""
+        return tuple([id(variable.document) for variable in self.variables.values()])
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Length of each dimension."""
         return {
@@ -113,6 +121,23 @@ class FileHeader(Record, frozen=True, eq=False):
             for variable in self.variables.values()
             for dim, size in zip(variable.dims, variable.shape, strict=True)
         }
+
+    @property
+    def auxiliary_names(self) -> set[str]:
+        """Variables that are coordinates, bounds and the like of others."""
+        documents = [variable.document for variable in self.variables.values()]
+        return named_by_others(documents, self.attributes)
+
+    def reversed(self, dims: Collection[str]) -> FileHeader:
+        """The header of the file with some dimensions in reverse."""
+        variables = {}
+        for name, variable in self.variables.items():
+            axes = tuple(axis for axis, dim in enumerate(variable.dims) if dim in dims)
+            if axes and variable.values is not None:
+                values = np.flip(variable.values, axes)
+                variable = msgspec.structs.replace(variable, values=values)  # noqa: PLW2901
+            variables[name] = variable
+        return msgspec.structs.replace(self, variables=variables)
 
     def coordinate(self, dim: str) -> npt.NDArray[Any] | None:
         """The values along a dimension, if the file has them."""
@@ -127,7 +152,7 @@ def header_of(
     sources: VirtualChunkResolver,
     loadable_variables: Iterable[str] | None = None,
 ) -> FileHeader:
-    """The header of a parsed file; coordinates and what is asked for are loaded.
+    """The header of a parsed file; coordinates and requested variables are loaded.
 
     Args:
         parsed: What a parser found.
@@ -159,15 +184,15 @@ def header_of(
 
 def time_attributes(documents: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Units and calendar of each variable whose values are times."""
-    found: dict[str, dict[str, Any]] = {}
+    times: dict[str, dict[str, Any]] = {}
     for name, document in documents.items():
         attributes = document.get("attributes") or {}
         if " since " in str(attributes.get("units", "")):
-            found[name] = attributes
+            times[name] = attributes
             for bounds in (attributes.get("bounds"), attributes.get("climatology")):
                 if bounds in documents:
-                    found.setdefault(bounds, attributes)
-    return found
+                    times.setdefault(bounds, attributes)
+    return times
 
 
 def _loaded_names(parsed: ParsedFile, wanted: Iterable[str] | None) -> set[str]:
@@ -179,23 +204,10 @@ def _loaded_names(parsed: ParsedFile, wanted: Iterable[str] | None) -> set[str]:
             for name in parsed.arrays
             if any(fnmatchcase(name, pattern) for pattern in patterns)
         }
-    for name in named_by_others(parsed) & parsed.arrays.keys():
+    for name in parsed.auxiliary_names & parsed.arrays.keys():
         if _bytes_of(parsed.arrays[name]) <= MAX_AUTOMATIC_BYTES:
             chosen.add(name)
     return chosen | {name for name, array in parsed.arrays.items() if not array.shape}
-
-
-def named_by_others(parsed: ParsedFile) -> set[str]:
-    """Variables that are not data: others say that they are their coordinates or bounds."""
-    words: set[str] = set()
-    for array in parsed.arrays.values():
-        attributes = array.document.get("attributes") or {}
-        for attribute in _NAMING_ATTRIBUTES:
-            if isinstance(attributes.get(attribute), str):
-                words.update(attributes[attribute].replace(":", " ").split())
-    if isinstance(parsed.attributes.get("coordinates"), str):
-        words.update(parsed.attributes["coordinates"].split())
-    return words
 
 
 def _bytes_of(array: ParsedArray) -> int:
@@ -206,6 +218,17 @@ def _bytes_of(array: ParsedArray) -> int:
 def load_values(array: ParsedArray, sources: VirtualChunkResolver) -> npt.NDArray[Any]:
     """All values of an array, not decoded: as they are in the file."""
     return load_region(array, sources, tuple(slice(0, size) for size in array.shape))
+
+
+def digest_of(array: ParsedArray, sources: VirtualChunkResolver) -> bytes:
+    """A digest of all values of an array, equal for equal values."""
+    return digest_of_values(load_values(array, sources))
+
+
+def digest_of_values(values: npt.NDArray[Any]) -> bytes:
+    """A digest of values, their type and shape."""
+    data = repr(values.tolist()).encode() if values.dtype.kind in "TO" else values.tobytes()
+    return hashlib.sha256(f"{values.dtype} {values.shape} ".encode() + data).digest()
 
 
 def load_region(
@@ -266,7 +289,7 @@ def _fetched(
         lower = np.array([part.start for part in region]) // chunk
         upper = -(-np.array([part.stop for part in region]) // chunk)
         rows = np.flatnonzero(((refs.coords >= lower) & (refs.coords < upper)).all(axis=1))
-    wanted = [
+    selected = [
         VirtualRef(refs.locations[code], offset, length)
         for code, offset, length in zip(
             refs.codes[rows].tolist(),
@@ -279,18 +302,18 @@ def _fetched(
     def read(ref: VirtualRef) -> bytes:
         return sources.read(ref, 0, ref.length)
 
-    if len(wanted) <= 1:
-        found = list(map(read, wanted))
+    if len(selected) <= 1:
+        found = list(map(read, selected))
     else:
-        with ThreadPoolExecutor(min(_PARALLEL_READS, len(wanted))) as threads:
-            found = list(threads.map(read, wanted))
+        with ThreadPoolExecutor(min(_PARALLEL_READS, len(selected))) as threads:
+            found = list(threads.map(read, selected))
     return dict(zip(map(tuple, refs.coords[rows].tolist()), found, strict=True))
 
 
 # --- a group of the repository
 
 
-def existing_header(session: Session, group: str) -> FileHeader | None:
+def existing_header(session: SessionPort, group: str) -> FileHeader | None:
     """The header of a group of the repository; None if it does not exist or has no arrays."""
     node = session.get_node(group)
     if node is None:
@@ -318,7 +341,7 @@ def existing_header(session: Session, group: str) -> FileHeader | None:
     )
 
 
-def _documents(session: Session, group: str) -> dict[str, dict[str, Any]]:
+def _documents(session: SessionPort, group: str) -> dict[str, dict[str, Any]]:
     documents = {}
     for path in session.tree.node_paths(group):
         name = path[len(group.rstrip("/")) + 1 :]
@@ -331,7 +354,7 @@ def _documents(session: Session, group: str) -> dict[str, dict[str, Any]]:
 
 
 def _stored_values(
-    session: Session, group: str, name: str, document: dict[str, Any]
+    session: SessionPort, group: str, name: str, document: dict[str, Any]
 ) -> npt.NDArray[Any] | None:
     """Values of coordinates, and of small variables that the repository itself stores."""
     import zarr
@@ -364,8 +387,8 @@ def decoded_header(header: FileHeader) -> FileHeader:
 
 def _decoded_document(document: dict[str, Any]) -> dict[str, Any]:
     attributes = document.get("attributes") or {}
-    kept = decoded_attributes(attributes, times=False)
-    if kept == attributes:
+    remaining = decoded_attributes(attributes, times=False)
+    if remaining == attributes:
         return document
     dtype = numpy_type(document)
     coding = coding_of(dtype, attributes)
@@ -375,7 +398,7 @@ def _decoded_document(document: dict[str, Any]) -> dict[str, Any]:
         dtype=decoded,
         chunk_shape=document["chunk_grid"]["configuration"]["chunk_shape"],
         dims=document.get("dimension_names"),
-        attributes=kept,
+        attributes=remaining,
         fill_value=np.nan if decoded.kind == "f" else decoded.type(),
     )
     return {**document, **fresh}

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 from icefloe.ingest.apply import write_references
 from icefloe.ingest.driver import ingest_files, remarks
-from icefloe.ingest.headers import header_of
+from icefloe.ingest.headers import digest_of, header_of
 from icefloe.ingest.options import IngestOptions
 from icefloe.ingest.parsed import ParsedFile
 from icefloe.ingest.place import place_references
@@ -21,12 +22,12 @@ from icefloe.model.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from icefloe.ingest.driver import FileSurvey, PlacedFile
-    from icefloe.ingest.expand_dims import FileCoordinate
-    from icefloe.ingest.log import IngestedFile
+    from icefloe.ingest.driver import FileSurvey, FileToRead, PlacedFile
+    from icefloe.ingest.file_rules import FileCoordinate, FileOrder
     from icefloe.ingest.parsers.detection import FileFormat
     from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan
+    from icefloe.ingest.policies import DuplicatePolicy
     from icefloe.session import Session
 
 _PARALLEL_FILES = 4
@@ -51,6 +52,12 @@ class Referenced(Record, frozen=True, eq=False):
     snapshot_id: str | None
     """The commit, if one was asked for."""
 
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import record_html
+
+        return record_html(self)
+
     def __str__(self) -> str:
         text = (
             f"{self.files} files: {self.references} references to {self.virtual_bytes} bytes for "
@@ -74,6 +81,9 @@ def reference_files(
     file_group: str | None = None,
     parser: Callable[[str, Any], Any] | None = None,
     compat: str = "equals",
+    file_order: Mapping[str, FileOrder] | None = None,
+    duplicates: DuplicatePolicy = "fail",
+    tolerance: float = 0.0,
     check: str = "auto",
     commit: str | None = None,
 ) -> Referenced:
@@ -93,7 +103,8 @@ def reference_files(
             coordinates differ. One that files only have a scalar coordinate of becomes a
             dimension.
         file_coordinates: For a dimension that files do not have, how the URL of a file gives its
-            coordinate: a function, a mapping, or a regular expression with a group.
+            coordinate: a function, a mapping, a regular expression with a group, or a
+            `FileAttribute`.
         loadable_variables: Names or patterns of variables to store in the repository itself,
             besides the coordinates of dimensions; by default also scalars and small variables
             that others name as coordinates, bounds or grid mapping.
@@ -105,6 +116,12 @@ def reference_files(
             checks of HDF5 (links to other files, skipped filters) are not made.
         compat: `equals`: variables without any of these dimensions must be the same in all files.
             `override`: those of the first file are taken.
+        file_order: For a dimension whose coordinates do not tell where files lie along it, or
+            that has none, what they are sorted by: `name`, or a rule as in `file_coordinates`.
+            Files of later calls go behind.
+        duplicates: What to do if several files have the same part: `fail`; or take it from the
+            `first` of them by name, or from the `newest`.
+        tolerance: Coordinates and other stored variables that differ by no more are equal.
         check: How readers notice that a file has changed: `etag`, `last_modified`, `none`, or
             what fits its store (`auto`).
         commit: Message of a commit to make; without it, committing is left to the caller.
@@ -137,6 +154,7 @@ def reference_files(
         >>> print(reference_files(session, f"{folder}/a.h5", commit="reference a file"))
         1 files: 1 references to 24 bytes for t; 0 bytes stored for nothing
     """
+    require("reference_files", "virtualizarr", "h5py")
     options = IngestOptions.of(
         group=group,
         concat_dims=concat_dims,
@@ -148,6 +166,9 @@ def reference_files(
         file_group=file_group,
         parser=parser,
         compat=compat,
+        file_order=file_order,
+        duplicates=duplicates,
+        tolerance=tolerance,
         check=check,
         keeps_log=False,
     )
@@ -155,7 +176,7 @@ def reference_files(
     urls = [checked_url(name, session.tree.virtual_sources) for name in names]
     _check_names(urls)
     runner = _LocalRunner(session, options, commit)
-    outcome = ingest_files(runner, urls, options)
+    outcome = ingest_files(runner, dict.fromkeys(urls), options)
     plan = outcome.plan
     stored = {} if plan is None else plan.values
     return Referenced(
@@ -189,20 +210,30 @@ class _LocalRunner:
         self.references = 0
         self.virtual_bytes = 0
         self.snapshot_id: str | None = None
+        self._parsed: dict[str, ParsedFile] = {}
 
-    def read_headers(
-        self, files: Sequence[tuple[str, IngestedFile | None]]
-    ) -> Iterable[HeaderResult]:
+    def read_headers(self, files: Sequence[FileToRead]) -> Iterable[HeaderResult]:
         if len(files) == 1:
-            return [self._read_header(files[0][0])]
+            return [self._read_header(files[0].url)]
         with ThreadPoolExecutor(min(_PARALLEL_FILES, len(files))) as threads:
-            return list(threads.map(self._read_header, [url for url, _ in files]))
+            return list(threads.map(self._read_header, [file.url for file in files]))
 
     def _read_header(self, url: str) -> HeaderResult:
         sources, parse = self.session.tree.virtual_sources, self._options.parse
         parsed = read_file(url, sources, parse)
         header = header_of(parsed, sources, parse.loadable_variables)
-        return HeaderResult(url, "read", parsed.status, header, parsed)
+        self._parsed[url] = parsed
+        return HeaderResult(
+            url=url, state="read", status=parsed.status, header=header, parsed=parsed
+        )
+
+    def read_digests(self, names: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], bytes]:
+        sources = self.session.tree.virtual_sources
+        return {
+            (url, name): digest_of(self._parsed[url].arrays[name], sources)
+            for name, urls in names.items()
+            for url in urls
+        }
 
     def accept(self, plan: IngestPlan, survey: FileSurvey) -> bool:  # noqa: ARG002
         return True

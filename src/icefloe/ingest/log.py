@@ -2,31 +2,39 @@
 
 It is an array of the repository, in the group `.ingested` below the group that it is about, with a
 JSON object for each row; so it is part of every snapshot, and of branches and tags. Rows are only
-appended. The last row of a file has its current state.
+appended. The last row of a file has its current state. A second array has a key for each row, so
+that the rows of some files are found without reading the others.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
 from icefloe.errors import FormatError
-from icefloe.ingest.plan import array_path
+from icefloe.ingest.plan import OrderedPlace, array_path
 from icefloe.ingest.quiet import quietly
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus, same_etag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from icefloe.session import Session
+    import numpy.typing as npt
+
+    from icefloe.zarr_store.session_port import SessionPort
 
 FOLDER = ".ingested"
 _NAME = "files"
+_KEYS = "keys"
 _ROWS_PER_CHUNK = 1024
+_KEYS_PER_CHUNK = 65536
+_ROWS_PER_WRITE = 16 * _ROWS_PER_CHUNK
 
 
 class IngestedFile(Record, frozen=True):
@@ -45,6 +53,8 @@ class IngestedFile(Record, frozen=True):
     variables: tuple[str, ...] = ()
     region: dict[str, tuple[str, str]] = {}  # noqa: RUF012 (msgspec copies it)
     """First and last coordinate along each dimension that files are concatenated along."""
+    ordered: dict[str, OrderedPlace] = {}  # noqa: RUF012
+    """Where it lies along dimensions that files follow each other along."""
     error: str = ""
     """Why a quarantined file cannot be read."""
 
@@ -57,50 +67,90 @@ class IngestedFile(Record, frozen=True):
         return (self.size, self.last_modified) == (status.size, status.last_modified)
 
 
-def read_ingested(session: Session, group: str) -> list[IngestedFile]:
+def read_ingested(session: SessionPort, group: str) -> list[IngestedFile]:
     """All entries about a group, oldest first."""
-    path = _path(group)
-    if session.get_node(path) is None:
+    array = _open(session, _path(group))
+    if array is None:
         return []
-    import zarr
-
     with quietly():
-        array = zarr.open_array(session.store, path=path.lstrip("/"), mode="r")
-        rows = np.asarray(array[...]).tolist()
+        return _decoded(np.asarray(array[...]), _path(group))
+
+
+def latest_of(session: SessionPort, group: str, urls: Collection[str]) -> dict[str, IngestedFile]:
+    """The current entry of each of some files, by URL.
+
+    Rows are found by their keys, and only chunks that have some of them are read.
+    """
+    array, keys = _open(session, _path(group)), _open(session, _path(group, _KEYS))
+    if array is None or not urls:
+        return {}
+    with quietly():
+        known = np.zeros(0, np.uint64) if keys is None else np.asarray(keys[...])
+    is_asked = np.isin(known, np.array([key_of(url) for url in urls], np.uint64))
+    # Rows without a key were written by an older version.
+    rows = np.flatnonzero(np.append(is_asked, np.ones(array.shape[0] - len(known), bool)))
+    current: dict[str, IngestedFile] = {}
+    names = set(urls)
+    for chunk in np.unique(rows // _ROWS_PER_CHUNK).tolist():
+        first = chunk * _ROWS_PER_CHUNK
+        with quietly():
+            texts = np.asarray(array[first : first + _ROWS_PER_CHUNK])
+        inside = rows[(rows >= first) & (rows < first + _ROWS_PER_CHUNK)] - first
+        for entry in _decoded(texts[inside], _path(group)):
+            if entry.url in names:
+                current[entry.url] = entry
+    return current
+
+
+def key_of(url: str) -> int:
+    """The key of a file in the log: a digest of its URL that fits into eight bytes."""
+    return int.from_bytes(hashlib.blake2b(url.encode(), digest_size=8).digest(), "little")
+
+
+def _decoded(texts: npt.NDArray[Any], path: str) -> list[IngestedFile]:
     try:
         decoder = msgspec.json.Decoder(IngestedFile)
-        return [decoder.decode(row) for row in rows]
+        return [decoder.decode(text) for text in texts.tolist()]
     except msgspec.DecodeError as error:
         raise FormatError(f"the table of ingested files at {path} has a bad row: {error}") from None
 
 
-def latest(rows: Sequence[IngestedFile]) -> dict[str, IngestedFile]:
-    """The current entry of each file, by URL."""
-    return {row.url: row for row in rows}
-
-
-def record_ingested(session: Session, group: str, rows: Sequence[IngestedFile]) -> None:
-    """Append entries about a group."""
-    if not rows:
-        return
+def _open(session: SessionPort, path: str, mode: Literal["r", "r+"] = "r") -> Any:
+    """An array of the log; None if there is none."""
+    if session.get_node(path) is None:
+        return None
     import zarr
 
-    path = _path(group)
-    folder = array_path(group, FOLDER)
-    if session.get_node(folder) is None:
-        document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-        session.tree.set_document(folder, json.dumps(document).encode())
-    if session.get_node(path) is None:
-        session.tree.set_document(path, json.dumps(_document()).encode())
+    with quietly():
+        return zarr.open_array(session.store, path=path.lstrip("/"), mode=mode)
+
+
+def record_ingested(session: SessionPort, group: str, entries: Iterable[IngestedFile]) -> None:
+    """Append entries about a group, some at a time."""
+    remaining = iter(entries)
+    while batch := list(islice(remaining, _ROWS_PER_WRITE)):
+        _append(session, group, batch)
+
+
+def _append(session: SessionPort, group: str, rows: Sequence[IngestedFile]) -> None:
+    folder, path, keys_path = array_path(group, FOLDER), _path(group), _path(group, _KEYS)
+    above = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    for node, document in ((folder, above), (path, _document()), (keys_path, _keys_document())):
+        if session.get_node(node) is None:
+            session.tree.set_document(node, json.dumps(document).encode())
+    array, keys = _open(session, path, "r+"), _open(session, keys_path, "r+")
+    before, keyed = array.shape[0], keys.shape[0]
     texts = np.array([msgspec.json.encode(row).decode() for row in rows], np.dtypes.StringDType())
     with quietly():
-        array = zarr.open_array(session.store, path=path.lstrip("/"), mode="r+")
-        before = array.shape[0]
+        # Rows that an older version wrote get their keys now.
+        older = _decoded(np.asarray(array[keyed:before]), path) if keyed < before else []
         array.resize((before + len(rows),))
+        keys.resize((before + len(rows),))
         array[before:] = texts
+        keys[keyed:] = np.array([key_of(row.url) for row in [*older, *rows]], np.uint64)
 
 
-def ingested_files(session: Session) -> dict[str, list[Any]]:
+def ingested_files(session: SessionPort) -> dict[str, list[Any]]:
     """The log of all ingested files of a session as columns, one row per file and ingest.
 
     Returns:
@@ -130,8 +180,18 @@ def ingested_files(session: Session) -> dict[str, list[Any]]:
     return columns
 
 
-def _path(group: str) -> str:
-    return f"{array_path(group, FOLDER)}/{_NAME}"
+def _path(group: str, name: str = _NAME) -> str:
+    return f"{array_path(group, FOLDER)}/{name}"
+
+
+def _keys_document() -> dict[str, Any]:
+    chunks = {"name": "regular", "configuration": {"chunk_shape": [_KEYS_PER_CHUNK]}}
+    codecs = [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+    ]
+    kind = {"data_type": "uint64", "fill_value": 0, "chunk_grid": chunks, "codecs": codecs}
+    return {**_document(), **kind}
 
 
 def _document() -> dict[str, Any]:

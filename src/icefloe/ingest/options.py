@@ -8,8 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.expand_dims import FileCoordinate
+from icefloe.ingest.file_rules import FileCoordinate, FileOrder
 from icefloe.ingest.parsers.detection import FileFormat
+from icefloe.ingest.policies import DuplicatePolicy, FlippedPolicy, Policies
 from icefloe.model import paths
 from icefloe.model.record import Record
 
@@ -69,6 +70,10 @@ class IngestOptions(Record, frozen=True, eq=False):
     on_broken: BrokenPolicy = "fail"
     again: bool = False
     statistics: bool | tuple[str, ...] = False
+    policies: Policies = Policies()
+    """What to do with files that do not quite fit together."""
+    checkpoint_files: int | None = None
+    """How many files are committed to a staging branch at a time; all at once if None."""
     keeps_log: bool = True
     """Whether ingested files are recorded in the repository, and skipped while unchanged."""
 
@@ -94,6 +99,11 @@ class IngestOptions(Record, frozen=True, eq=False):
         on_broken: BrokenPolicy = "fail",
         again: bool = False,
         statistics: bool | Sequence[str] = False,
+        file_order: Mapping[str, FileOrder] | None = None,
+        duplicates: DuplicatePolicy = "fail",
+        tolerance: float = 0.0,
+        flipped: FlippedPolicy = "fail",
+        checkpoint_files: int | None = None,
         keeps_log: bool = True,
     ) -> IngestOptions:
         """Build and validate options from what users pass; raises InvalidInputError."""
@@ -121,6 +131,15 @@ class IngestOptions(Record, frozen=True, eq=False):
             on_broken=on_broken,
             again=again,
             statistics=statistics if isinstance(statistics, bool) else tuple(statistics),
+            policies=Policies(
+                duplicates=duplicates,
+                tolerance=tolerance,
+                flipped=flipped,
+                file_order=dict(file_order or {}),
+                copies=mode == "copy",
+                decode=decode and mode == "copy",
+            ),
+            checkpoint_files=checkpoint_files,
             keeps_log=keeps_log,
         )
         options._validate()
@@ -132,6 +151,11 @@ class IngestOptions(Record, frozen=True, eq=False):
         if self.on_broken not in _BROKEN_POLICIES:
             raise InvalidInputError(
                 f"on_broken is one of {_BROKEN_POLICIES}, found {self.on_broken!r}"
+            )
+        self.policies.check()
+        if self.checkpoint_files is not None and self.checkpoint_files < 1:
+            raise InvalidInputError(
+                f"checkpoint_files is a number of files, found {self.checkpoint_files}"
             )
         if self.compat not in ("equals", "override"):
             raise InvalidInputError(f"compat is 'equals' or 'override', found {self.compat!r}")

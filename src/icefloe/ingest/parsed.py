@@ -15,7 +15,9 @@ from icefloe.model.virtual_columns import VirtualColumns
 from icefloe.objects.foreign.source import SourceStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+NAMING_ATTRIBUTES = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
 
 
 class ParsedArray(Record, frozen=True, eq=False):
@@ -67,6 +69,25 @@ class ParsedFile(Record, frozen=True, eq=False):
     attributes: dict[str, Any]
     """Those of the file's group."""
 
+    @property
+    def auxiliary_names(self) -> set[str]:
+        """Variables that are coordinates, bounds and the like of others."""
+        documents = [array.document for array in self.arrays.values()]
+        return named_by_others(documents, self.attributes)
+
+
+def named_by_others(documents: Iterable[dict[str, Any]], attributes: dict[str, Any]) -> set[str]:
+    """Variables that are not data: others say that they are their coordinates or bounds."""
+    words: set[str] = set()
+    for document in documents:
+        own = document.get("attributes") or {}
+        for attribute in NAMING_ATTRIBUTES:
+            if isinstance(own.get(attribute), str):
+                words.update(own[attribute].replace(":", " ").split())
+    if isinstance(attributes.get("coordinates"), str):
+        words.update(attributes["coordinates"].split())
+    return words
+
 
 def numpy_type(document: dict[str, Any]) -> np.dtype[Any]:
     """The type of the elements of an array, in native byte order."""
@@ -79,7 +100,7 @@ def numpy_type(document: dict[str, Any]) -> np.dtype[Any]:
 
 
 def dimension_names(document: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the dimensions of an array; those that have none get one by their number."""
+    """Names of the dimensions of an array; unnamed ones are named by their number."""
     names = document.get("dimension_names") or [None] * len(document["shape"])
     return tuple(f"dim_{number}" if name is None else name for number, name in enumerate(names))
 
@@ -102,7 +123,7 @@ def array_document(
         chunk_shape: Number of elements of a chunk.
         dims: Names of dimensions.
         attributes: Attributes, as JSON has them.
-        fill_value: What is not written reads as this.
+        fill_value: The value of elements that were not written.
         codecs: Configurations of codecs in the style of numcodecs or of Zarr 3.
     """
     from virtualizarr.codecs import zarr_codec_config_to_v3

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icefloe.ingest.parsed import ParsedArray, ParsedFile
-    from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.ingest.plan import IngestPlan, Region, VariablePlan
     from icefloe.model.virtual_columns import VirtualColumns
 
 Check = str
@@ -79,13 +79,34 @@ def place_references(
         tuple((np.array(place, dtype=np.int64) + shift).tolist()): data
         for place, data in array.inline.items()
     }
+    hidden = variable.hidden.get(parsed.url, ())
+    if hidden:
+        visible = ~_is_inside(placed.coords, hidden, variable.chunk_shape)
+        placed = placed.take(np.flatnonzero(visible))
+        inline = {
+            place: data
+            for place, data in inline.items()
+            if not _is_inside(np.array([place]), hidden, variable.chunk_shape)[0]
+        }
     return PlacedChunks(placed, inline)
 
 
-def _cut(array: ParsedArray, wanted: Sequence[int], name: str, url: str) -> VirtualColumns:
+def _is_inside(
+    coords: npt.NDArray[np.integer], regions: Sequence[Region], chunk_shape: Sequence[int]
+) -> npt.NDArray[np.bool_]:
+    """Which chunks begin in one of some regions; regions end where chunks end."""
+    starts = coords * np.array(chunk_shape, dtype=np.int64)
+    inside = np.zeros(len(coords), dtype=bool)
+    for region in regions:
+        bounds = np.array(region, dtype=np.int64)
+        inside |= ((starts >= bounds[:, 0]) & (starts < bounds[:, 1])).all(axis=1)
+    return inside
+
+
+def _cut(array: ParsedArray, chunk_shape: Sequence[int], name: str, url: str) -> VirtualColumns:
     """The references, with chunks cut along the first dimension if the plan has shorter ones."""
     refs = array.references
-    if not wanted or not array.chunk_shape or array.chunk_shape[0] == wanted[0]:
+    if not chunk_shape or not array.chunk_shape or array.chunk_shape[0] == chunk_shape[0]:
         return refs
     chunk_bytes = array.raw_chunk_bytes
     if array.inline or chunk_bytes is None:
@@ -93,11 +114,11 @@ def _cut(array: ParsedArray, wanted: Sequence[int], name: str, url: str) -> Virt
     own, size = array.chunk_shape[0], array.shape[0]
     # Chunks are stored whole, at the edge of an array too, and so are the pieces of the last one:
     # the plan has seen to it that they end where the chunk ends, or before.
-    piece_bytes = np.uint64(chunk_bytes // own * wanted[0])
-    pieces = -(-np.minimum(own, size - refs.coords[:, 0] * own) // wanted[0])
+    piece_bytes = np.uint64(chunk_bytes // own * chunk_shape[0])
+    pieces = -(-np.minimum(own, size - refs.coords[:, 0] * own) // chunk_shape[0])
     number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     coords = np.repeat(refs.coords, pieces, axis=0)
-    coords[:, 0] = coords[:, 0] * (own // wanted[0]) + number
+    coords[:, 0] = coords[:, 0] * (own // chunk_shape[0]) + number
     return msgspec.structs.replace(
         refs,
         positions=coords,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +15,8 @@ from icefloe.model.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Region = tuple[tuple[int, int], ...]
+"""First element and the one after the last, along each dimension."""
 EXISTING = "(in the repository)"
 """Stands for the repository where files are named."""
 _SHOWN_FILES = 3
@@ -63,14 +65,26 @@ def report(differences: Sequence[Difference]) -> str:
     return "\n".join(str(each) for each in ordered)
 
 
+class OrderedPlace(NamedTuple):
+    """Where a file lies along a dimension that files follow each other along."""
+
+    start: int
+    stop: int
+    key: str
+    """What the file was sorted by."""
+
+
 class ConcatAxis(Record, frozen=True, eq=False):
     """All coordinates along a dimension, and where each file lies among them."""
 
     values: npt.NDArray[Any]
+    """Positions, if files follow each other by `keys`."""
     places: dict[str, tuple[int, int]]
     """First position of each file, and the one after its last."""
     old_positions: npt.NDArray[np.int64] | None = None
     """Where the coordinates that the repository had already are now."""
+    keys: dict[str, str] | None = None
+    """What files were sorted by, if coordinates do not tell where they lie."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -94,6 +108,8 @@ class VariablePlan(Record, frozen=True, eq=False):
     `IngestPlan.values`."""
     is_rewritten: bool = False
     """Whether what the repository has must be copied too, because files come in between."""
+    hidden: dict[str, tuple[Region, ...]] = msgspec.field(default_factory=dict)
+    """By file, regions that are taken from other files."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -126,6 +142,10 @@ class IngestPlan(Record, frozen=True, eq=False):
     values: dict[str, list[StoredValues]]
     """What is stored of variables that are not virtual."""
     differences: tuple[Difference, ...]
+    flipped: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """By file, the dimensions whose coordinates run the other way and are reversed."""
+    uncompared: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """By variable that is taken once, the files whose values must be the same and were not read."""
 
     @property
     def errors(self) -> list[Difference]:

@@ -35,13 +35,20 @@ class HeaderResult(NamedTuple):
     """Why a broken file cannot be read."""
 
 
-def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) -> ParsedFile:
+def read_file(
+    url: str,
+    sources: VirtualChunkResolver,
+    options: ParseOptions,
+    *,
+    status: SourceStatus | None = None,
+) -> ParsedFile:
     """Parse a file: its Zarr documents and chunk references, not its data.
 
     Args:
         url: URL of the file, in a virtual chunk container.
         sources: What may be read: `session.tree.virtual_sources`.
         options: How files are parsed.
+        status: Size, etag and age of the file, if these are known already, from a listing say.
 
     Returns:
         The file with variables dropped, renamed and expanded as the options say.
@@ -69,6 +76,7 @@ def read_file(url: str, sources: VirtualChunkResolver, options: ParseOptions) ->
         for_copies=options.for_copies,
         drop=options.drop_variables,
         load=options.loadable_variables or (),
+        status=status,
     )
     arrays = {
         options.rename.get(name, name): _with_renamed_dims(array, options.rename)
@@ -110,20 +118,28 @@ def read_header(url: str, sources: VirtualChunkResolver, options: ParseOptions) 
 def examine_file(
     url: str,
     logged: IngestedFile | None,
+    listed: SourceStatus | None,
     sources: VirtualChunkResolver,
     options: IngestOptions,
 ) -> HeaderResult:
     """Read the header of a file, unless it is as the log has it; a broken file is a result, too.
 
+    Args:
+        url: The file.
+        logged: Its entry in the log.
+        listed: Its status, if a listing has told it already.
+        sources: What may be read.
+        options: How files are parsed.
+
     Raises:
         StorageError: The storage failed, which another attempt may mend.
     """
-    status: SourceStatus | None = None
+    status = listed
     try:
-        status = sources.status(url)
+        status = listed or sources.status(url)
         if logged is not None and logged.is_as(status):
             return HeaderResult(url, "unchanged", status, error=logged.error)
-        parsed = read_file(url, sources, options.parse)
+        parsed = read_file(url, sources, options.parse, status=status)
         header = header_of(parsed, sources, options.parse.loadable_variables)
         if options.decode:
             header = decoded_header(header)
@@ -135,7 +151,13 @@ def examine_file(
     except Exception as error:  # noqa: BLE001 (whatever a file is like, the others go on)
         return HeaderResult(url, "broken", status, error=f"{type(error).__name__}: {error}")
     is_one_object = status == header.status
-    return HeaderResult(url, "read", header.status, header, parsed if is_one_object else None)
+    return HeaderResult(
+        url=url,
+        state="read",
+        status=header.status,
+        header=header,
+        parsed=parsed if is_one_object else None,
+    )
 
 
 def check_unchanged(url: str, status: SourceStatus | None, planned: SourceStatus | None) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from icefloe.objects.foreign import VirtualChunkResolver
+    from icefloe.objects.foreign.source import SourceStatus
 
 AnyFile = str | os.PathLike[str]
 PATH_COLUMN = "path"
@@ -25,19 +26,18 @@ _GLOB = re.compile(r"[*?\[]")
 _STORE_SUFFIXES = (".zarr", ".parq", ".parquet")
 
 
-def find_files(sources: Any, resolver: VirtualChunkResolver) -> list[str]:
-    """URLs of all files that are named, in order and none twice.
+def find_files(sources: Any, resolver: VirtualChunkResolver) -> dict[str, SourceStatus | None]:
+    """URLs of all files that are named, in order, with what a listing told of them, if one did.
 
     Args:
         sources: A path, URL, glob or folder (with a slash at its end), a list of such, or a
             DataFrame with a column `path`.
         resolver: What may be read; the files must lie in its containers.
     """
-    found: dict[str, None] = {}
+    files: dict[str, SourceStatus | None] = {}
     for name in _names(sources):
-        for url in _expanded(name, resolver):
-            found[url] = None
-    return sorted(found)
+        files |= _expanded(name, resolver)
+    return dict(sorted(files.items()))
 
 
 def _names(sources: Any) -> Iterable[str]:
@@ -61,18 +61,19 @@ def _names(sources: Any) -> Iterable[str]:
         ) from None
 
 
-def _expanded(name: str, resolver: VirtualChunkResolver) -> Iterable[str]:
+def _expanded(name: str, resolver: VirtualChunkResolver) -> dict[str, SourceStatus | None]:
     """The files that one name stands for."""
     url = name if "://" in name else _local_url(name)
     pattern = unquote(url)
     wildcard = _GLOB.search(pattern)
     if wildcard is None and not url.endswith("/"):
-        return [checked_url(url, resolver)]
+        return {checked_url(url, resolver): None}
     fixed = pattern if wildcard is None else pattern[: wildcard.start()]
     folder = fixed[: fixed.rindex("/") + 1]
     base = checked_url(f"{_quoted(folder)}x", resolver)[:-2]
-    listed = [str(each.location) for each in resolver.list(base)]
-    return _without_insides(listed) if wildcard is None else _matching(listed, pattern)
+    listed = {str(each.location): each.status for each in resolver.list(base)}
+    urls = _without_insides(listed) if wildcard is None else _matching(listed, pattern)
+    return {url: listed.get(url) for url in urls}  # a store of several objects has no status
 
 
 def _local_url(name: str) -> str:
@@ -94,19 +95,19 @@ def _quoted(url: str) -> str:
     return f"{scheme}://{quote(rest)}"
 
 
-def _matching(urls: list[str], pattern: str) -> list[str]:
+def _matching(urls: Iterable[str], pattern: str) -> list[str]:
     """Files, or folders of stores, whose whole name matches; `**` stands for any folders."""
     parts = pattern.split("/")
     regex = "/".join(".*" if part == "**" else _segment(part) for part in parts)
     regex = regex.replace("/.*/", "/(?:.*/)?")
     matches = re.compile(f"{regex}(?:/|$)").match
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for url in urls:
         match = matches(unquote(url))
         if match is not None:
             depth = match[0].rstrip("/").count("/")
-            found["/".join(url.split("/")[: depth + 1])] = None
-    return list(found)
+            names["/".join(url.split("/")[: depth + 1])] = None
+    return list(names)
 
 
 def _segment(part: str) -> str:
@@ -115,14 +116,14 @@ def _segment(part: str) -> str:
     return inner.replace(".*", "[^/]*").replace("(?>", "(?:")
 
 
-def _without_insides(urls: list[str]) -> list[str]:
+def _without_insides(urls: Iterable[str]) -> list[str]:
     """Files of a folder; what is inside of a store counts as the store."""
-    found: dict[str, None] = {}
+    files: dict[str, None] = {}
     for url in urls:
         parts = url.split("/")
         ends = [n for n, part in enumerate(parts) if part.endswith(_STORE_SUFFIXES)]
-        found["/".join(parts[: ends[0] + 1]) if ends else url] = None
-    return list(found)
+        files["/".join(parts[: ends[0] + 1]) if ends else url] = None
+    return list(files)
 
 
 def checked_url(file: AnyFile, sources: VirtualChunkResolver) -> str:

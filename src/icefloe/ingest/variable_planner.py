@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import gcd, prod
+from math import ceil, gcd, log10, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from icefloe.ingest.compare import Compared, compare_variable
+from icefloe.ingest.overlaps import JoinedValues, overlapping_pairs
 from icefloe.ingest.plan import EXISTING, ConcatAxis, Difference, StoredValues, VariablePlan
+from icefloe.ingest.policies import order_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.ingest.headers import FileHeader, VariableHeader
+    from icefloe.ingest.plan import Region
+    from icefloe.ingest.policies import Policies
 
 _LEAST_COORDINATE_CHUNK = 1024
 """Coordinates have chunks of at least this length, so that appending needs few of them."""
 _MOST_STORED_CHUNK_BYTES = 32 << 20
 _SAME_PART = "several files have one part"
+_OVERRIDE_HINT = (
+    "variables without a dimension to put files together along must be the same; "
+    "compat='override' takes those of the first file"
+)
+_ROUNDING = 1e-3
+"""Relative differences up to this may come from rounding."""
 
 
 class _ComparedVariable(NamedTuple):
@@ -54,19 +64,26 @@ class VariablePlanner:
         axes: dict[str, ConcatAxis],
         headers: Sequence[FileHeader],
         existing: FileHeader | None,
+        policies: Policies,
         *,
         compare_values: bool,
-        copies: bool = False,
     ) -> None:
         """Take the axes and headers of all files; see `plan_files` for the rest."""
         self._axes = axes
         self._headers = {header.url: header for header in headers}
         self._existing = existing
         self._compare_values = compare_values
-        self._copies = copies
+        self._policies = policies
+        self._auxiliary = _auxiliary_names(headers)
+        self._along_one_dimension: dict[str, set[str]] = {}
+        for header in headers[:1]:
+            for name, each in header.variables.items():
+                if len(each.dims) == 1:
+                    self._along_one_dimension.setdefault(each.dims[0], set()).add(name)
         self.variables: dict[str, VariablePlan] = {}
         self.values: dict[str, list[StoredValues]] = {}
         self.differences: list[Difference] = []
+        self.uncompared: dict[str, tuple[str, ...]] = {}
 
     def plan_variable(self, name: str) -> None:
         """Plan a variable of any file, or of the repository."""
@@ -87,17 +104,24 @@ class VariablePlanner:
             is_virtual=is_virtual,
             moving=[dim for dim in first.dims if dim in self._axes],
             axes=self._axes,
-            copies=self._copies,
+            policies=self._policies,
         )
         self.differences += compared.differences
         if any(each.is_error for each in compared.differences):
             return
         concat_axes = [axis for axis, dim in enumerate(compared.dims) if dim in self._axes]
         files = self._files(headers, compared.dims, concat_axes, exists=old is not None)
-        variable = _ComparedVariable(name, headers, old, compared, concat_axes, files)
+        variable = _ComparedVariable(
+            name=name,
+            headers=headers,
+            old=old,
+            compared=compared,
+            concat_axes=concat_axes,
+            files=files,
+        )
         if not is_virtual:
             self._plan_values(variable)
-        elif self._copies:
+        elif self._policies.copies:
             self._plan_copied(variable)
         else:
             self._plan_virtual(variable)
@@ -113,7 +137,7 @@ class VariablePlanner:
         """The files to take a variable from: one alone if it is the same in all."""
         if not concat_axes:
             # Where nothing is concatenated, a file is all there is, and replaces what was there.
-            return () if exists and self._axes else tuple(headers)[:1]
+            return () if exists and self._axes else tuple(self._best_first(headers))[:1]
         axes = [self._axes[dims[axis]] for axis in concat_axes]
         return tuple(url for url in headers if all(url in axis.places for axis in axes))
 
@@ -143,6 +167,7 @@ class VariablePlanner:
     # --- virtual
 
     def _plan_virtual(self, variable: _ComparedVariable) -> None:
+        variable = self._without_duplicates(variable)
         dims, exists = variable.dims, variable.old is not None
         document = self._resized(variable)
         chunk_shape = list(variable.compared.chunk_shape)
@@ -166,12 +191,13 @@ class VariablePlanner:
                 self._differs(variable.name, what + dims[axis], groups, hint)
             if target is not None:
                 moved[axis] = target
-        self._check_overlaps(variable)
-        self._check_apart(variable)
-        self._add(variable, document, is_virtual=True, moved=moved)
+        hidden = self._hidden_regions(variable)
+        self._check_static(variable)
+        self._add(variable, document, is_virtual=True, moved=moved, hidden=hidden)
 
     def _plan_copied(self, variable: _ComparedVariable) -> None:
         """Values are copied: chunks need not end where files end."""
+        variable = self._without_duplicates(variable)
         dims, moved, is_rewritten = variable.dims, {}, False
         if variable.old is not None:
             for axis in variable.concat_axes:
@@ -181,8 +207,11 @@ class VariablePlanner:
                 is_rewritten |= torn is not None and not self._stays(dims[axis])
                 if target is not None:
                     moved[axis] = target
-        self._check_overlaps(variable)
-        self._check_apart(variable)
+        hidden = self._hidden_regions(variable)
+        self._check_static(variable)
+        if hidden:  # copies are put one over the other, what is preferred last
+            files = tuple(reversed(self._best_first(variable.files)))
+            variable = variable._replace(files=files)
         self._add(
             variable,
             self._resized(variable),
@@ -190,6 +219,7 @@ class VariablePlanner:
             moved={} if is_rewritten else moved,
             is_copied=True,
             is_rewritten=is_rewritten,
+            hidden=hidden,
         )
 
     def _stays(self, dim: str) -> bool:
@@ -217,7 +247,7 @@ class VariablePlanner:
             if not _can_cut(header.shape[0], header.chunk_shape[0], chunk):
                 lengths.setdefault(str(header.chunk_shape[0]), []).append(url)
         if len(lengths) > 1 or len(lengths[str(chunk)]) > 1:
-            hint = "chunks of these files cannot be cut into those of the repository: copy them"
+            hint = self._policies.advice_to_copy
             self._differs(variable.name, "length of chunks", lengths.items(), hint)
 
     def _check_alignment(self, variable: _ComparedVariable, dim: str, chunk: int) -> None:
@@ -231,8 +261,7 @@ class VariablePlanner:
             groups = [(f"{dim} {starts[row]} to {stops[row]}", (files[row],)) for row in rows[:5]]
             more = f" ({len(rows)} files)" if len(rows) > 5 else ""
             what = f"chunks of {chunk} along {dim} do not end where files end{more}"
-            hint = "such files cannot be virtual together: copy them, with one chunking for all"
-            self._differs(variable.name, what, groups, hint)
+            self._differs(variable.name, what, groups, self._policies.advice_to_copy)
 
     def _moved_chunks(
         self, dim: str, chunk: int
@@ -251,36 +280,144 @@ class VariablePlanner:
         target = starts // chunk
         return (None if np.array_equal(target, np.arange(len(target))) else target), None
 
-    def _check_apart(self, variable: _ComparedVariable) -> None:
-        if not self._axes and len(variable.headers) > 1:
-            hint = "the files have the same coordinates: give file_coordinates that tell them apart"
-            groups = [("all of it", tuple(variable.headers))]
-            self._differs(variable.name, _SAME_PART, groups, hint)
+    # --- what several files have
 
-    def _check_overlaps(self, variable: _ComparedVariable) -> None:
-        """No two files may have the same part of a variable."""
-        dims, files = variable.concat_dims, variable.files
-        if not dims or len(files) < 2:
+    def _best_first(self, urls: Iterable[str]) -> list[str]:
+        """Files of which the first one is to be taken, if they have the same part."""
+        policy = self._policies.duplicates
+        if policy == "fail":
+            return list(urls)
+        ordered = sorted(urls)
+        if policy == "newest":
+            # Of several that are equally new, the last one by name.
+            ordered = sorted(ordered, key=self._age_of)[::-1]
+        return ordered
+
+    def _age_of(self, url: str) -> int:
+        status = self._headers[url].status
+        return 0 if status is None else status.last_modified or 0
+
+    def _check_static(self, variable: _ComparedVariable) -> None:
+        """A variable without a dimension to put files together along is taken from one file."""
+        urls = list(variable.headers)
+        if variable.concat_axes or len(urls) < 2:
             return
-        boxes = np.array(
-            [[self._axes[dim].places[url] for dim in dims] for url in files], dtype=np.int64
+        if self._axes or variable.name in self._auxiliary:
+            if self._compare_values:
+                self._compare_digests(variable, [urls])
+        elif self._policies.duplicates == "fail":
+            groups = [("all of it", tuple(urls))]
+            self._differs(variable.name, _SAME_PART, groups, self._hint_to_tell_apart(variable))
+
+    def _compare_digests(
+        self, variable: _ComparedVariable, groups: Sequence[Sequence[str]]
+    ) -> set[str]:
+        """Compare values that were not loaded; returns those of the files that differ."""
+        digests = {url: variable.headers[url].digest for group in groups for url in group}
+        missing = tuple(url for url, digest in digests.items() if digest is None)
+        if missing:
+            self.uncompared[variable.name] = missing
+            return set()
+        others: set[str] = set()
+        for group in groups:
+            unlike = [url for url in group if digests[url] != digests[group[0]]]
+            others.update(unlike)
+            if unlike:
+                alike = [url for url in group if url not in unlike]
+                shown = [("one", alike), ("other", unlike)]
+                self._differs(variable.name, "values", shown, _OVERRIDE_HINT)
+        return others
+
+    def _without_duplicates(self, variable: _ComparedVariable) -> _ComparedVariable:
+        """The variable with one file only for each part that several have alike."""
+        groups = self._same_parts(variable)
+        if not groups:
+            return variable
+        dropped: set[str] = set()
+        policy = self._policies.duplicates
+        is_shared = variable.name in self._auxiliary and policy == "fail"
+        if is_shared and self._compare_values:
+            self._compare_digests(variable, groups)
+        if policy == "fail" and not is_shared:
+            shown = [(self._where(variable.concat_dims, urls[0]), urls) for urls in groups[:5]]
+            self._differs(variable.name, _SAME_PART, shown, self._hint_to_tell_apart(variable))
+        for urls in groups:
+            dropped.update(self._best_first(urls)[1:])
+        files = tuple(url for url in variable.files if url not in dropped)
+        return variable._replace(files=files)
+
+    def _same_parts(self, variable: _ComparedVariable) -> list[list[str]]:
+        """Groups of files that have exactly the same part of a variable."""
+        if not variable.concat_axes or len(variable.files) < 2:
+            return []
+        boxes = self._boxes(variable).reshape(len(variable.files), -1)
+        _, number, counts = np.unique(boxes, axis=0, return_inverse=True, return_counts=True)
+        groups: dict[int, list[str]] = {}
+        several = counts[number.reshape(-1)] > 1
+        for row in np.flatnonzero(several).tolist():
+            groups.setdefault(int(number.reshape(-1)[row]), []).append(variable.files[row])
+        return list(groups.values())
+
+    def _boxes(self, variable: _ComparedVariable) -> npt.NDArray[np.int64]:
+        """Where each file lies along the dimensions that files are put together along."""
+        columns = [
+            [self._axes[dim].places[url] for url in variable.files] for dim in variable.concat_dims
+        ]
+        return np.array(columns, dtype=np.int64).swapaxes(0, 1)
+
+    def _hidden_regions(self, variable: _ComparedVariable) -> dict[str, tuple[Region, ...]]:
+        """By file, what other files that overlap it have and are preferred for."""
+        if not variable.concat_axes or len(variable.files) < 2:
+            return {}
+        boxes = self._boxes(variable)
+        pairs = overlapping_pairs(boxes)
+        files = variable.files
+        if pairs and self._policies.duplicates == "fail":
+            one, other = pairs[0]
+            shown = [
+                (self._where(variable.concat_dims, files[row]), [files[row]])
+                for row in (one, other)
+            ]
+            hint = self._hint_to_tell_apart(variable)
+            self._differs(variable.name, _SAME_PART, shown, hint)
+            return {}
+        rank = {url: number for number, url in enumerate(self._best_first(files))} if pairs else {}
+        hidden: dict[str, list[Region]] = {}
+        for one, other in pairs:
+            worse = max((files[one], files[other]), key=rank.__getitem__)
+            shared = zip(boxes[one], boxes[other], strict=True)
+            inner = [(int(max(a[0], b[0])), int(min(a[1], b[1]))) for a, b in shared]
+            region = [(0, size) for size in self._resized(variable)["shape"]]
+            for axis, bounds in zip(variable.concat_axes, inner, strict=True):
+                region[axis] = bounds
+            hidden.setdefault(worse, []).append(tuple(region))
+        return {url: tuple(regions) for url, regions in hidden.items()}
+
+    def _hint_to_tell_apart(self, variable: _ComparedVariable) -> str:
+        """What to say if several files have the same part of a variable."""
+        dim = self._dim_to_order(variable)
+        if dim is not None:
+            return order_hint(dim)
+        return (
+            "duplicates='first' or 'newest' takes one of them; if they are members or scenarios, "
+            "file_coordinates={'member': r'…(\\d+)…'} makes a dimension of their names"
         )
-        order = np.lexsort(boxes[:, ::-1, 0].T)
-        seen: dict[tuple[int, ...], str] = {}
-        twice: dict[str, list[str]] = {}
-        for row in order.tolist():
-            key = tuple(boxes[row].ravel().tolist())
-            if key in seen:
-                twice.setdefault(seen[key], [seen[key]]).append(files[row])
-            seen.setdefault(key, files[row])
-        pair = _overlap_partly(boxes)
-        if pair is not None:
-            one, other = files[pair[0]], files[pair[1]]
-            twice.setdefault(one, [one]).append(other)
-        if twice:
-            groups = [(self._where(dims, urls[0]), urls) for urls in list(twice.values())[:5]]
-            hint = "name each part once, or give file_coordinates that tell the files apart"
-            self._differs(variable.name, _SAME_PART, groups, hint)
+
+    def _dim_to_order(self, variable: _ComparedVariable) -> str | None:
+        """A dimension along which files seem to follow each other, without saying so."""
+        candidates = [dim for dim in variable.dims if dim not in self._axes]
+        for dim in candidates:
+            if any(
+                len(self._distinct_values(name)) > 1
+                for name in self._along_one_dimension.get(dim, ())
+            ):
+                return dim
+        without = [dim for dim in candidates if dim not in self._along_one_dimension]
+        return without[0] if without else None
+
+    def _distinct_values(self, name: str) -> set[bytes]:
+        found = (header.variables.get(name) for header in self._headers.values())
+        return {each.values.tobytes() for each in found if each and each.values is not None}
 
     def _where(self, dims: Sequence[str], url: str) -> str:
         parts = []
@@ -297,22 +434,43 @@ class VariablePlanner:
         document = self._resized(variable)
         if old is None:
             document = _stored_document(document, compared.dtype_of_values, variable.concat_axes)
-        is_coordinate = bool(variable.concat_axes) and dims == (name,)
+        is_coordinate = (
+            bool(variable.concat_axes) and dims == (name,) and self._axes[name].keys is None
+        )
         if is_coordinate:
             values = self._axes[name].values.astype(compared.dtype_of_values, copy=False)
             regions = [StoredValues((0,), values)]
         else:
-            regions = self._moved_values(variable)
-            for url in variable.files:
-                places = [
-                    self._axes[dim].places[url][0] if dim in self._axes else 0 for dim in dims
-                ]
-                regions.append(StoredValues(tuple(places), compared.values[url]))
-            self._check_overlaps(variable)
+            regions = self._moved_values(variable) + self._values_of_files(variable)
         if not variable.concat_axes and self._compare_values:
             self._check_same_values(variable)
         self.values[name] = regions
         self._add(variable, document, is_virtual=False)
+
+    def _values_of_files(self, variable: _ComparedVariable) -> list[StoredValues]:
+        """Values of files at their places: joined, and what several files have alike taken once."""
+        values, dims = variable.compared.values, variable.dims
+        files = list(variable.files)
+        if self._policies.duplicates != "fail":
+            files = self._best_first(files)[::-1]  # those that are preferred are put last
+        places = {
+            url: tuple(self._axes[dim].places[url][0] if dim in self._axes else 0 for dim in dims)
+            for url in files
+        }
+        parts = [StoredValues(places[url], values[url]) for url in files]
+        if not variable.concat_axes or len(parts) < 2:
+            return parts
+        joined = JoinedValues(parts, variable.compared.dtype_of_values, self._policies)
+        if joined.clashes:
+            shown = [
+                (_shown(values[files[one]], values[files[other]]), [files[one], files[other]])
+                for one, other in joined.clashes[:5]
+            ]
+            hint = "duplicates='first' or 'newest' takes those of one of the files"
+            if not self._policies.tolerance:
+                hint += "; if they differ by rounding only, a tolerance makes them equal"
+            self._differs(variable.name, "values of the same part", shown, hint)
+        return joined.parts
 
     def _moved_values(self, variable: _ComparedVariable) -> list[StoredValues]:
         """Values of the repository that must move because others come before them."""
@@ -343,19 +501,38 @@ class VariablePlanner:
             first, where = values[urls[0]], urls[0]
         else:
             return
-        others = [url for url in urls if not _equal(first, values[url])]
+        equal: dict[int, bool] = {}  # most files share one array
+        for url in urls:
+            if id(values[url]) not in equal:
+                equal[id(values[url])] = self._policies.are_equal(first, values[url])
+        others = [url for url in urls if not equal[id(values[url])]]
         if others:
             example = values[others[0]]
             groups = [(_shown(first, example), [where]), (_shown(example, first), others)]
-            hint = (
-                "variables without a dimension to put files together along must be the same; "
-                "compat='override' takes those of the first file"
-            )
+            hint = _OVERRIDE_HINT
+            dim = self._dim_to_order(variable)
+            if dim is not None:
+                hint = f"{order_hint(dim)}; {hint}"
+            difference = _largest_difference(first, [values[url] for url in others])
+            if difference is not None:
+                hint += f"; tolerance={difference:.0e} takes them as equal"
             self._differs(variable.name, "values", groups, hint)
 
 
+def _auxiliary_names(headers: Sequence[FileHeader]) -> set[str]:
+    """Variables that files call coordinates, bounds and the like of others, or dimensions."""
+    names: set[str] = set()
+    known: set[tuple[int, ...]] = set()
+    for header in headers:
+        key = (id(header.attributes), *(id(each.document) for each in header.variables.values()))
+        if key not in known:
+            known.add(key)
+            names |= header.auxiliary_names
+    return names
+
+
 def _can_cut(rows: int, chunk: int, piece: int) -> bool:
-    """Whether uncompressed chunks of so many rows of a file can be cut into equal pieces.
+    """Whether uncompressed chunks with this many rows can be cut into equal pieces.
 
     Where there is one chunk only, what follows its last piece does not matter. All pieces must be
     whole: what is stored of a chunk may be longer than what is valid of it, and never shorter.
@@ -363,27 +540,6 @@ def _can_cut(rows: int, chunk: int, piece: int) -> bool:
     if rows > chunk:
         return chunk % piece == 0
     return -(-rows // piece) * piece <= chunk
-
-
-def _overlap_partly(boxes: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-    """Two boxes that share elements but are not the same; None if there are none."""
-    for number in range(boxes.shape[1]):
-        distinct = np.unique(boxes[:, number], axis=0)
-        if (distinct[1:, 0] < distinct[:-1, 1]).any():
-            break
-    else:
-        return None
-    order = np.argsort(boxes[:, 0, 0], kind="stable")
-    for at, row in enumerate(order.tolist()):
-        box = boxes[row]
-        for other_row in order[at + 1 :].tolist():
-            other = boxes[other_row]
-            if other[0, 0] >= box[0, 1]:
-                break
-            shares = (np.maximum(box[:, 0], other[:, 0]) < np.minimum(box[:, 1], other[:, 1])).all()
-            if shares and not np.array_equal(box, other):
-                return row, other_row
-    return None
 
 
 def _stored_document(
@@ -413,10 +569,16 @@ def _stored_document(
     return {**fresh, "fill_value": fill, "attributes": document.get("attributes") or {}}
 
 
-def _equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    if a.shape != b.shape:
-        return False
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f"))
+def _largest_difference(
+    values: npt.NDArray[Any], others: Sequence[npt.NDArray[Any]]
+) -> float | None:
+    """A power of ten above all differences; None if these are no matter of rounding."""
+    alike = [other for other in others if other.shape == values.shape]
+    if len(alike) < len(others) or any(each.dtype.kind not in "iuf" for each in [values, *others]):
+        return None
+    scale = float(np.nanmax(np.abs(values), initial=0.0))
+    most = max(float(np.nanmax(np.abs(values - other), initial=0.0)) for other in others)
+    return 10.0 ** ceil(log10(most)) if 0 < most <= _ROUNDING * scale else None
 
 
 def _shown(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> str:
@@ -442,7 +604,7 @@ def _of_some_megabytes(chunk_shape: list[int], itemsize: int) -> list[int]:
 
 
 def _nothing(dtype: np.dtype[Any]) -> Any:
-    """What stands where nothing was written: no text, zeros."""
+    """The default fill value of a type: an empty string, or zero."""
     if dtype.names is not None:
         return np.zeros((), dtype).item()
     return "" if dtype.kind == "T" else dtype.type()

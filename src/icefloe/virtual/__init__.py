@@ -7,6 +7,8 @@ cluster runs for many: `read_header`, `plan_files`, `references`, `write_documen
 from icefloe.lazy_names import lazy_names
 
 PUBLIC_NAMES = {
+    "icefloe.config": "VirtualChunkContainer",
+    "icefloe.ingest.file_rules": "FileAttribute",
     "icefloe.ingest.headers": "FileHeader",
     "icefloe.ingest.local": "Referenced reference_files",
     "icefloe.ingest.log": "ingested_files",
@@ -14,7 +16,10 @@ PUBLIC_NAMES = {
     "icefloe.ingest.place": "references",
     "icefloe.ingest.plan": "Difference IngestPlan",
     "icefloe.ingest.planner": "plan_files",
+    "icefloe.ingest.policies": "Policies",
     "icefloe.ingest.read": "read_file read_header",
+    "icefloe.model.virtual_spec": "VirtualChunkSpec",
+    "icefloe.virtual.datasets": "write_virtual",
 }
 """The public names by module; `make api` writes the stub of this package from it."""
 

@@ -1,4 +1,4 @@
-"""Finds out which format a file has, and parses it."""
+"""Detects the format of a file, and parses it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from icefloe.objects.foreign import VirtualChunkResolver
+    from icefloe.objects.foreign.source import SourceStatus
 
 FileFormat = Literal["netcdf3", "hdf5", "grib", "geotiff", "kerchunk", "zarr"]
 
@@ -35,50 +36,60 @@ def parse_file(
     for_copies: bool = False,
     drop: Collection[str] = (),
     load: Collection[str] = (),
+    status: SourceStatus | None = None,
 ) -> ParsedFile:
     """Read the documents and references of a file, not its data.
 
     Args:
         url: The file, or the folder of a Zarr store or of Parquet references.
         sources: What may be read.
-        file_format: Its format; found out if not given.
-        group: Which group of the file to read, its root by default.
+        file_format: Its format; detected by default.
+        group: The group of the file to read; the root by default.
         parser: A parser of VirtualiZarr to use instead of ours.
-        for_copies: Whether values will be read, and references are not needed.
-        drop: Names of variables that are not needed, and need not be understood.
+        for_copies: Whether values are copied, so that references are not needed.
+        drop: Names of variables to skip; they may be of kinds that cannot be parsed.
         load: Names or patterns of variables whose values will be read.
+        status: Size, etag and age of the file, if these are known already.
     """
-    store = AuthorizedStore(sources)
     url = sources.absolute(url)
+    store = AuthorizedStore(sources, {} if status is None else {url: status})
     if parser is not None:
         from icefloe.ingest.parsers.manifest_stores import arrays_of
 
         with quietly():
             arrays, attributes = arrays_of(parser(url, AuthorizedRegistry(store)))
         name = type(parser).__name__
-        return _checked(ParsedFile(url, name, sources.status(url), arrays, attributes))
-    found = file_format or detect_format(url, store)
-    if found == "hdf5" and for_copies:
+        return _checked(
+            ParsedFile(
+                url=url,
+                format=name,
+                status=store.find(url),
+                arrays=arrays,
+                attributes=attributes,
+            )
+        )
+    format_name = file_format or detect_format(url, store)
+    if format_name == "hdf5" and for_copies:
         from icefloe.ingest.parsers.hdf5 import parse_hdf5_for_copies
 
         return parse_hdf5_for_copies(url, store, group, drop=drop)
     try:
-        if found == "hdf5":
+        if format_name == "hdf5":
             from icefloe.ingest.parsers.hdf5 import parse_hdf5
 
             parsed = parse_hdf5(url, store, group, drop=drop, load=load)
         else:
-            parsed = _parse(found, url, store, group)
+            parsed = _parse(format_name, url, store, group)
     except _SIGNS_OF_DAMAGE as error:
         if isinstance(error, IcefloeError):
             raise
-        msg = f"{url} cannot be read as {found}: {type(error).__name__}: {error}"
+        msg = f"{url} cannot be read as {format_name}: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
     return _checked(parsed)
 
 
 def _checked(parsed: ParsedFile) -> ParsedFile:
-    """The file, if what it says about its chunks can be true; raises InvalidInputError."""
+    """The file, after a check that its chunks are possible; raises InvalidInputError."""
     _check_complete(parsed)
     for name, array in parsed.arrays.items():
         _check_references(name, array, parsed.url)
@@ -89,7 +100,7 @@ def _checked(parsed: ParsedFile) -> ParsedFile:
 def _check_references(name: str, array: ParsedArray, url: str) -> None:
     """Raise InvalidInputError unless all chunks are in the grid and their ranges are possible.
 
-    All that is written later relies on this: references of a file are validated here, once.
+    References are validated here and nowhere later.
     """
     try:
         array.references.check_ranges()
@@ -109,7 +120,7 @@ def _check_references(name: str, array: ParsedArray, url: str) -> None:
 
 
 def _check_lengths(name: str, array: ParsedArray, url: str) -> None:
-    """Raise InvalidInputError if an uncompressed chunk has not the bytes of its elements."""
+    """Raise InvalidInputError if the size of an uncompressed chunk does not match its shape."""
     expected = array.raw_chunk_bytes
     if expected is None:
         return
@@ -129,7 +140,7 @@ def _check_lengths(name: str, array: ParsedArray, url: str) -> None:
 
 
 def _check_complete(parsed: ParsedFile) -> None:
-    """Raise InvalidInputError if a file ends before its data do."""
+    """Raise InvalidInputError if a file is truncated."""
     size = None if parsed.status is None else parsed.status.size
     if size is None:
         return
@@ -146,8 +157,8 @@ def _check_complete(parsed: ParsedFile) -> None:
 
 
 def detect_format(url: str, store: AuthorizedStore) -> FileFormat:
-    """The format of a file, by its first bytes."""
-    status = store.sources.status(url) if not _is_folder_name(url) else None
+    """Detect the format of a file by its first bytes."""
+    status = store.find(url) if not _is_folder_name(url) else None
     if status is None:
         return _folder_format(url, store)
     start = store.get_range(url, start=0, length=_SMALL_BYTES)

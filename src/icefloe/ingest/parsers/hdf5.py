@@ -1,4 +1,4 @@
-"""Parses HDF5 and NetCDF 4: which datasets of which group, and never another file."""
+"""Parses HDF5 and NetCDF 4 groups; links to other files are never followed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_document
 from icefloe.ingest.parsers.hdf5_datasets import (
     IndescribableError,
     attributes_of,
+    check_filters,
     check_type,
     dataset_attributes,
     described,
@@ -53,9 +54,9 @@ def parse_hdf5(
         url: The file.
         store: Where it is read from.
         group: Which of its groups; the root by default.
-        drop: Names of datasets that are not looked at.
-        load: Names or patterns of datasets whose values are wanted; they are read by h5py where
-            references cannot describe them.
+        drop: Names of datasets to skip.
+        load: Names or patterns of datasets to load; h5py reads those that references cannot
+            describe.
     """
     with _readable_as_hdf5(url), _opened(url, store) as file, quietly():
         where = _group(file, group, url)
@@ -67,7 +68,9 @@ def parse_hdf5(
             arrays[name] = _array(name, dataset, dims, url, is_wanted=is_wanted)
         attributes = attributes_of(where)
     found = _as_long_as_their_dimensions(arrays)
-    return ParsedFile(url, "hdf5", store.status(url), found, attributes)
+    return ParsedFile(
+        url=url, format="hdf5", status=store.status(url), arrays=found, attributes=attributes
+    )
 
 
 def _array(
@@ -83,7 +86,10 @@ def _array(
         advice = f"leave it out: drop_variables=[{name!r}]"
     else:
         if is_wanted:
-            return read_whole(dataset, dims)
+            try:
+                return read_whole(dataset, dims)
+            except IndescribableError as error:
+                raise InvalidInputError(f"{url}: {error}") from error
         advice = (
             f"store its values in the repository: loadable_variables=[{name!r}], leave it out: "
             f"drop_variables=[{name!r}], or copy the file"
@@ -94,9 +100,9 @@ def _array(
 def parse_hdf5_for_copies(
     url: str, store: AuthorizedStore, group: str | None = None, *, drop: Collection[str] = ()
 ) -> ParsedFile:
-    """Read the metadata of a group of a file whose values are then read by h5py.
+    """Read the metadata of a group whose values h5py will read.
 
-    This also takes files that references cannot describe.
+    This also works for datasets that references cannot describe.
     """
     import h5py
 
@@ -110,12 +116,14 @@ def parse_hdf5_for_copies(
         }
         attributes = attributes_of(where)
     found = _as_long_as_their_dimensions(arrays)
-    return ParsedFile(url, "hdf5", store.status(url), found, attributes)
+    return ParsedFile(
+        url=url, format="hdf5", status=store.status(url), arrays=found, attributes=attributes
+    )
 
 
 @contextmanager
 def _readable_as_hdf5(url: str) -> Iterator[None]:
-    """Raise our error for those of h5py."""
+    """Translate the errors of h5py into InvalidInputError."""
     try:
         yield
     except _UNREADABLE as error:
@@ -134,10 +142,11 @@ def _opened(url: str, store: AuthorizedStore) -> Iterator[h5py.File]:
 
 
 def _read_by_h5py(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArray:
-    if is_text(dataset):
-        return read_whole(dataset, dims)
     try:
+        if is_text(dataset):
+            return read_whole(dataset, dims)
         check_type(dataset)
+        check_filters(dataset)
     except IndescribableError as error:
         name = str(dataset.name).rpartition("/")[2]
         advice = f"leave it out: drop_variables=[{name!r}]"
@@ -168,7 +177,7 @@ def _read_by_h5py(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArr
 
 
 def _readable(url: str, store: AuthorizedStore) -> Any:
-    """What h5py opens: a local file by its path, any other through its store."""
+    """What to give to h5py: the path of a local file, or a file object that reads the store."""
     from obspec_utils.readers import BlockStoreReader
 
     store.status(url)  # raises unless the file exists and may be read
@@ -195,7 +204,7 @@ def _group(file: h5py.File, group: str | None, url: str) -> h5py.Group:
 
 
 def _leaves_the_file(start: h5py.Group, path: str, hops: int = 0) -> bool:
-    """Whether a path leads through a link to another file; links are looked at, not followed."""
+    """Whether a path contains an external link; links are inspected, not followed."""
     import h5py
 
     where = start.file["/"] if path.startswith("/") else start
@@ -204,7 +213,7 @@ def _leaves_the_file(start: h5py.Group, path: str, hops: int = 0) -> bool:
             continue
         encoded = name.encode()
         if not isinstance(where, h5py.Group) or not where.id.links.exists(encoded):
-            return False  # there is nothing, which whoever opens it will find
+            return False  # missing: opening it raises the error
         kind = where.id.links.get_info(encoded).type
         if kind == h5py.h5l.TYPE_SOFT:
             target = where.id.links.get_val(encoded).decode()
@@ -219,9 +228,9 @@ def _leaves_the_file(start: h5py.Group, path: str, hops: int = 0) -> bool:
 def _datasets(
     group: h5py.Group, url: str, drop: Collection[str]
 ) -> Iterator[tuple[str, h5py.Dataset]]:
-    """The datasets of a group that are variables, none of which may be in other files.
+    """The datasets of a group that are variables; raises if one is stored in another file.
 
-    HDF5 would open whatever file is named there, and nobody has authorised that.
+    HDF5 would open any file that is named there, which nobody has authorised.
     """
     import h5py
 
@@ -242,14 +251,14 @@ def _datasets(
 
 
 def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
-    """Whether this only gives a dimension its length, as NetCDF 4 writes them."""
+    """Whether this is a dimension scale without values, as NetCDF 4 writes them."""
     return bytes(dataset.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
 class _DimensionNames:
     """Names of the dimensions of the datasets of a group.
 
-    Those without a name get one by their length, as NetCDF does it, so that a name has one length.
+    Dimensions without a name are named by their length, as NetCDF does.
     """
 
     def __init__(self, group: str) -> None:
@@ -279,9 +288,9 @@ class _DimensionNames:
 
 
 def _as_long_as_their_dimensions(arrays: dict[str, ParsedArray]) -> dict[str, ParsedArray]:
-    """Arrays in their full length: an unlimited dimension is as long as its longest variable.
+    """Extend arrays along unlimited dimensions to the length of the longest variable.
 
-    NetCDF 4 does not extend the others before they are written to, and reads them as fill values.
+    NetCDF 4 extends a variable only when it is written, and reads the rest as fill values.
     """
     sizes: dict[str, int] = {}
     for array in arrays.values():

@@ -43,13 +43,13 @@ _CHECKSUM_BYTES = 4
 
 
 class IndescribableError(ValueError):
-    """References cannot tell what a dataset has; its values can be read by h5py at most."""
+    """References cannot describe a dataset; h5py may be able to read its values."""
 
 
 def dataset_document(
     dataset: h5py.Dataset, dims: list[str], codecs: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The zarr.json of a dataset whose chunks are as they are in the file."""
+    """The zarr.json of a dataset, with the codecs that its chunks in the file need."""
     return array_document(
         shape=dataset.shape,
         dtype=dataset.dtype,
@@ -62,7 +62,7 @@ def dataset_document(
 
 
 def described(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArray:
-    """A dataset by references, or by values where these are kept out of reach of references.
+    """A dataset as references, or as values if no reference can point to these.
 
     Raises IndescribableError.
     """
@@ -84,6 +84,7 @@ def described(dataset: h5py.Dataset, dims: list[str], url: str) -> ParsedArray:
 
 def read_whole(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
     """A dataset by its values, as the library of HDF5 reads them."""
+    check_filters(dataset)
     if is_text(dataset):
         return _texts(dataset, dims)
     check_type(dataset)
@@ -92,7 +93,7 @@ def read_whole(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
 
 
 def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A type as Zarr has it: records without gaps, and their numbers with the low byte first."""
+    """A dtype that Zarr supports: records without padding, with little-endian fields."""
     if dtype.subdtype is not None:
         return np.dtype((packed(dtype.subdtype[0]), dtype.subdtype[1]))
     if dtype.names is None:
@@ -101,13 +102,42 @@ def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _texts(dataset: h5py.Dataset, dims: list[str]) -> ParsedArray:
-    """Strings of any length: HDF5 keeps them in a heap, where no reference can point."""
+    """Read variable-length strings: HDF5 keeps them in a heap, so references cannot be used."""
     values = np.asarray(dataset.asstr()[()], dtype=np.dtypes.StringDType())
     return array_of_values(values, dims, dataset_attributes(dataset))
 
 
+def check_filters(dataset: h5py.Dataset) -> None:
+    """Raise IndescribableError if HDF5 itself cannot undo the filters of a dataset here.
+
+    Those that h5py does not bring along come from the package hdf5plugin, if it is installed.
+    """
+    from h5py import h5z
+
+    missing = [
+        (number, name) for number, name, _ in _filters(dataset) if not h5z.filter_avail(number)
+    ]
+    if not missing:
+        return
+    try:
+        import hdf5plugin  # noqa: F401 (registers its filters)
+    except ImportError:
+        advice = "the package hdf5plugin has most filters: pip install 'icefloe[ingest-filters]'"
+    else:
+        missing = [each for each in missing if not h5z.filter_avail(each[0])]
+        advice = (
+            "the package hdf5plugin does not have it: write the file again without it (h5repack)"
+        )
+    if missing:
+        number, name = missing[0]
+        raise IndescribableError(
+            f"{dataset.name} was written with the filter {name} (number {number}) of HDF5, which "
+            f"cannot be undone here; {advice}"
+        )
+
+
 def is_text(dataset: h5py.Dataset) -> bool:
-    """Whether a dataset has strings of any length."""
+    """Whether a dataset has variable-length strings."""
     import h5py
 
     if dataset.shape is None:
@@ -116,7 +146,7 @@ def is_text(dataset: h5py.Dataset) -> bool:
 
 
 def check_type(dataset: h5py.Dataset) -> None:
-    """Raise IndescribableError if no array of Zarr can have the values of a dataset."""
+    """Raise IndescribableError if Zarr has no data type for a dataset."""
     if dataset.shape is None:
         raise IndescribableError(f"{dataset.name} has no values at all (a null dataspace)")
     dtype = dataset.dtype
@@ -128,7 +158,7 @@ def check_type(dataset: h5py.Dataset) -> None:
 
 
 def _is_unwritten(dataset: h5py.Dataset) -> bool:
-    """Whether a dataset of one piece has got no place in the file yet."""
+    """Whether no space was allocated for a contiguous dataset yet."""
     from h5py import h5d
 
     is_compact = dataset.id.get_create_plist().get_layout() == h5d.COMPACT
@@ -152,7 +182,7 @@ def _virtual_document(dataset: h5py.Dataset, dims: list[str]) -> dict[str, Any]:
 
 
 def _codecs(dataset: h5py.Dataset) -> list[dict[str, Any]]:
-    """Settings of the codecs that undo the filters of a dataset."""
+    """Configurations of the codecs that decode the filters of a dataset."""
     from numcodecs.registry import get_codec
 
     codecs = []
@@ -171,10 +201,10 @@ def _codecs(dataset: h5py.Dataset) -> list[dict[str, Any]]:
 
 
 def _check_order(dataset: h5py.Dataset) -> None:
-    """Raise IndescribableError if bytes are left over where a chunk is shuffled.
+    """Raise IndescribableError if shuffled bytes are not a multiple of the element size.
 
-    NetCDF 4 appends a checksum of four bytes before it shuffles, for instance. HDF5 leaves out the
-    last bytes then, and the codec does not.
+    NetCDF 4, for instance, appends a checksum of four bytes before it shuffles. HDF5 then
+    leaves the last bytes where they are; the codec does not.
     """
     size = prod(dataset.chunks or ()) * dataset.dtype.itemsize
     for number, _, settings in _filters(dataset):
@@ -196,10 +226,10 @@ def _filters(dataset: h5py.Dataset) -> list[tuple[int, str, tuple[int, ...]]]:
 
 
 def _chunks(dataset: h5py.Dataset, url: str) -> VirtualColumns:
-    """Where the chunks of a dataset are.
+    """Find the chunks of a dataset.
 
-    Raises IndescribableError if some were stored without a filter because it did not make them
-    smaller: each chunk says so itself, and a Zarr array has the same codecs for all of its chunks.
+    Raises IndescribableError if a filter was skipped for some chunks, which HDF5 does if it does
+    not make them smaller: in Zarr all chunks of an array have the same codecs.
     """
     rows: list[tuple[int, ...]] = []
     masks: set[int] = set()
@@ -229,7 +259,7 @@ def _chunks(dataset: h5py.Dataset, url: str) -> VirtualColumns:
 
 
 def dataset_attributes(dataset: h5py.Dataset) -> dict[str, Any]:
-    """The attributes of a dataset, as JSON has them."""
+    """The attributes of a dataset, as values for JSON."""
     from virtualizarr.parsers.utils import encode_cf_fill_value
 
     attributes = attributes_of(dataset)
@@ -243,21 +273,21 @@ def dataset_attributes(dataset: h5py.Dataset) -> dict[str, Any]:
 
 
 def attributes_of(where: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """The attributes of a group or dataset; those that JSON cannot have are left out."""
-    found: dict[str, Any] = {}
+    """The attributes of a group or dataset, without those that JSON cannot represent."""
+    attributes: dict[str, Any] = {}
     for name in where.attrs:
         if name in _HIDDEN:
             continue
         try:
-            found[name] = _plain(where.attrs[name])
+            attributes[name] = _plain(where.attrs[name])
         except (TypeError, ValueError, OSError) as error:
-            # Types of other languages, references to objects: they mean nothing outside.
+            # Opaque types and object references have no meaning outside of the file.
             logger.debug("attribute %s of %s is left out: %s", name, where.name, error)
-    return found
+    return attributes
 
 
 def _plain(value: Any) -> Any:
-    """The value of an attribute; a single element stands for an array of one, as in NetCDF."""
+    """The value of an attribute; an array of one element becomes that element, as in NetCDF."""
     import h5py
 
     if isinstance(value, h5py.Empty):
@@ -270,18 +300,35 @@ def _plain(value: Any) -> Any:
         return (
             texts[0] if array.size == 1 else np.array(texts, object).reshape(array.shape).tolist()
         )
+    if array.dtype.kind == "c":
+        return _pairs(array)
+    if array.dtype.names is not None:
+        return _records(array)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"its type is {array.dtype}")
     return array.reshape(-1)[0].item() if array.size == 1 else array.tolist()
 
 
+def _pairs(array: npt.NDArray[Any]) -> Any:
+    """Complex numbers as pairs of their real and imaginary parts, as JSON can have them."""
+    pairs = np.stack([array.real, array.imag], axis=-1)
+    return pairs.reshape(2).tolist() if array.size == 1 else pairs.tolist()
+
+
+def _records(array: npt.NDArray[Any]) -> Any:
+    """Records (compound types) as objects by field; several are a list."""
+    assert array.dtype.names is not None
+    rows = [{name: _plain(row[name]) for name in array.dtype.names} for row in array.reshape(-1)]
+    return rows[0] if array.size == 1 else rows
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        # What h5py could not decode it has kept as escapes.
+        # h5py keeps bytes that it could not decode as surrogate escapes.
         value = value.encode(errors="surrogateescape")
     if not isinstance(value, bytes):
         raise TypeError(f"it has a {type(value).__name__}")
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return value.decode("latin-1")  # whatever it is, it is no UTF-8
+        return value.decode("latin-1")  # not UTF-8

@@ -1,6 +1,6 @@
-"""Parses kerchunk references, JSON or Parquet: their tables become columns.
+"""Parses kerchunk references (JSON or Parquet) into columns.
 
-Ours instead of VirtualiZarr's, which refuses chunks that are kept in the references themselves.
+VirtualiZarr's parser is not used because it refuses inline chunks.
 """
 
 from __future__ import annotations
@@ -37,19 +37,25 @@ _METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
 def parse_kerchunk_json(url: str, store: AuthorizedStore, group: str | None = None) -> ParsedFile:
     """Read a JSON file of references."""
     try:
-        found = json_value(store.read(url), max_nesting=None)
+        document = json_value(store.read(url), max_nesting=None)
     except ValueError as error:
         raise _damaged(url, f"it is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise _damaged(url, "it is no JSON object")
-    if found.get("gen"):
+    if document.get("gen"):
         raise _damaged(url, "references made by rules (`gen`) are not supported; write them out")
-    refs = found.get("refs", found)
-    templates = found.get("templates") or {}
+    refs = document.get("refs", document)
+    templates = document.get("templates") or {}
     tree = _Tree(refs, group, url)
     arrays = {name: _from_json(tree, name, templates, url) for name in tree.array_names()}
     status = store.status(url)
-    return ParsedFile(url, "kerchunk", status, _sized(arrays, store), tree.attributes())
+    return ParsedFile(
+        url=url,
+        format="kerchunk",
+        status=status,
+        arrays=_sized(arrays, store),
+        attributes=tree.attributes(),
+    )
 
 
 def parse_kerchunk_parquet(
@@ -59,18 +65,24 @@ def parse_kerchunk_parquet(
     base = url.rstrip("/")
     metadata_url = f"{base}/.zmetadata"
     try:
-        found = json_value(store.read(metadata_url), max_nesting=None)
-        rows_per_file = int(found["record_size"])
+        document = json_value(store.read(metadata_url), max_nesting=None)
+        rows_per_file = int(document["record_size"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(url, f"its .zmetadata cannot be read: {error!r}") from None
     if rows_per_file < 1:
         raise _damaged(url, f"its record_size is {rows_per_file}")
-    tree = _Tree(found["metadata"], group, url)
+    tree = _Tree(document["metadata"], group, url)
     arrays = {
         name: _from_parquet(tree, name, base, rows_per_file, store) for name in tree.array_names()
     }
     status = store.status(metadata_url)
-    return ParsedFile(url, "kerchunk", status, _sized(arrays, store), tree.attributes())
+    return ParsedFile(
+        url=url,
+        format="kerchunk",
+        status=status,
+        arrays=_sized(arrays, store),
+        attributes=tree.attributes(),
+    )
 
 
 class _Tree:
@@ -100,7 +112,7 @@ class _Tree:
         return [key for key in self._keys[name] if key not in _METADATA]
 
     def get(self, name: str, key: str) -> Any:
-        """What stands at a key of an array."""
+        """The entry at a key of an array."""
         return self.refs[f"{self.prefix}{name}/{key}"]
 
     def json(self, key: str) -> dict[str, Any]:
@@ -193,7 +205,7 @@ def _from_parquet(
     count = prod(grid)
     if count == 0:
         return ParsedArray(document, VirtualColumns.none(len(grid)))
-    # One by one: how many files there should be is what the document says, and may be nonsense.
+    # One by one: the number of files follows from the document, which may be wrong.
     files = (
         f"{base}/{tree.prefix}{name}/refs.{number}.parq"
         for number in range(-(-count // rows_per_file))
@@ -223,8 +235,8 @@ def _from_parquet(
 
 
 def _sized(arrays: dict[str, ParsedArray], store: AuthorizedStore) -> dict[str, ParsedArray]:
-    """Give references to whole files the lengths of these."""
-    found = {}
+    """Fill in the lengths of references to whole files."""
+    sized = {}
     for name, each in arrays.items():
         refs = each.references
         whole = np.flatnonzero(refs.lengths == 0)
@@ -234,8 +246,8 @@ def _sized(arrays: dict[str, ParsedArray], store: AuthorizedStore) -> dict[str, 
             sizes = {code: store.status(refs.locations[code]).size for code in set(codes)}
             lengths[whole] = [sizes[code] or 0 for code in codes]
             refs = msgspec.structs.replace(refs, lengths=lengths)
-        found[name] = msgspec.structs.replace(each, references=refs)
-    return found
+        sized[name] = msgspec.structs.replace(each, references=refs)
+    return sized
 
 
 def _coords(keys: list[str], rank: int, name: str, url: str) -> npt.NDArray[np.int64]:
@@ -263,7 +275,7 @@ def _filled(path: Any, templates: dict[str, str]) -> str:
 
 
 def _absolute(path: str, references_url: str) -> str:
-    """The URL of a file that references name, perhaps relative to their own place."""
+    """The absolute URL of a referenced file; relative URLs start at the reference file."""
     try:
         scheme = urlsplit(path).scheme
     except ValueError as error:

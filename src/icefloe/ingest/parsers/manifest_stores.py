@@ -1,4 +1,4 @@
-"""Takes what VirtualiZarr's parsers give: manifests are columns already."""
+"""Converts the manifest stores of VirtualiZarr's parsers, whose manifests are columns already."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def array_of(array: ManifestArray) -> ParsedArray:
 
 
 def _distinct(paths: Any) -> tuple[list[str], Any]:
-    """The distinct strings of a column, and each row's number among them."""
+    """The distinct strings of a column, and the index of each row's string."""
     if (paths == paths[0]).all():  # nearly always: the file itself
         return [str(paths[0])], np.zeros(len(paths), dtype=np.int64)
     urls, codes = np.unique(paths, return_inverse=True)

@@ -1,6 +1,7 @@
 """Parses NetCDF 3 (classic, 64-bit offset and 64-bit data): only the header is read.
 
-Ours instead of VirtualiZarr's, which turns numeric attributes into text and drops fill values.
+VirtualiZarr's parser is not used because it turns numeric attributes into text and drops fill
+values.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TYPES = {
     10: ">i8",
     11: ">u8",
 }
-# What the library fills with what was never written.
+# Default fill values of the NetCDF library.
 _FILLS: dict[str, Any] = {
     "i1": -127,
     "i2": -32767,
@@ -76,7 +77,9 @@ def parse_netcdf3(url: str, store: AuthorizedStore) -> ParsedFile:
             length *= 4
             continue
         arrays = {variable.name: header.array(variable) for variable in header.variables}
-        return ParsedFile(url, "netcdf3", status, arrays, header.attributes)
+        return ParsedFile(
+            url=url, format="netcdf3", status=status, arrays=arrays, attributes=header.attributes
+        )
 
 
 class _Header:
@@ -96,7 +99,7 @@ class _Header:
         self.attributes = dict(self._list(_ATTRIBUTES, self._attribute))
         self.variables = self._list(_VARIABLES, self._variable)
         sizes = [self._slab(variable) for variable in self.variables if self._is_record(variable)]
-        # The only record variable is not padded.
+        # A single record variable is not padded.
         self._record_bytes = sizes[0] if len(sizes) == 1 else sum(-(-n // 4) * 4 for n in sizes)
         streaming = 2**64 - 1 if self._wide else _STREAMING
         self._records = self._records_in(size) if records == streaming else records
@@ -146,7 +149,11 @@ class _Header:
         dtype = self._type()
         self._count()  # its size, which cannot hold large ones and is not needed
         return _NetcdfVariable(
-            name, dimensions, attributes, dtype, self._number(self._offset_format)
+            name=name,
+            dimensions=dimensions,
+            attributes=attributes,
+            dtype=dtype,
+            begin=self._number(self._offset_format),
         )
 
     def _type(self) -> np.dtype[Any]:
@@ -161,12 +168,12 @@ class _Header:
         return bool(variable.dimensions) and self.dimensions[variable.dimensions[0]][1] == 0
 
     def _slab(self, variable: _NetcdfVariable) -> int:
-        """Bytes of one record of a variable."""
+        """Size of one record of a variable in bytes."""
         inner = [self.dimensions[number][1] for number in variable.dimensions[1:]]
         return int(prod(inner) * variable.dtype.itemsize)
 
     def _records_in(self, size: int) -> int:
-        """How many records the file has, where it was written without saying so."""
+        """The number of records of a file that was written as a stream, computed from its size."""
         begins = [v.begin for v in self.variables if self._is_record(v)]
         return (size - min(begins)) // self._record_bytes if begins and self._record_bytes else 0
 

@@ -1,4 +1,4 @@
-"""Documents of Zarr 2 arrays that need more than a translation: text, and filters of bytes."""
+"""Converts Zarr 2 metadata that zarr cannot convert: strings, and filters of bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_BYTES = frozenset(
 
 
 def is_text(zarray: dict[str, Any]) -> bool:
-    """Whether an array has strings of any length."""
+    """Whether an array has variable-length strings."""
     filters = zarray.get("filters") or []
     return bool(zarray.get("dtype") == "|O" and filters and filters[0].get("id") == _TEXT)
 
@@ -51,7 +51,7 @@ def without_filters_of_bytes(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The document of an array without filters of bytes, and these as codecs of Zarr 3.
 
-    The compressor comes after the filters: it is taken off along with them.
+    The compressor is applied after the filters, so it is removed along with them.
     """
     from virtualizarr.codecs import zarr_codec_config_to_v3
 

@@ -1,6 +1,6 @@
 """Parses Zarr stores, versions 2 and 3: one listing gives all chunks, their sizes and etags.
 
-Ours instead of VirtualiZarr's, which keeps no etags and knows one way to name chunks only.
+VirtualiZarr's parser is not used because it keeps no etags and supports one chunk key encoding.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ def parse_zarr(url: str, store: AuthorizedStore, group: str | None = None) -> Pa
             array = _array(objects, version, store)
             if array is not None:
                 arrays[name] = array
-    return ParsedFile(url, "zarr", _status(below), arrays, attributes)
+    return ParsedFile(
+        url=url, format="zarr", status=_status(below), arrays=arrays, attributes=attributes
+    )
 
 
 def _status(below: dict[str, dict[str, ListedSource]]) -> SourceStatus:
-    """One status for all objects of a store: it changes whenever one of them does."""
+    """A combined status of all objects of a store, which changes if one of them does."""
     objects = [listed for each in below.values() for listed in each.values()]
     said = sorted(f"{each.location} {each.status.etag} {each.status.size}" for each in objects)
     return SourceStatus(
@@ -65,26 +67,26 @@ def _status(below: dict[str, dict[str, ListedSource]]) -> SourceStatus:
 
 
 def _listed(base: str, store: AuthorizedStore) -> dict[str, dict[str, ListedSource]]:
-    """All objects, by the child of the group that they belong to, and by the rest of their key."""
+    """All objects of a group by child node, and then by the rest of their key."""
     depth = len(store.sources.absolute(f"{base}/x")[:-1])
-    found: dict[str, dict[str, ListedSource]] = {}
+    children: dict[str, dict[str, ListedSource]] = {}
     for listed in store.sources.list(base):
         name, slash, rest = str(listed.location)[depth:].partition("/")
         if slash:
-            found.setdefault(name, {})[rest] = listed
+            children.setdefault(name, {})[rest] = listed
         else:
-            found.setdefault("", {})[name] = listed
-    return found
+            children.setdefault("", {})[name] = listed
+    return children
 
 
 def _json(listed: ListedSource, store: AuthorizedStore) -> dict[str, Any]:
     try:
-        found = json_value(store.read(str(listed.location)))
+        document = json_value(store.read(str(listed.location)))
     except ValueError as error:
         raise InvalidInputError(f"{listed.location} is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InvalidInputError(f"{listed.location} is no JSON object")
-    return found
+    return document
 
 
 def _array(

@@ -1,6 +1,6 @@
-"""GRIB edition 1: parsed by eccodes, each message a chunk that the codec `icefloe.grib` decodes.
+"""Fields of GRIB messages, read by eccodes: names, levels and grids are those that cfgrib gives.
 
-gribberish, which VirtualiZarr and our parser of edition 2 use, does not read edition 1.
+Each message is a chunk, which the codec `icefloe.grib` decodes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from icefloe.model.record import Record
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
+    from collections.abc import Iterable, Iterator
 
-    from icefloe.ingest.authorized import AuthorizedStore
+    from icefloe.objects.foreign.source import SourceStatus
 
 _TIME_UNITS = "seconds since 1970-01-01"
 _STACKED = ("isobaricInhPa", "isobaricInPa", "hybrid", "theta", "potentialVorticity")
 """Levels that stay a dimension where a file has only one: the others are in other files."""
+_INDICATOR_BYTES, _SECTION_HEAD_BYTES, _DATA = 16, 5, 7
+_END = b"7777"
 _UNKNOWN = ("", "unknown", "unknown.", "none")
 _MISSING = -1e100
 """Marks missing values while a message is decoded: no measured value is like that."""
@@ -41,67 +42,97 @@ class _GribVariable(Record, frozen=True, eq=False):
 
 
 class _Axis(Record, frozen=True, eq=False):
-    """A dimension that numbers messages."""
+    """A dimension along which each message has one index."""
 
     name: str
     values: npt.NDArray[Any]
     attributes: dict[str, Any]
 
 
-def parse_grib1(url: str, store: AuthorizedStore, data: bytes) -> ParsedFile:
-    """Find the messages of a file and put them in order: variables, times, levels, members."""
-    variables, grids = _read(url, data)
+class GribField(Record, frozen=True, eq=False):
+    """A field of a message, and where the message is."""
+
+    offset: int
+    message: bytes
+    number: int = 0
+    """Which of the fields of the message; most have one."""
+
+
+def parse_fields(url: str, status: SourceStatus | None, fields: Iterable[GribField]) -> ParsedFile:
+    """Put the fields of a file in order: variables, times, levels, members."""
+    variables, grids = _read(url, fields)
     arrays: dict[str, ParsedArray] = {}
     places: dict[str, tuple[str, ...]] = {}
     for number, (key, grid) in enumerate(grids.items()):
         suffix = f"_{number + 1}" if number else ""
         places[key], coordinates = _grid_arrays(grid, suffix)
         arrays |= coordinates
+        if not grid.is_regular:
+            names = " ".join(coordinates)
+            for variable in variables:
+                if variable.messages[0].grid == key:
+                    variable.attributes["coordinates"] = names
     axes = _axes(variables)
     for axis in axes.values():
         arrays[axis.name] = array_of_values(axis.values, (axis.name,), axis.attributes)
     for variable in variables:
         key = variable.messages[0].grid
         arrays[variable.name] = _array(url, variable, axes, places[key], grids[key])
-    return ParsedFile(url, "grib", store.status(url), arrays, {})
+    return ParsedFile(url=url, format="grib", status=status, arrays=arrays, attributes={})
 
 
-def _read(url: str, data: bytes) -> tuple[list[_GribVariable], dict[str, _Grid]]:
+def walk_messages(data: bytes, url: str) -> Iterator[GribField]:
+    """The messages of a file that begins with edition 1, as eccodes finds them."""
     eccodes = _load_eccodes()
-    groups: dict[tuple[str, ...], _GribVariable] = {}
-    grids: dict[str, _Grid] = {}
     with tempfile.TemporaryFile() as file:  # the library walks through files only
         file.write(data)
         file.seek(0)
         try:
-            for message, handle in _messages_of(file):
+            while (handle := eccodes.codes_grib_new_from_file(file, headers_only=True)) is not None:
+                try:
+                    start = int(eccodes.codes_get_message_offset(handle))
+                    length = int(eccodes.codes_get(handle, "totalLength"))
+                finally:
+                    eccodes.codes_release(handle)
+                yield GribField(start, data[start : start + length])
+        except eccodes.CodesInternalError as error:
+            raise InvalidInputError(f"{url} cannot be read as GRIB: {error}") from error
+
+
+def _read(url: str, fields: Iterable[GribField]) -> tuple[list[_GribVariable], dict[str, _Grid]]:
+    groups: dict[tuple[str, ...], _GribVariable] = {}
+    grids: dict[str, _Grid] = {}
+    for field in fields:
+        try:
+            with _opened(single_field(field.message, field.number)) as (eccodes, handle):
+                message = _message(eccodes, handle, field)
                 key = (message.name, message.level_type, message.step_type, message.grid)
                 if key not in groups:
                     groups[key] = _GribVariable(message.name, [], _attributes_of(handle))
                 groups[key].messages.append(message)
                 if message.grid not in grids:
-                    bounds = slice(message.offset, message.offset + message.length)
-                    grids[message.grid] = _grid_of(data[bounds])
-        except eccodes.CodesInternalError as error:
-            raise InvalidInputError(f"{url} cannot be read as GRIB: {error}") from error
+                    grids[message.grid] = _grid_of(eccodes, handle)
+        except InvalidInputError as error:
+            msg = f"{url} cannot be read as GRIB: the message at byte {field.offset}: {error}"
+            raise InvalidInputError(msg) from error
     if not groups:
         raise InvalidInputError(f"{url} has no complete GRIB message")
     return _with_names_of_their_own(groups), grids
 
 
 def _with_names_of_their_own(groups: dict[tuple[str, ...], _GribVariable]) -> list[_GribVariable]:
-    """Variables that share a name are told apart by kind of level, kind of step, number."""
-    found: dict[str, _GribVariable] = {}
+    """Make variable names unique by appending the type of level, the type of step or a number."""
+    by_name: dict[str, _GribVariable] = {}
     for (name, level_type, step_type, _), variable in groups.items():
         candidates = [name, f"{name}_{level_type}", f"{name}_{level_type}_{step_type}"]
         candidates += [f"{candidates[-1]}_{number}" for number in range(2, len(groups) + 2)]
-        chosen = next(candidate for candidate in candidates if candidate not in found)
-        found[chosen] = _GribVariable(chosen, variable.messages, variable.attributes)
-    return list(found.values())
+        chosen = next(candidate for candidate in candidates if candidate not in by_name)
+        by_name[chosen] = _GribVariable(chosen, variable.messages, variable.attributes)
+    return list(by_name.values())
 
 
 def _grid_arrays(grid: _Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, ParsedArray]]:
-    """Names of a grid's dimensions, and the arrays that say where its points are."""
+    """Names of the dimensions of a grid, and the arrays with the coordinates of its points."""
     north = {"units": "degrees_north", "standard_name": "latitude"}
     east = {"units": "degrees_east", "standard_name": "longitude"}
     latitude, longitude = f"latitude{suffix}", f"longitude{suffix}"
@@ -118,20 +149,20 @@ def _grid_arrays(grid: _Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, P
 
 
 def _axes(variables: list[_GribVariable]) -> dict[str, _Axis]:
-    """Dimensions that number messages, by what they number; all variables share them."""
+    """Dimensions that all variables share, by what they count: times, members or levels."""
     every = [message for variable in variables for message in variable.messages]
     times = np.unique([message.time for message in every]).astype(np.int64)
     calendar = {"units": _TIME_UNITS, "calendar": "proleptic_gregorian", "standard_name": "time"}
-    found = {"time": _Axis("time", times, calendar)}
+    axes = {"time": _Axis("time", times, calendar)}
     members = np.unique([message.member for message in every]).astype(np.int64)
     if len(members) > 1:
-        found["member"] = _Axis("number", members, {"standard_name": "realization", "units": "1"})
+        axes["member"] = _Axis("number", members, {"standard_name": "realization", "units": "1"})
     for kind in dict.fromkeys(message.level_type for message in every):
         levels = np.unique([message.level for message in every if message.level_type == kind])
         if len(levels) > 1 or kind in _STACKED:
             down = kind.startswith("isobaric")
-            found[kind] = _Axis(kind, levels[::-1] if down else levels, _level_attributes(kind))
-    return found
+            axes[kind] = _Axis(kind, levels[::-1] if down else levels, _level_attributes(kind))
+    return axes
 
 
 def _level_attributes(kind: str) -> dict[str, Any]:
@@ -167,18 +198,29 @@ def _array(
         dims=[*(axis.name for axis, _ in used), *places],
         attributes=variable.attributes,
         fill_value=np.nan,
-        codecs=[{"name": "icefloe.grib"}],
+        codecs=[{"name": "icefloe.grib", **_settings(variable, url)}],
     )
     offsets = np.array([message.offset for message in messages], dtype=np.int64)
     lengths = np.array([message.length for message in messages], dtype=np.int64)
     return ParsedArray(document, VirtualColumns.in_one_object(url, coords, offsets, lengths))
 
 
+def _settings(variable: _GribVariable, url: str) -> dict[str, Any]:
+    """What the codec must know: which field of its message each chunk is."""
+    fields = {message.field for message in variable.messages}
+    if len(fields) > 1:
+        raise InvalidInputError(
+            f"{url}: {variable.name} is field {min(fields)} of some messages and {max(fields)} of "
+            "others; write each field as a message of its own, for example with `grib_copy`"
+        )
+    return {"configuration": {"field": fields.pop()}} if fields != {0} else {}
+
+
 # --- messages
 
 
 class _Message(Record, frozen=True):
-    """What tells one message of a file from another, and where it is."""
+    """The keys of a message, and its position in the file."""
 
     name: str
     level_type: str
@@ -191,10 +233,12 @@ class _Message(Record, frozen=True):
     member: int
     offset: int
     length: int
+    field: int
+    """Which of the fields of its message."""
 
 
 class _Grid(Record, frozen=True, eq=False):
-    """Where the values of a message are."""
+    """The coordinates of the values of a message."""
 
     shape: tuple[int, ...]
     latitudes: npt.NDArray[np.float64]
@@ -210,27 +254,16 @@ class _Grid(Record, frozen=True, eq=False):
 
 
 def _load_eccodes() -> Any:
-    """The library; gribberish, which reads edition 2, does not know edition 1."""
     try:
         import eccodes
     except ImportError as error:
         raise InvalidInputError(
-            f"GRIB edition 1 is read by the package eccodes: pip install eccodes ({error})"
+            f"GRIB is read by the package eccodes: pip install 'icefloe[ingest-grib]' ({error})"
         ) from error
     return eccodes
 
 
-def _messages_of(file: BinaryIO) -> Iterator[tuple[_Message, int]]:
-    """All messages of a file without their values, and the handle of each while it is there."""
-    eccodes = _load_eccodes()
-    while (handle := eccodes.codes_grib_new_from_file(file, headers_only=True)) is not None:
-        try:
-            yield _message(eccodes, handle), handle
-        finally:
-            eccodes.codes_release(handle)
-
-
-def _message(eccodes: Any, handle: int) -> _Message:
+def _message(eccodes: Any, handle: int, field: GribField) -> _Message:
     def get(key: str, kind: type, default: Any) -> Any:
         try:
             return eccodes.codes_get(handle, key, ktype=kind)
@@ -251,15 +284,16 @@ def _message(eccodes: Any, handle: int) -> _Message:
         time=int(day.astype(np.int64)) + clock // 100 * 3600 + clock % 100 * 60,
         level=get("level", float, 0.0),
         member=get("number", int, 0),
-        offset=int(eccodes.codes_get_message_offset(handle)),
-        length=int(eccodes.codes_get(handle, "totalLength")),
+        offset=field.offset,
+        length=len(field.message),
+        field=field.number,
     )
 
 
 def _attributes_of(handle: int) -> dict[str, Any]:
-    """Attributes of the variable that a message belongs to, as CF and cfgrib name them."""
+    """Attributes of the variable of a message, with the names that CF and cfgrib use."""
     eccodes = _load_eccodes()
-    wanted = {
+    names = {
         "units": "units",
         "name": "long_name",
         "cfName": "standard_name",
@@ -269,15 +303,15 @@ def _attributes_of(handle: int) -> dict[str, Any]:
         "stepType": "GRIB_stepType",
         "gridType": "GRIB_gridType",
     }
-    found = {}
-    for key, name in wanted.items():
+    attributes = {}
+    for key, name in names.items():
         try:
             value = eccodes.codes_get(handle, key)
         except eccodes.KeyValueNotFoundError:
             continue
         if value not in _UNKNOWN:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
 @contextmanager
@@ -295,9 +329,29 @@ def _opened(data: bytes) -> Iterator[tuple[Any, int]]:
         eccodes.codes_release(handle)
 
 
-def values_of(data: bytes) -> npt.NDArray[np.float64]:
-    """The values of a message row by row, NaN where there are none."""
-    with _opened(data) as (eccodes, handle):
+def single_field(data: bytes, number: int) -> bytes:
+    """A message of edition 2 with one of its fields only; the first is what eccodes takes."""
+    if not number:
+        return data
+    sections: dict[int, bytes] = {}
+    position, count = _INDICATOR_BYTES, 0
+    while position < len(data) - len(_END) and count <= number:
+        size, kind = int.from_bytes(data[position : position + 4]), data[position + 4]
+        if size < _SECTION_HEAD_BYTES:
+            break
+        sections[kind] = data[position : position + size]
+        position += size
+        count += kind == _DATA
+    if count <= number:
+        raise InvalidInputError(f"a GRIB message has {count} fields, and number {number} is asked")
+    body = b"".join(sections[kind] for kind in sorted(sections))
+    length = _INDICATOR_BYTES + len(body) + len(_END)
+    return data[:8] + length.to_bytes(8) + body + _END
+
+
+def values_of(data: bytes, field: int = 0) -> npt.NDArray[np.float64]:
+    """The values of a field of a message row by row, NaN where there are none."""
+    with _opened(single_field(data, field)) as (eccodes, handle):
         eccodes.codes_set(handle, "missingValue", _MISSING)
         values = eccodes.codes_get_values(handle)
         if eccodes.codes_get(handle, "bitmapPresent"):
@@ -305,20 +359,19 @@ def values_of(data: bytes) -> npt.NDArray[np.float64]:
         return _row_by_row(eccodes, handle, values)
 
 
-def _grid_of(data: bytes) -> _Grid:
+def _grid_of(eccodes: Any, handle: int) -> _Grid:
     """Where the values of a message are, in the order of `values_of`."""
-    with _opened(data) as (eccodes, handle):
-        latitudes, longitudes = (
-            _row_by_row(eccodes, handle, eccodes.codes_get_array(handle, key))
-            for key in ("latitudes", "longitudes")
-        )
-        return _Grid(latitudes.shape, latitudes, longitudes)
+    latitudes, longitudes = (
+        _row_by_row(eccodes, handle, eccodes.codes_get_array(handle, key))
+        for key in ("latitudes", "longitudes")
+    )
+    return _Grid(latitudes.shape, latitudes, longitudes)
 
 
 def _row_by_row(
     eccodes: Any, handle: int, values: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """As rows of columns where the grid has such, also if it is scanned column by column."""
+    """Reshape to rows and columns if the grid has such, whatever its scanning order."""
 
     def number(key: str) -> int:
         missing = not eccodes.codes_is_defined(handle, key) or eccodes.codes_is_missing(handle, key)

@@ -1,0 +1,91 @@
+"""Rules that tell something of a file by its name or its attributes: a coordinate, or its order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
+
+if TYPE_CHECKING:
+    from icefloe.ingest.headers import FileHeader
+
+
+class FileAttribute(Record, frozen=True):
+    """A rule that takes a global attribute of each file, as for `file_coordinates`.
+
+    Example:
+        >>> from icefloe.virtual import FileAttribute
+        >>> FileAttribute("realization_index").name
+        'realization_index'
+    """
+
+    name: str
+
+
+FileCoordinate = Callable[[str], Any] | Mapping[str, Any] | str | FileAttribute
+"""From a file to its coordinate: a function of its URL, a mapping by URL or file name, a regular
+expression whose first group in the URL is it, or a `FileAttribute`."""
+
+FileOrder = Literal["name"] | FileCoordinate
+"""What files are sorted by: their names, or what a rule tells of each of them."""
+
+
+def coordinate_of(url: str, attributes: Mapping[str, Any], dim: str, rule: FileCoordinate) -> Any:
+    """What a rule tells of a file; `dim` is what it is asked for, in errors."""
+    match rule:
+        case FileAttribute():
+            if rule.name not in attributes:
+                raise InvalidInputError(
+                    f"{url} has no attribute {rule.name!r} to tell {dim!r}; it has "
+                    f"{', '.join(sorted(attributes)) or 'none'}"
+                )
+            value = attributes[rule.name]
+            return _number_or_text(value) if isinstance(value, str) else value
+        case str():
+            match = re.search(rule, url)
+            if match is None or not match.groups():
+                msg = f"the pattern {rule!r} for {dim!r} finds no group in {url}"
+                raise InvalidInputError(msg)
+            return _number_or_text(match[1])
+        case Mapping():
+            for name in (url, url.rpartition("/")[2]):
+                if name in rule:
+                    return rule[name]
+            raise InvalidInputError(f"there is no coordinate for {url} along {dim!r}")
+    return rule(url)
+
+
+def _number_or_text(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def order_keys(
+    lengths: Mapping[FileHeader, int], dim: str, rule: FileOrder
+) -> dict[str, tuple[str, int]]:
+    """What files are sorted by along a dimension, by URL, in this order; and how long each is.
+
+    Files with the same key lie at the same place, such as the members of an ensemble.
+
+    Raises:
+        InvalidInputError: The rule gives things that cannot be compared.
+    """
+    keys = {
+        header.url: header.url
+        if rule == "name"
+        else coordinate_of(header.url, header.attributes, dim, rule)
+        for header in lengths
+    }
+    sizes = {header.url: length for header, length in lengths.items()}
+    try:
+        ordered = sorted(keys, key=lambda url: (keys[url], url))
+    except TypeError as error:
+        raise InvalidInputError(
+            f"file_order of {dim!r} must give numbers, texts or times that can be compared: {error}"
+        ) from error
+    return {url: (str(keys[url]), sizes[url]) for url in ordered}
