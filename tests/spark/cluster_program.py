@@ -14,12 +14,23 @@ from typing import Any
 import numpy as np
 
 import icefloe
-from icefloe.spark import NewArray, map_blocks, rechunk, reduce, write
+from icefloe.spark import (
+    NewArray,
+    map_blocks,
+    migrate,
+    rechunk,
+    reduce,
+    remove_orphan_files,
+    rewrite_data_files,
+    verify,
+    write,
+)
 from icefloe.spark.engine.local import prepare_environment
 from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import read_entries
 from icefloe.tables.summarize import Summaries
 from tests.spark.ingest_flow import ingest_on_a_cluster, repository_of
+from tests.spark.maintained import HOUR, copied, plain, repository_with_garbage, row
 from tests.spark.program_values import SHAPE, Fails, numbers
 from tests.spark.programs import tell
 from tests.spark.stopped_jobs import die_before_the_commits, is_cancelled_by_control_c
@@ -90,6 +101,22 @@ def all_known(repo: Any, path: Any) -> Any:
     return bool(found[1].all() and np.array_equal(found[0].reshape(-1, 3), expected))
 
 
+def maintain(spark: Any, place: Path) -> Any:
+    """Maintenance jobs of each kind: what deletes, what reads, and what copies."""
+    repo = repository_with_garbage(place / "one")
+    other = copied(repo, place / "other")
+    packed = row(rewrite_data_files(spark, repo))
+    removed = row(remove_orphan_files(spark, repo, HOUR))
+    moved = row(migrate(spark, repo, str(place / "moved"), generation="dataset"))
+    expected = plain(other.compact(branch="main"))
+    return {
+        "packed": packed == expected | {"snapshot_id": repo.lookup_branch("main")},
+        "removed": removed == plain(other.garbage_collect(HOUR)),
+        "problems": verify(spark, repo, deep=True).count(),
+        "moved": moved["problems"],
+    }
+
+
 def main() -> None:
     folder = sys.argv[1]
     spark = cluster_session()
@@ -97,6 +124,7 @@ def main() -> None:
     tell("core", use_core(spark, repo, folder))
     tell("tables", use_tables(spark, f"{folder}/tables")[0])
     tell("ingest", ingest_on_a_cluster(spark, f"{folder}/ingest"))
+    tell("maintenance", maintain(spark, Path(folder) / "maintained"))
     stopped = icefloe.Repository.create(f"{folder}/stopped")
     tell("cancelled", is_cancelled_by_control_c(spark, stopped, folder))
     die_before_the_commits(spark, stopped, *repository_of(Path(folder) / "files"))

@@ -20,7 +20,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.spark import NewArray, local_session
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.tables import zarr_arrays as arrays
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def virtual_references(start: Any, stop: Any) -> Any:
 def index_rows(rows: Any, shared: Any) -> Iterator[Any]:
     """A work function: what is in some rows of the array."""
     written = WrittenChunks(virtual_references(*rows), None)
-    yield Output("/a", to_table(written), written.num_chunks)
+    yield TaskOutput("/a", to_table(written), written.num_chunks)
 
 
 def link_references(spark: Any, repo: Any, count: Any, **options: Any) -> Any:

@@ -8,7 +8,14 @@ import numpy as np
 import xarray as xr
 
 import icefloe
-from icefloe.spark import register_functions, register_storage_provider, table, write_table
+from icefloe.spark import (
+    register,
+    register_functions,
+    register_storage_provider,
+    table,
+    write_table,
+)
+from icefloe.spark import sql as run_sql
 
 VALUES = np.arange(600.0).reshape(20, 30)
 
@@ -31,7 +38,18 @@ def use_tables(spark: Any, url: str) -> tuple[dict[str, Any], Any]:
         "doubled": np.array_equal(session.read_region("/doubled/v"), VALUES[10:] * 2),
         "little": table(spark, repo, variables="v", where="v > 590").count() == 9,
     }
-    return found, doubled
+    return {**found, "sql": use_sql(spark, repo)}, doubled
+
+
+def use_sql(spark: Any, repo: Any) -> Any:
+    """Change a table, and join it with a metadata table, by statements."""
+    register(spark, repo, "flow", variables="v", partition_bytes=1)
+    run_sql(spark, "UPDATE flow SET v = -1 WHERE y = 0.5 AND x < 3")
+    joined = (
+        "SELECT count(*), min(v) FROM flow f JOIN flow.refs r ON r.name = 'main' WHERE f.v < :top"
+    )
+    plan = run_sql(spark, f"EXPLAIN {joined}", {"top": 0}).collect()[0][0]
+    return [list(run_sql(spark, joined, {"top": 0}).collect()[0]), "snapshot" in plan]
 
 
 def write_by_format(rows: Any, url: str) -> dict[str, Any]:

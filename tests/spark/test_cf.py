@@ -11,6 +11,7 @@ import zarr
 
 import icefloe
 from icefloe.spark import map_blocks, reduce, table
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,7 @@ def repo(tmp_path: Path) -> icefloe.Repository:
 
 
 def seen(repo: icefloe.Repository, group: str | None = None) -> xr.Dataset:
-    session = repo.readonly_session("main")
-    return xr.open_zarr(session.store, group=group, consolidated=False, chunks=None).load()
+    return read_dataset(repo, group, chunks=None).load()
 
 
 @pytest.mark.parametrize("name", ["plain", "packed", "short"])

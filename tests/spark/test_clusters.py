@@ -57,7 +57,17 @@ def test_a_cluster_with_flaky_tasks_and_an_executor_that_is_killed(
 
 def test_tables_on_a_cluster(cluster: tuple[Any, ...]) -> None:
     done, _ = cluster
-    assert done["tables"] == {"sum": True, "doubled": True, "little": True}
+    assert done["tables"] == {
+        "sum": True,
+        "doubled": True,
+        "little": True,
+        "sql": [[3, -1.0], True],
+    }
+
+
+def test_maintenance_on_a_cluster(cluster: tuple[Any, ...]) -> None:
+    done, _ = cluster
+    assert done["maintenance"] == {"packed": True, "removed": True, "problems": 0, "moved": []}
 
 
 def test_control_c_cancels_the_job_on_the_cluster(cluster: tuple[Any, ...]) -> None:
@@ -141,6 +151,7 @@ def test_tables_on_spark_connect(connect: Done) -> None:
     assert connect["tables"] == {
         "sum": True,
         "doubled": True,
+        "sql": [[3, -1.0], True],
         "little": True,
         "told": "by the writer",
         "again": True,

@@ -12,6 +12,7 @@ import zarr
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import copy
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +45,7 @@ def repo(tmp_path: Path) -> icefloe.Repository:
 
 
 def shown(repo: icefloe.Repository, group: str | None = None) -> xr.Dataset:
-    session = repo.readonly_session("main")
-    return xr.open_zarr(session.store, group=group, consolidated=False, chunks=None)
+    return read_dataset(repo, group, chunks=None)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ NAMES = (
     "JobReport",
     "NewArray",
     "copy",
+    "ingest",
     "local_session",
     "map_blocks",
     "rechunk",

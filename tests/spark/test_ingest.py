@@ -18,7 +18,8 @@ from icefloe.ingest.sources import find_files
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.spark import ingest
 from icefloe.virtual import ingested_files
-from tests.virtual.files import grib_message, month_file, series_file, tiff_file
+from tests.builders import read_dataset, repository_beside_s3
+from tests.virtual.files import by_xarray, grib_message, month_file, series_file, tiff_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,23 +53,7 @@ def repo(tmp_path: Path, data: Path) -> icefloe.Repository:
 
 
 def found_in(repo: icefloe.Repository, group: str | None = None) -> xr.Dataset:
-    store = repo.readonly_session("main").store
-    return xr.open_zarr(store, group=group, consolidated=False).load()
-
-
-def by_xarray(files: list[Path], **options: Any) -> xr.Dataset:
-    chosen = {
-        "combine": "by_coords",
-        "data_vars": "minimal",
-        "coords": "minimal",
-        "compat": "override",
-        "join": "outer",
-        "combine_attrs": "drop_conflicts",
-        "engine": "netcdf4",
-        **options,
-    }
-    with xr.open_mfdataset(files, **chosen) as combined:
-        return combined.load()
+    return read_dataset(repo, group).load()
 
 
 def months(data: Path, *numbers: int, **settings: Any) -> list[Path]:
@@ -310,25 +295,7 @@ def test_prefixes_on_s3(spark: SparkSession, tmp_path: Path, data: Path, s3_endp
         place.put(f"in/{path.name}", path.read_bytes())
     place.put("in/readme.txt", b"not data")
     prefix = place.location.partition("?")[0].rstrip("/") + "/in/"
-    config = icefloe.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icefloe.VirtualChunkContainer(
-            prefix,
-            icefloe.s3_store(
-                region="us-east-1",
-                endpoint_url=s3_endpoint.endpoint_url,
-                allow_http=True,
-                s3_compatible=True,
-                force_path_style=True,
-            ),
-        )
-    )
-    credentials = icefloe.s3_static_credentials(
-        access_key_id=s3_endpoint.access_key_id, secret_access_key=s3_endpoint.secret_access_key
-    )
-    repo = icefloe.Repository.create(
-        str(tmp_path / "s3repo"), config, authorize_virtual_chunk_access={prefix: credentials}
-    )
+    repo = repository_beside_s3(s3_endpoint, prefix, tmp_path / "s3repo")
     done = ingest(spark, repo, prefix, on_broken="skip")
     assert [each.url for each in done.broken] == [f"{prefix}readme.txt"]
     xr.testing.assert_identical(found_in(repo), by_xarray(files))
@@ -355,9 +322,14 @@ def test_other_formats(spark: SparkSession, repo: icefloe.Repository, data: Path
     for mode in ("virtual", "copy"):
         ingest(spark, repo, str(data / "*.grib2"), mode=mode, group=f"{mode}/grib")
         found = found_in(repo, f"{mode}/grib")
-        assert found.tmp.shape == (2, 2, 9, 16)
-        assert float(found.tmp[1, 0, 0, 0]) == pytest.approx(211.0)
-        assert int(np.isnan(found.tmp).sum()) == 2
+        assert dict(found.t.sizes) == {
+            "time": 2,
+            "isobaricInhPa": 2,
+            "latitude": 9,
+            "longitude": 16,
+        }
+        assert float(found.t.sel(isobaricInhPa=500)[1, 0, 0]) == pytest.approx(211.0)
+        assert int(np.isnan(found.t).sum()) == 2
         ingest(
             spark,
             repo,

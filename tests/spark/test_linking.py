@@ -15,7 +15,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.spark import NewArray, write
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.tables import zarr_arrays as arrays
 from tests.spark.many_references import link_references, virtual_references
 
@@ -80,7 +80,7 @@ def test_chunks_that_tasks_write_are_linked_too(
 def test_two_tasks_with_one_chunk_commit_nothing(spark: SparkSession, tmp_path: Path) -> None:
     def same(item: Any, shared: Any) -> Iterator[Any]:
         written = WrittenChunks(virtual_references(0, 2), None)
-        yield Output("/a", to_table(written), written.num_chunks)
+        yield TaskOutput("/a", to_table(written), written.num_chunks)
 
     repo = make(tmp_path, 4)
     for linked in (True, False):
@@ -118,7 +118,7 @@ def run_linked(
     def work(number: Any, shared: Any) -> Iterator[Any]:
         gone = deleted if number == 0 else None
         written = WrittenChunks(tables[number], gone)
-        yield Output("/a", to_table(written), written.num_chunks)
+        yield TaskOutput("/a", to_table(written), written.num_chunks)
 
     job = Job(spark, repo, "link", JobOptions())
     if job.session.get_node("/a") is None:

@@ -12,6 +12,7 @@ import icefloe
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.spark import map_blocks
 from icefloe.xarray import to_icefloe
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +46,7 @@ def repo(tmp_path: Path, data: xr.Dataset) -> icefloe.Repository:
 
 
 def shown(repo: icefloe.Repository) -> xr.Dataset:
-    session = repo.readonly_session("main")
-    return xr.open_zarr(session.store, consolidated=False, chunks=None).load()
+    return read_dataset(repo, chunks=None).load()
 
 
 def test_several_inputs_are_aligned_by_dimension_names(
@@ -79,8 +79,7 @@ def test_xarray_blocks_have_coordinates_and_results_too(
             return (t - 273.15) * t.time.dt.day.astype("f4")
 
     map_blocks(spark, repo, warmer, "t", "derived/out", blocks="xarray", task_bytes=100)
-    session = repo.readonly_session("main")
-    found = xr.open_zarr(session.store, group="derived", consolidated=False, chunks=None).load()
+    found = read_dataset(repo, "derived", chunks=None).load()
     expected = ((data.t - 273.15) * data.time.dt.day.astype("f4")).rename("out")
     xr.testing.assert_allclose(found.out, expected)
     assert found.out.attrs == {"units": "K"}
@@ -142,5 +141,5 @@ def test_arrays_that_do_not_fit_are_refused(spark: SparkSession, repo: icefloe.R
 def test_mistakes_of_a_caller_are_told(spark: SparkSession, repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match="returned NoneType for the first block"):
         map_blocks(spark, repo, lambda _: None, "t", "nothing")
-    with pytest.raises(NodeNotFoundError, match=r"tt does not exist; .* did you mean /t\?"):
+    with pytest.raises(NodeNotFoundError, match=r"tt does not exist; .* did you mean '/t'\?"):
         map_blocks(spark, repo, np.abs, "tt", "nothing")

@@ -12,6 +12,7 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import reduce
 from icefloe.xarray import to_icefloe
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,16 +51,14 @@ def repo(tmp_path_factory: pytest.TempPathFactory, data: xr.Dataset) -> icefloe.
 @pytest.fixture(scope="module")
 def seen(repo: icefloe.Repository) -> xr.Dataset:
     """The data as xarray reads it back."""
-    session = repo.readonly_session("main")
-    return xr.open_zarr(session.store, consolidated=False, chunks=None).load()
+    return read_dataset(repo, chunks=None).load()
 
 
 def result(
     spark: SparkSession, repo: icefloe.Repository, how: str, name: str, **given: Any
 ) -> tuple[Any, ...]:
     report = reduce(spark, repo, "t", how, f"{name}/t", **given)
-    session = repo.readonly_session("main")
-    found = xr.open_zarr(session.store, group=name, consolidated=False, chunks=None).load()
+    found = read_dataset(repo, name, chunks=None).load()
     return found.t, report
 
 

@@ -10,7 +10,7 @@ import pytest
 from icefloe.arrays.error_context import doing
 from icefloe.errors import TaskFailedError
 from icefloe.spark.engine.runner import max_failures, parallelism, run_tasks
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def squared(item: Any, shared: Any) -> Iterator[Any]:
-    yield Output("/a", pa.table({"value": [item * item + shared]}), chunks=1, bytes_written=item)
+    yield TaskOutput(
+        "/a", pa.table({"value": [item * item + shared]}), chunks=1, bytes_written=item
+    )
 
 
 def test_each_item_has_its_result(spark: SparkSession) -> None:
@@ -44,7 +46,7 @@ def test_a_failure_names_array_region_and_file(spark: SparkSession) -> None:
     def broken(item: Any, shared: Any) -> Iterator[Any]:
         with doing(array="/t2m", region=(slice(0, 4), slice(2, 3)), source="file-7.nc"):
             raise ValueError("the header is damaged")
-        yield Output()
+        yield TaskOutput()
 
     with pytest.raises(TaskFailedError) as caught:
         run_tasks(spark, broken, [0, 1], label="a job")
@@ -57,7 +59,7 @@ def test_failures_can_be_kept(spark: SparkSession) -> None:
     def odd(item: Any, shared: Any) -> Iterator[Any]:
         if item % 2:
             raise KeyError(item)
-        yield Output(str(item))
+        yield TaskOutput(str(item))
 
     results = run_tasks(spark, odd, range(5), raise_failures=False)
     assert sorted(failure.task for failure in results.failures) == [1, 3]
@@ -67,7 +69,7 @@ def test_an_error_that_spark_would_try_again_is_told_in_the_end(spark: SparkSess
     def flaky(item: Any, shared: Any) -> Iterator[Any]:
         with doing(source="http://far-away"):
             raise ConnectionResetError("peer went away")
-        yield Output()
+        yield TaskOutput()
 
     with pytest.raises(TaskFailedError, match=r"source http://far-away.*peer went away"):
         run_tasks(spark, flaky, [0])

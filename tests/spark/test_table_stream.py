@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 import xarray as xr
+import zarr
 
 import icefloe
+from tests.builders import read_dataset
+from tests.spark.programs import run_program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 
 
 def days(count: int, start: str) -> xr.Dataset:
@@ -60,9 +71,127 @@ def test_each_commit_flows_from_one_repository_to_another(
     add(source, 2, "2020-01-04", append_dim="time")
     assert sum(run()) == 12
     assert sum(run()) == 0
-    found = xr.open_zarr(target.readonly_session("main").store, consolidated=False, chunks=None)
-    wanted = xr.open_zarr(source.readonly_session("main").store, consolidated=False, chunks=None)
+    found = read_dataset(target, chunks=None)
+    wanted = read_dataset(source, chunks=None)
     xr.testing.assert_equal(found.load(), wanted.load())
     commits = [info.metadata for info in target.ancestry(branch="main")]
     assert [m.get("txnVersion") for m in commits[:3]] == [2, 1, 0]
     assert pa.types.is_floating(pa.array(found.v.values.ravel()).type)
+
+
+def table_of(spark: SparkSession, place: Path, **options: Any) -> Any:
+    stream = spark.readStream.format("icefloe")
+    for name, value in options.items():
+        stream = stream.option(name.replace("_", "-"), value)
+    return stream.load(str(place))
+
+
+def batches_of(stream: Any, checkpoint: Path) -> list[list[Any]]:
+    """The rows of each batch until the stream has caught up."""
+    batches: list[list[Any]] = []
+    query = (
+        stream.writeStream.foreachBatch(lambda rows, _: batches.append(rows.collect()))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return batches
+
+
+def test_append_to_an_empty_repository_creates_its_arrays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = icefloe.Repository.create(str(tmp_path / "source"))
+    target = icefloe.Repository.create(str(tmp_path / "target"))
+    add(source, 2, "2020-01-01", encoding={"v": {"chunks": (1, 4)}, "time": {"chunks": (1,)}})
+    for start in ("2020-01-03", "2020-01-05"):
+        query = (
+            table_of(spark, tmp_path / "source")
+            .writeStream.format("icefloe")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("dims", "time,x")
+            .option("operation", "append")
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "target"))
+        )
+        assert query.awaitTermination(120)
+        xr.testing.assert_equal(read_dataset(target).load(), read_dataset(source).load())
+        add(source, 2, start, append_dim="time")
+
+
+def test_change_data_tells_deletes_and_the_values_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = tmp_path / "source"
+    repo = icefloe.Repository.create(str(place))
+    chunks = {"v": {"chunks": (2, 4)}, "time": {"chunks": (8,)}}
+    first = add(repo, 2, "2020-01-01", encoding=chunks)
+    moment = repo.lookup_snapshot(first).written_at.isoformat()
+    with repo.transaction("main", message="one cell changes, another goes") as store:
+        values = zarr.open_array(store, path="v")
+        values[0, 1], values[1, 2] = 50.0, np.nan
+    second = repo.lookup_branch("main")
+    third = add(repo, 1, "2020-01-03", append_dim="time")
+    told = {
+        second: [
+            ("delete", 2, 2, 6.0),
+            ("update_postimage", 1, 1, 50.0),
+            ("update_preimage", 1, 1, 1.0),
+        ],
+        third: [("insert", 3, x, float(x)) for x in range(4)],
+    }
+
+    def plain(rows: list[Any]) -> list[Any]:
+        return sorted((row["_change_type"], row["time"].day, row["x"], row["v"]) for row in rows)
+
+    options: dict[str, Any] = {"change_data": True, "max_commits_per_trigger": 1}
+    begun = table_of(spark, place, starting_snapshot_id=first, **options)
+    batches = batches_of(begun, tmp_path / "by id")
+    assert [plain(rows) for rows in batches] == list(told.values())
+    assert [{row["_commit_snapshot_id"] for row in rows} for rows in batches] == [{second}, {third}]
+    by_time = table_of(spark, place, stream_from_timestamp=moment, **options)
+    assert batches_of(by_time, tmp_path / "by time") == batches
+    (whole,) = batches_of(table_of(spark, place, change_data=True), tmp_path / "all")
+    assert {row["_change_type"] for row in whole} == {"insert"}
+    assert len(whole) == 11
+    latest = table_of(spark, place, starting_snapshot_id="latest", **options)
+    assert sum(map(len, batches_of(latest, tmp_path / "latest"))) == 0
+
+    changes = spark.read.format("icefloe").option("change-data", True)
+    between = changes.option("start-snapshot-id", first).option("end-snapshot-id", second)
+    assert plain(between.load(str(place)).collect()) == told[second]
+    kinds = between.load(str(place)).where("v > 3").select("_change_type").collect()
+    assert sorted(row[0] for row in kinds) == ["delete", "update_postimage"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IS_DEEP, reason="starts a JVM for each kill: done by `make test-deep`")
+@pytest.mark.timeout(3600)
+def test_a_stream_that_is_killed_at_random_writes_everything_once(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    source = icefloe.Repository.create(str(tmp_path / "source"))
+    target = icefloe.Repository.create(str(tmp_path / "target"))
+    add(source, 1, "2020-01-01", encoding={"v": {"chunks": (1, 4)}, "time": {"chunks": (1,)}})
+    chance = Random(2020)
+    days_written, killed = 1, 0
+    for _ in range(20):
+        for _ in range(4):
+            start = pd.Timestamp("2020-01-01") + pd.Timedelta(days=days_written)
+            add(source, 1, str(start.date()), append_dim="time")
+            days_written += 1
+        done = run_program("stream_program.py", str(tmp_path), str(chance.uniform(0.1, 5)))
+        killed += done.code == -signal.SIGKILL
+    assert killed
+    record_property("streams that were killed", killed)
+    for _ in range(4):  # on a busy machine Spark may wait too briefly for its Python workers
+        done = run_program("stream_program.py", str(tmp_path), "0")
+        if "batches" in done.told:
+            break
+    assert done["batches"] >= 0
+    xr.testing.assert_equal(read_dataset(target).load(), read_dataset(source).load())
+    commits = [info.metadata for info in target.ancestry(branch="main")][:-1]
+    # Each batch is one commit, and all are of one query.
+    assert [each["txnVersion"] for each in commits] == list(range(len(commits)))[::-1]
+    assert len({each["txnAppId"] for each in commits}) == 1

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import table, write_table
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +32,7 @@ def url_of(repo: icefloe.Repository) -> str:
 
 
 def opened(repo: icefloe.Repository) -> xr.Dataset:
-    store = repo.readonly_session("main").store
-    return xr.open_zarr(store, consolidated=False, chunks=None)
+    return read_dataset(repo, chunks=None)
 
 
 def sample(days: int = 6, start: str = "2020-01-01") -> xr.Dataset:
@@ -157,8 +157,9 @@ def test_the_writer_of_the_data_source(spark: SparkSession, repo: icefloe.Reposi
         save(frame_of(spark, sample(1)), txnVersion=5)
     with pytest.raises(AnalysisException, match="unknown option"):
         save(rows, txnVersion=6, dimension="x")
+    too_few: dict[str, Any] = {"max-staged-bytes": 100}
     with pytest.raises(Exception, match=r"Use icefloe\.spark\.write_table"):
-        save(rows, txnVersion=7, **{"max-staged-bytes": 100})  # type: ignore[arg-type]
+        save(rows, txnVersion=7, **too_few)
     assert commits(repo) == 5
     # What was done stays done, also when the commits that say so are gone.
     repo.expire_snapshots(keep_last=1)

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import blocks, compute_statistics, register, register_functions, table
+from tests.builders import read_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def url(repo: icefloe.Repository) -> str:
 
 def as_xarray(repo: icefloe.Repository, **version: Any) -> xr.Dataset:
     session = repo.readonly_session(**(version or {"branch": "main"}))
-    return xr.open_zarr(session.store, consolidated=False, chunks=None)
+    return read_dataset(session, chunks=None)
 
 
 def same(spark_frame: DataFrame, dataset: xr.Dataset) -> None:
@@ -259,7 +260,7 @@ def test_two_subqueries_of_a_view_differ(spark: SparkSession, url: str) -> None:
 def test_the_source_does_not_push_filters() -> None:
     from pyspark.sql.datasource import DataSourceReader
 
-    from icefloe.spark.sql.datasource import TableReader
+    from icefloe.spark.tables.datasource import TableReader
 
     assert TableReader.pushFilters is DataSourceReader.pushFilters
 

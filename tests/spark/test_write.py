@@ -63,7 +63,7 @@ def test_a_new_array_in_one_commit(spark: SparkSession, repo: icefloe.Repository
     assert len(history) == before + 1
     assert history[0].id == report.snapshot_id
     assert history[0].message == "filled"
-    assert history[0].metadata == {"by": "test"}
+    assert history[0].metadata["by"] == "test"
     assert report.plan.tasks > 1
     assert report.chunks == report.plan.chunks == 8
     assert "committed as" in str(report)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session
     from icefloe.tables.schema import Variable
     from icefloe.tables.splits import Boxes
     from icefloe.tables.table_plan import TablePlan
+    from icefloe.zarr_store.session_port import SessionPort
 
 
 class BlockReader:
     """Reads the blocks of a plan through a session."""
 
-    def __init__(self, session: Session, plan: TablePlan) -> None:
+    def __init__(self, session: SessionPort, plan: TablePlan) -> None:
         """Take the session of the snapshot that was planned; reads nothing yet."""
         self._session = session
         self._plan = plan

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session, TreeSession
     from icefloe.tables.target_arrays import TargetArray, WritePlan
+    from icefloe.zarr_store.session_port import SessionPort
 
     Numbers = npt.NDArray[np.int64]
 
@@ -51,10 +51,10 @@ class Refused(Record, frozen=True):
     def plus(self, other: Refused) -> Refused:
         """Both together."""
         return Refused(
-            self.outside + other.outside,
-            self.duplicate + other.duplicate,
-            (self.outside_examples + other.outside_examples)[:MAX_EXAMPLES],
-            (self.duplicate_examples + other.duplicate_examples)[:MAX_EXAMPLES],
+            outside=self.outside + other.outside,
+            duplicate=self.duplicate + other.duplicate,
+            outside_examples=(self.outside_examples + other.outside_examples)[:MAX_EXAMPLES],
+            duplicate_examples=(self.duplicate_examples + other.duplicate_examples)[:MAX_EXAMPLES],
         )
 
     def error(self, plan: WritePlan) -> InvalidInputError:
@@ -93,7 +93,7 @@ class Rows(Record, frozen=True, eq=False):
 class BlockWriter:
     """Writes the blocks of a plan to a session, and counts the rows that it refuses."""
 
-    def __init__(self, session: TreeSession, plan: WritePlan) -> None:
+    def __init__(self, session: SessionPort, plan: WritePlan) -> None:
         """Take a writable session, or a fork of one."""
         self._session = session
         self._plan = plan
@@ -311,12 +311,12 @@ class BlockFiller:
                 self._writer.refuse_outside(batch)
         numbers = block_numbers(plan, np.maximum(places, 0))
         found = np.unique(numbers[good]).tolist()
-        wanted = [number for number in found if number not in self._done]
-        usable = [number for number in wanted if self._is_opened(number)]
+        unfinished = [number for number in found if number not in self._done]
+        usable = [number for number in unfinished if self._is_opened(number)]
         if len(usable) < len(found):
             good &= np.isin(numbers, np.array(usable, dtype=np.int64))
         self._place(table, np.flatnonzero(good), numbers, places)
-        return len(usable) < len(wanted)
+        return len(usable) < len(unfinished)
 
     def _is_opened(self, number: int) -> bool:
         """Open a block, if it is not open; returns whether there was room."""
@@ -330,7 +330,7 @@ class BlockFiller:
         return True
 
     def _place(self, table: pa.Table, rows: Numbers, numbers: Numbers, places: Numbers) -> None:
-        """Put rows into their blocks; those that are full are written."""
+        """Add rows to their blocks, and write blocks that are full."""
         size = prod(self._plan.block)
         cells = np.zeros(len(rows), dtype=np.int64)
         for axis, length in enumerate(self._plan.block):
@@ -428,7 +428,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 # --- cells without a row
 
 
-def clear_rest(session: Session, plan: WritePlan) -> Summaries:
+def clear_rest(session: SessionPort, plan: WritePlan) -> Summaries:
     """Make the cells of the region missing that are in blocks without a single row.
 
     Returns the summaries of the chunks that were written.
@@ -448,7 +448,7 @@ def clear_rest(session: Session, plan: WritePlan) -> Summaries:
     return writer.summaries
 
 
-def _touched_blocks(session: Session, plan: WritePlan) -> set[int]:
+def _touched_blocks(session: SessionPort, plan: WritePlan) -> set[int]:
     """Blocks that tasks wrote: those with chunks that the session changed."""
     target = plan.targets[0]
     diff = session.status().chunk_indexes().get(target.path)

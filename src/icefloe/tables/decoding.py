@@ -154,7 +154,7 @@ class Decoding(Coding, frozen=True):
         return pa.array(spans.view("m8[us]"), mask=mask)
 
     def _column(self, flat: Values, mask: Mask) -> pa.Array:
-        wanted = self.arrow_type
+        arrow_type = self.arrow_type
         if self.dtype == "string" or flat.dtype.kind in "OTU":
             return _texts(flat, mask)
         match flat.dtype.kind:
@@ -162,20 +162,20 @@ class Decoding(Coding, frozen=True):
                 return _bytes(flat, mask, self.text_encoding)
             case "c":
                 parts = [
-                    pa.array(np.ascontiguousarray(part), wanted.field(0).type)
+                    pa.array(np.ascontiguousarray(part), arrow_type.field(0).type)
                     for part in (flat.real, flat.imag)
                 ]
                 none = None if mask is None else pa.array(mask)
-                return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=none)
+                return pa.StructArray.from_arrays(parts, fields=list(arrow_type), mask=none)
             case "M" | "m":
                 unit = flat.astype(f"{flat.dtype.kind}8[us]")
-                return pa.array(unit, mask=mask).cast(wanted)
+                return pa.array(unit, mask=mask).cast(arrow_type)
         if self.is_bool:
             flat = flat.astype(np.bool_)
         if flat.dtype.byteorder == ">":
             flat = flat.astype(flat.dtype.newbyteorder("="))
         column = pa.array(flat, mask=mask)
-        return column if column.type == wanted else column.cast(wanted)
+        return column if column.type == arrow_type else column.cast(arrow_type)
 
 
 def _texts(flat: Values, mask: Mask) -> pa.Array:

@@ -164,23 +164,23 @@ def _fill(
     name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any], *, has_gaps: bool
 ) -> tuple[Any, Any]:
     """The attribute `_FillValue`, if any, and the fill value of the array."""
-    asked = encoding.get("_FillValue")
+    fill = encoding.get("_FillValue")
     match dtype.kind:
         case "f":
             # As the array holds it: xarray finds no other value in it.
-            value = float(dtype.type(np.nan if asked is None else asked))
+            value = float(dtype.type(np.nan if fill is None else fill))
             return float_attribute(value), value
         case "i" | "u":
-            if asked is None and not has_gaps:
+            if fill is None and not has_gaps:
                 return None, 0
             info = np.iinfo(dtype)
             default = info.min if dtype.kind == "i" else info.max
-            value = int(default if asked is None else asked)
+            value = int(default if fill is None else fill)
             if not info.min <= value <= info.max:
                 raise InvalidInputError(f"_FillValue {value} of {name!r} is no {dtype}")
             return value, value
         case "T" | "O":
-            return ("" if has_gaps else None) if asked is None else str(asked), asked or ""
+            return ("" if has_gaps else None) if fill is None else str(fill), fill or ""
     return None, False
 
 

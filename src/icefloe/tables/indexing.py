@@ -101,20 +101,20 @@ def select_positions(dim: str, size: int, choice: Any) -> Indices:
     try:
         if isinstance(choice, slice):
             return np.sort(np.arange(size, dtype=np.int64)[choice])
-        asked = np.atleast_1d(np.asarray(choice))
+        positions = np.atleast_1d(np.asarray(choice))
     except (TypeError, ValueError, OverflowError):
         raise _no_positions(dim, choice) from None
-    if asked.dtype.kind == "b" and asked.shape == (size,):
-        asked = np.flatnonzero(asked)
-    if asked.dtype.kind not in "iu" and asked.size:
+    if positions.dtype.kind == "b" and positions.shape == (size,):
+        positions = np.flatnonzero(positions)
+    if positions.dtype.kind not in "iu" and positions.size:
         raise _no_positions(dim, choice)
-    asked = asked.astype(np.int64)
-    wrong = asked[(asked < -size) | (asked >= size)]
+    positions = positions.astype(np.int64)
+    wrong = positions[(positions < -size) | (positions >= size)]
     if len(wrong):
         raise InvalidInputError(
             f"isel of {dim!r}: position {wrong[0]} is outside of a dimension of {size}"
         )
-    return np.unique(np.where(asked < 0, asked + size, asked))
+    return np.unique(np.where(positions < 0, positions + size, positions))
 
 
 def _no_positions(dim: str, choice: Any) -> InvalidInputError:
@@ -241,20 +241,20 @@ def _no_time(dim: str, value: object) -> InvalidInputError:
     )
 
 
-def _scalar(dim: str, value: Any, wanted: pa.DataType) -> pa.Scalar:
+def _scalar(dim: str, value: Any, arrow_type: pa.DataType) -> pa.Scalar:
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
         value = value.item()
     try:
         if isinstance(value, np.datetime64):
-            return pa.scalar(value.astype("M8[us]").astype(np.int64), pa.int64()).cast(wanted)
-        if pa.types.is_floating(wanted) and isinstance(value, int | float):
+            return pa.scalar(value.astype("M8[us]").astype(np.int64), pa.int64()).cast(arrow_type)
+        if pa.types.is_floating(arrow_type) and isinstance(value, int | float):
             # As xarray does: 0.1 means the value that a coordinate of float32 has for it.
-            return pa.scalar(float(value), pa.float64()).cast(wanted, safe=False)
-        if pa.types.is_integer(wanted) and isinstance(value, float):
+            return pa.scalar(float(value), pa.float64()).cast(arrow_type, safe=False)
+        if pa.types.is_integer(arrow_type) and isinstance(value, float):
             return pa.scalar(value, pa.float64())
-        return pa.scalar(value, wanted)
+        return pa.scalar(value, arrow_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        raise _incomparable(dim, wanted, value) from None
+        raise _incomparable(dim, arrow_type, value) from None
 
 
 def _incomparable(dim: str, wanted: pa.DataType, value: object) -> InvalidInputError:
@@ -264,7 +264,7 @@ def _incomparable(dim: str, wanted: pa.DataType, value: object) -> InvalidInputE
     )
 
 
-class AxisSelection(Record, frozen=True, eq=False):
+class DimSelection(Record, frozen=True, eq=False):
     """The selected positions along one dimension, ascending."""
 
     dim: str
@@ -288,10 +288,10 @@ class AxisSelection(Record, frozen=True, eq=False):
         """All selected positions."""
         return np.arange(self.size, dtype=np.int64) if self.indices is None else self.indices
 
-    def narrowed(self, positions: Indices) -> AxisSelection:
+    def narrowed(self, positions: Indices) -> DimSelection:
         """The selected positions that are also among others."""
         mine = positions if self.indices is None else np.intersect1d(self.indices, positions)
-        return AxisSelection(self.dim, self.size, None if len(mine) == self.size else mine)
+        return DimSelection(self.dim, self.size, None if len(mine) == self.size else mine)
 
 
 def select_axes(
@@ -300,7 +300,7 @@ def select_axes(
     coordinates: Mapping[str, pa.Array],
     sel: Mapping[str, Any],
     isel: Mapping[str, Any],
-) -> tuple[AxisSelection, ...]:
+) -> tuple[DimSelection, ...]:
     """The positions that `sel` and `isel` select along all dimensions."""
     for name, selection in (("sel", sel), ("isel", isel)):
         unknown = set(selection) - set(dims)
@@ -313,7 +313,7 @@ def select_axes(
         raise InvalidInputError(f"{sorted(both)} is in sel and in isel; choose one of them")
     axes = []
     for dim, size in zip(dims, shape, strict=True):
-        axis = AxisSelection(dim, size, None)
+        axis = DimSelection(dim, size, None)
         if dim in sel:
             axis = axis.narrowed(select_values(dim, coordinates[dim], sel[dim]))
         if dim in isel:

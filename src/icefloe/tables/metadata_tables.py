@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
+from icefloe.tables.job_summary import JobSummary
 from icefloe.tables.schema import read_variables
 from icefloe.tables.statistics import GROUP as STATISTICS_GROUP
 from icefloe.tables.statistics import read_entries
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from icefloe.engine.info import SnapshotInfo
     from icefloe.repository import Repository
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
     Rows = Iterator[pa.RecordBatch]
 
@@ -60,8 +62,30 @@ def read_metadata_table(repository: Repository, selector: SnapshotSelector, name
 # --- history
 
 
+_SUMMARY_SCHEMA = [
+    ("job", pa.string()),
+    ("application_id", pa.string()),
+    ("application_name", pa.string()),
+    ("user", pa.string()),
+    ("spark_version", pa.string()),
+    ("icefloe_version", pa.string()),
+    ("input_snapshots", pa.list_(pa.string())),
+    ("files", pa.int64()),
+    ("chunks", pa.int64()),
+    ("bytes_read", pa.int64()),
+    ("bytes_written", pa.int64()),
+    ("rows", pa.int64()),
+    ("tasks", pa.int64()),
+    ("seconds", pa.float64()),
+    ("task_seconds", pa.float64()),
+]
+"""Columns of `snapshots` that are null for commits that no job of Spark made."""
+
+
 def _snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
+    summary = JobSummary.of(info.metadata)
     return {
+        **({} if summary is None else msgspec.structs.asdict(summary)),
         "committed_at": info.written_at,
         "snapshot_id": info.id,
         "parent_id": info.parent_id,
@@ -166,7 +190,7 @@ def _nodes(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     yield [_node_row(session, path) for path in ("/", *session.tree.node_paths("/"))]
 
 
-def _node_row(session: Session, path: str) -> dict[str, Any]:
+def _node_row(session: SessionPort, path: str) -> dict[str, Any]:
     node = session.get_node(path)
     if node is None:
         return {"path": path}
@@ -208,7 +232,7 @@ def _manifests(repository: Repository, selector: SnapshotSelector) -> Iterator[A
     ]
 
 
-def _array_paths(session: Session) -> Iterator[str]:
+def _array_paths(session: SessionPort) -> Iterator[str]:
     for path in session.tree.node_paths("/"):
         node = session.get_node(path)
         if node is not None and node.is_array:
@@ -218,19 +242,19 @@ def _array_paths(session: Session) -> Iterator[str]:
 def _chunks(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     session = selector.session(repository)
     for path in _array_paths(session):
-        for found in session.chunk_batches(path, _BATCH_ROWS):
-            count = len(found.kinds)
-            coords = np.ascontiguousarray(found.coords, dtype=np.int64)
+        for batch in session.chunk_batches(path, _BATCH_ROWS):
+            count = len(batch.kinds)
+            coords = np.ascontiguousarray(batch.coords, dtype=np.int64)
             offsets = np.arange(count + 1, dtype=np.int32) * coords.shape[1]
-            kinds = pa.array([_KINDS[kind] for kind in found.kinds.tolist()], pa.string())
+            kinds = pa.array([_KINDS[kind] for kind in batch.kinds.tolist()], pa.string())
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([path], pa.string()).take(pa.array(np.zeros(count, np.int32))),
                     pa.ListArray.from_arrays(pa.array(offsets), pa.array(coords.reshape(-1))),
                     kinds,
-                    pa.array([p or None for p in found.paths], pa.string()),
-                    pa.array(found.offsets.astype(np.int64)),
-                    pa.array(found.lengths.astype(np.int64)),
+                    pa.array([p or None for p in batch.paths], pa.string()),
+                    pa.array(batch.offsets.astype(np.int64)),
+                    pa.array(batch.lengths.astype(np.int64)),
                 ],
                 schema=_CHUNK_SCHEMA,
             )
@@ -380,6 +404,7 @@ _ALL: list[tuple[str, Callable[[Repository, SnapshotSelector], Iterator[Any]], p
                 ("manifests", pa.int32()),
                 ("manifest_bytes", pa.int64()),
                 ("chunk_refs", pa.int64()),
+                *_SUMMARY_SCHEMA,
             ]
         ),
     ),

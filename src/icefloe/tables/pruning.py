@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.chunk_index import ChunkIndex
-    from icefloe.session import Session
     from icefloe.tables.schema import Variable
     from icefloe.tables.splits import Boxes
     from icefloe.tables.table_plan import TablePlan
     from icefloe.tables.where import Condition
+    from icefloe.zarr_store.session_port import SessionPort
 
     Keep = npt.NDArray[np.bool_] | None
 
 
-def plan_splits(session: Session, plan: TablePlan) -> list[Boxes]:
+def plan_splits(session: SessionPort, plan: TablePlan) -> list[Boxes]:
     """The blocks of each task, without chunks that cannot have a matching cell."""
     return divide(
         plan.chunks,
@@ -38,7 +38,7 @@ def plan_splits(session: Session, plan: TablePlan) -> list[Boxes]:
     )
 
 
-def _needed_chunks(session: Session, plan: TablePlan) -> Keep:
+def _needed_chunks(session: SessionPort, plan: TablePlan) -> Keep:
     """For each selected chunk whether it is needed; None if all are."""
     keep: Keep = None
     if plan.condition is not None:
@@ -54,7 +54,7 @@ def _needed_chunks(session: Session, plan: TablePlan) -> Keep:
         found = conditions.may_match(_plain(plan.condition, plan), bounds)
         keep = np.broadcast_to(np.asarray(found), plan.chunks.shape)
     if plan.request.changed_since is not None:
-        changed = _changed(session, plan, plan.request.changed_since)
+        changed = changed_chunks(session, plan, plan.request.changed_since)
         keep = changed if keep is None else keep & changed
     return keep
 
@@ -109,7 +109,7 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any] | None:
 # --- statistics
 
 
-def _variable_bounds(session: Session, plan: TablePlan, name: str) -> Bounds | None:
+def _variable_bounds(session: SessionPort, plan: TablePlan, name: str) -> Bounds | None:
     """The bounds of a variable in each chunk, by statistics that are up to date."""
     variable = plan.table.variable(name)
     if variable is None or not variable.decoding.is_monotone:
@@ -166,7 +166,7 @@ def _in_table_order(
 # --- what changed
 
 
-def _changed(session: Session, plan: TablePlan, since: str) -> npt.NDArray[np.bool_]:
+def changed_chunks(session: SessionPort, plan: TablePlan, since: str) -> npt.NDArray[np.bool_]:
     """Chunks of the grid in which a variable changed after a snapshot.
 
     Only variables over all dimensions count: appending to a dataset with xarray rewrites its
@@ -204,7 +204,7 @@ def _any_between(
     return np.take(sums, last + 1, axis=axis) > np.take(sums, first, axis=axis)
 
 
-def changes_since(session: Session, since: str) -> dict[str, ChunkIndex]:
+def changes_since(session: SessionPort, since: str) -> dict[str, ChunkIndex]:
     """The chunks that changed between a snapshot and that of a session, by path of the array."""
     history = session.tree.context.history
     older = history.resolve(Revision(snapshot_id=since))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icefloe.model.nodes import Node
-    from icefloe.session import TreeSession
+    from icefloe.zarr_store.session_port import SessionPort
 
 _SHOWN = 8
 # Variables that these attributes name describe another variable.
@@ -60,12 +60,12 @@ class TableSchema(Record, frozen=True):
         if name in self.dims:
             index = self.indexes.get(name)
             return pa.field(name, pa.int64() if index is None else index.decoding.arrow_type)
-        found = next((v for v in self.values if v.name == name), None)
-        if found is None:
+        variable = next((v for v in self.values if v.name == name), None)
+        if variable is None:
             raise InvalidInputError(
                 f"the table has no column {name!r}; it has {', '.join(self.names)}"
             )
-        return pa.field(name, found.decoding.arrow_type)
+        return pa.field(name, variable.decoding.arrow_type)
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +101,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def read_variables(
-    session: TreeSession, group: str = "/", reading: Reading = AS_CF
+    session: SessionPort, group: str = "/", reading: Reading = AS_CF
 ) -> dict[str, Variable]:
     """The arrays directly in a group, by name."""
     folder = paths.canonical(group)
@@ -118,7 +118,7 @@ def read_variables(
     return variables
 
 
-def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
+def _no_group(session: SessionPort, folder: str, node: Node | None) -> str:
     if node is not None:
         return f"node not found: {folder} is an array; expected a group"
     there = ["/", *(path for path in session.tree.node_paths("/") if not path.startswith("/."))]
@@ -128,7 +128,7 @@ def _no_group(session: TreeSession, folder: str, node: Node | None) -> str:
     return f"node not found: group {folder} does not exist; {has}"
 
 
-def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Variable:
+def variable_of(session: SessionPort, path: str, reading: Reading = AS_CF) -> Variable:
     """The variable at a path."""
     plan = layout_of(session.tree, path)
     metadata = plan.metadata
@@ -147,14 +147,14 @@ def variable_of(session: TreeSession, path: str, reading: Reading = AS_CF) -> Va
     )
 
 
-def attributes_of(session: TreeSession, path: str) -> dict[str, Any]:
+def attributes_of(session: SessionPort, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
     document = json.loads(session.tree.document(path) or b"{}")
     return dict(document.get("attributes") or {})
 
 
 def read_table_schema(
-    session: TreeSession,
+    session: SessionPort,
     group: str = "/",
     *,
     variables: Sequence[str] | None = None,
@@ -222,7 +222,9 @@ def _table_schema(
             f"{_listing([v for v in known.values() if v.dims])}"
         )
     values = tuple(v for v in (*others, *chosen) if v.name not in over)
-    return TableSchema(over, tuple(sizes[d] for d in over), indexes, values)
+    return TableSchema(
+        dims=over, shape=tuple(sizes[d] for d in over), indexes=indexes, values=values
+    )
 
 
 def _note_sizes(sizes: dict[str, int], variable: Variable) -> None:

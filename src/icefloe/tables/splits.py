@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.tables.indexing import AxisSelection
+    from icefloe.tables.indexing import DimSelection
     from icefloe.tables.schema import TableSchema
 
     Starts = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def chunk_shape_of(table: TableSchema, columns: Sequence[str]) -> tuple[int, ...
     return tuple(lengths[dim] for dim in table.dims)
 
 
-def select_chunks(axes: Sequence[AxisSelection], chunk_shape: Sequence[int]) -> SelectedChunks:
+def select_chunks(axes: Sequence[DimSelection], chunk_shape: Sequence[int]) -> SelectedChunks:
     """The chunks of the selected positions."""
     edges, chunks = [], []
     for axis, length in zip(axes, chunk_shape, strict=True):

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import ArrayNode
-    from icefloe.session import Session
     from icefloe.tables.decoding import Decoding
     from icefloe.tables.schema import Variable
+    from icefloe.zarr_store.session_port import SessionPort
 
     Coords = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
     Words = npt.NDArray[np.uint64]
 
-Wanted: TypeAlias = "bool | str | Sequence[str]"
+StatisticsChoice: TypeAlias = "bool | str | Sequence[str]"
 """The arrays of a job that get statistics: all or none of them, or some by name."""
 NUMBERS = 3
 """Numbers in an entry: smallest value, largest value, number of missing values."""
@@ -164,7 +164,7 @@ def _extent_codes(coords: Coords, shape: Sequence[int], chunk_shape: Sequence[in
 # --- keeping
 
 
-def write_entries(session: Session, variable: Variable, entries: Entries) -> None:
+def write_entries(session: SessionPort, variable: Variable, entries: Entries) -> None:
     """Write entries to a session, for its commit."""
     node = session.get_node(variable.path)
     if node is None or not node.is_array or not len(entries.coords):
@@ -194,7 +194,7 @@ def _meaning(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _place(session: Session, node: ArrayNode) -> str | None:
+def _place(session: SessionPort, node: ArrayNode) -> str | None:
     """The group with the statistics of an array; None if there is none.
 
     It is named after the id of the array's node. If a commit or a migration gave the node another
@@ -211,7 +211,7 @@ def _place(session: Session, node: ArrayNode) -> str | None:
     return next((path for path in named if path.rpartition("/")[2] not in others), None)
 
 
-def _groups(session: Session) -> Iterator[tuple[str, Any]]:
+def _groups(session: SessionPort) -> Iterator[tuple[str, Any]]:
     """All groups of statistics, and the path of the array that each is of."""
     if session.get_node(GROUP) is None:
         return
@@ -221,7 +221,7 @@ def _groups(session: Session) -> Iterator[tuple[str, Any]]:
             yield path, attributes.get("array")
 
 
-def _open(session: Session, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:
+def _open(session: SessionPort, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:
     """The array that holds the entries of an array, at least as large as its chunk grid."""
     path = _place(session, node) or f"{GROUP}/{node.id}"
     meaning = _meaning(variable)
@@ -253,7 +253,7 @@ def _entry_chunks(grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read_entries(
-    session: Session, variable: Variable
+    session: SessionPort, variable: Variable
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
     """The numbers of all chunks of an array (grid, 3), and which of them are up to date."""
     node = session.get_node(variable.path)
@@ -312,25 +312,25 @@ def has_numbers(decoding: Decoding) -> bool:
 
 
 def wanted_arrays(
-    session: Session, wanted: Wanted, written: Iterable[str], group: str = "/"
+    session: SessionPort, choice: StatisticsChoice, written: Iterable[str], group: str = "/"
 ) -> tuple[str, ...]:
     """The arrays, among those that a job writes, that get statistics.
 
     Args:
         session: The session of the job.
-        wanted: True for all arrays of numbers with more than one chunk, False for none, or names.
+        choice: True for all arrays of numbers with more than one chunk, False for none, or names.
         written: Paths of the arrays that the job writes.
         group: The group that names are relative to.
     """
-    if wanted is False:
+    if choice is False:
         return ()
     root = session.get_node(paths.ROOT)
     beside_root = root is None or not root.is_array
     known = {path: variable_of(session, path) for path in written if beside_root}
     numbers = [path for path, variable in known.items() if has_numbers(variable.decoding)]
-    if wanted is True:
+    if choice is True:
         return tuple(path for path in numbers if chunk_count(known[path]) > 1)
-    named = [wanted] if isinstance(wanted, str) else list(wanted)
+    named = [choice] if isinstance(choice, str) else list(choice)
     chosen = []
     for name in named:
         inside = paths.canonical(f"{group.rstrip('/')}/{name.lstrip('/')}")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icefloe.model.manifest import ArrayChunks
-    from icefloe.session import Session, TreeSession
     from icefloe.tables.decoding import Decoding
     from icefloe.tables.schema import Variable
+    from icefloe.zarr_store.session_port import SessionPort
 
     Coords = npt.NDArray[np.int64]
     Values = npt.NDArray[Any]
@@ -49,7 +49,7 @@ _EXACT_CODECS = frozenset(
 class Summaries:
     """Statistics of chunks of some arrays, until the references of the chunks are known."""
 
-    def __init__(self, session: TreeSession, paths: Iterable[str] = ()) -> None:
+    def __init__(self, session: SessionPort, paths: Iterable[str] = ()) -> None:
         """Take the session that writes, or a fork of it, and the arrays to summarize."""
         self._session = session
         self._arrays = {path: _Array(session, path) for path in paths}
@@ -85,7 +85,7 @@ class Summaries:
         """Read and summarize chunks of an array."""
         array = self._arrays.get(path)
         if array is not None:
-            for box in _boxes(coords.astype(np.int64)):
+            for box in boxes_of(coords.astype(np.int64)):
                 self._read(array, box)
 
     def entries(self, path: str, table: ArrayChunks | None) -> Entries:
@@ -125,7 +125,7 @@ class Summaries:
 class _Array:
     """An array to summarize."""
 
-    def __init__(self, session: TreeSession, path: str) -> None:
+    def __init__(self, session: SessionPort, path: str) -> None:
         self.variable = variable_of(session, path)
         one = self.variable
         none = (None,) * len(one.shape)
@@ -139,7 +139,7 @@ class _Array:
         self.is_exact = is_exact(session, path)
 
 
-def is_exact(session: TreeSession, path: str) -> bool:
+def is_exact(session: SessionPort, path: str) -> bool:
     """Whether all codecs of an array are lossless."""
     document = json.loads(session.tree.document(path) or b"{}")
     names = set(_codec_names(document.get("codecs")))
@@ -182,7 +182,7 @@ def _around(box: Box, inner: Box) -> Iterator[Box]:
         lower[axis], upper[axis] = inner.lower[axis], inner.upper[axis]
 
 
-def _boxes(coords: Coords) -> Iterator[Box]:
+def boxes_of(coords: Coords) -> Iterator[Box]:
     """Chunks as boxes: a single one if they fill it, else runs along the last dimension."""
     if not len(coords):
         return
@@ -210,7 +210,7 @@ class WrittenStatistics:
     before the session is rebased, and written again over theirs.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionPort) -> None:
         """Take the session that will commit."""
         self._session = session
         self._found: dict[str, tuple[Variable, list[Entries]]] = {}
@@ -284,7 +284,7 @@ def summarize_block(
         return None
     values = values.astype(decoding.dtype, copy=False)
     grid = tuple(-(-size // c) for size, c in zip(values.shape, chunk_shape, strict=True))
-    found = np.empty((*grid, NUMBERS), dtype=np.float64)
+    numbers = np.empty((*grid, NUMBERS), dtype=np.float64)
     chunk_bytes = prod(chunk_shape) * values.itemsize
     for box in split(Box((0,) * len(grid), grid), _STEP_BYTES // chunk_bytes):
         rows = tuple(map(slice, box.lower, box.upper))
@@ -293,10 +293,10 @@ def summarize_block(
         )
         here = values[elements]
         if box.size == 1 and here.nbytes > _STEP_BYTES:
-            found[rows] = _summarize_large(here, decoding)
+            numbers[rows] = _summarize_large(here, decoding)
         else:
-            _summarize_part(here, chunk_shape, decoding, found[rows])
-    return found
+            _summarize_part(here, chunk_shape, decoding, numbers[rows])
+    return numbers
 
 
 def _summarize_large(chunk: Values, decoding: Decoding) -> Numbers:
@@ -313,7 +313,7 @@ def _summarize_large(chunk: Values, decoding: Decoding) -> Numbers:
 
 
 def _summarize_part(
-    values: Values, chunk_shape: Sequence[int], decoding: Decoding, found: Numbers
+    values: Values, chunk_shape: Sequence[int], decoding: Decoding, numbers: Numbers
 ) -> None:
     """Fill in the numbers of some chunks: whole ones, and those at the ends of the array."""
     sides = []
@@ -328,7 +328,7 @@ def _summarize_part(
         block = values[tuple(elements for elements, _, _ in part)]
         shape = [n for (_, rows, size) in part for n in (rows.stop - rows.start, size)]
         # Axes are only cut in two, which never copies.
-        found[tuple(rows for _, rows, _ in part)] = _reduced(block.reshape(shape), decoding)
+        numbers[tuple(rows for _, rows, _ in part)] = _reduced(block.reshape(shape), decoding)
 
 
 def _reduced(cells: Values, decoding: Decoding) -> Numbers:

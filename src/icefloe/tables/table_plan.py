@@ -16,15 +16,15 @@ from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
 from icefloe.tables import where as conditions
 from icefloe.tables.decoding import AS_CF, Reading
-from icefloe.tables.indexing import AxisSelection, select_axes
+from icefloe.tables.indexing import DimSelection, select_axes
 from icefloe.tables.schema import TableSchema, read_table_schema
 from icefloe.tables.splits import SelectedChunks, chunk_shape_of, count_chunks, select_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icefloe.session import Session
     from icefloe.tables.splits import Boxes
+    from icefloe.zarr_store.session_port import SessionPort
 
 Layout = Literal["cells", "lines", "chunks"]
 LAYOUTS: tuple[Layout, ...] = ("cells", "lines", "chunks")
@@ -75,7 +75,7 @@ class TablePlan(Record, frozen=True, eq=False):
     """The columns to read: those to return, and those that the condition is about."""
     condition: conditions.Condition | None
     """What is left of the condition after the axes were narrowed by it."""
-    axes: tuple[AxisSelection, ...]
+    axes: tuple[DimSelection, ...]
     coordinates: dict[str, Any]
     """The selected coordinate values of each dimension, as Arrow arrays."""
     chunks: SelectedChunks
@@ -94,13 +94,14 @@ class TablePlan(Record, frozen=True, eq=False):
     def inner_dims(self) -> int:
         """With lines: how many of the last dimensions are in one row."""
         rank = len(self.table.dims)
-        asked = self.request.inner_dims
-        if asked is not None:
-            if not 0 < asked <= rank:
+        requested = self.request.inner_dims
+        if requested is not None:
+            if not 0 < requested <= rank:
                 raise InvalidInputError(
-                    f"inner-dims is between 1 and {rank}, the number of dimensions; found {asked}"
+                    f"inner-dims is between 1 and {rank}, the number of dimensions; found "
+                    f"{requested}"
                 )
-            return asked
+            return requested
         cells = 1
         for count, axis in enumerate(range(rank - 1, -1, -1), start=1):
             cells *= min(self.chunks.chunk_shape[axis], max(1, len(self.axes[axis])))
@@ -147,7 +148,7 @@ class TablePlan(Record, frozen=True, eq=False):
         return chunks, chunks * prod(sizes) * self.table.decoded_bytes(self.needed)
 
 
-def plan_table(session: Session, request: ScanRequest) -> TablePlan:
+def plan_table(session: SessionPort, request: ScanRequest) -> TablePlan:
     """Find the columns and the selected cells; reads coordinates, but no variables."""
     table = read_table_schema(
         session,
@@ -176,7 +177,7 @@ def plan_table(session: Session, request: ScanRequest) -> TablePlan:
     )
 
 
-def read_coordinate(session: Session, table: TableSchema, dim: str, size: int) -> pa.Array:
+def read_coordinate(session: SessionPort, table: TableSchema, dim: str, size: int) -> pa.Array:
     """All coordinate values of a dimension; positions if it has no coordinate variable."""
     index = table.indexes.get(dim)
     if index is None:
@@ -184,7 +185,7 @@ def read_coordinate(session: Session, table: TableSchema, dim: str, size: int) -
     return index.decoding.column(session.read_region(index.path))
 
 
-def _selected(column: pa.Array, axis: AxisSelection) -> pa.Array:
+def _selected(column: pa.Array, axis: DimSelection) -> pa.Array:
     return column if axis.indices is None else column.take(pa.array(axis.indices))
 
 
@@ -193,7 +194,7 @@ def _with_columns(
     request: ScanRequest,
     table: TableSchema,
     condition: conditions.Condition | None,
-    axes: tuple[AxisSelection, ...],
+    axes: tuple[DimSelection, ...],
     coordinates: dict[str, Any],
 ) -> TablePlan:
     columns = _checked_columns(table, request.columns)
@@ -212,10 +213,10 @@ def _with_columns(
 
 
 def _narrowed(
-    axes: tuple[AxisSelection, ...],
+    axes: tuple[DimSelection, ...],
     condition: conditions.Condition,
     coordinates: dict[str, pa.Array],
-) -> tuple[tuple[AxisSelection, ...], conditions.Condition | None]:
+) -> tuple[tuple[DimSelection, ...], conditions.Condition | None]:
     """Apply conditions on a single coordinate by selecting positions; returns the others."""
     others = []
     narrowed = {axis.dim: axis for axis in axes}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from icefloe.session import Session
     from icefloe.tables.splits import Boxes
     from icefloe.tables.table_plan import Layout
+    from icefloe.zarr_store.session_port import SessionPort
 
     Source = Session | Repository | str | PathLike[str]
     Names = Sequence[str] | str
@@ -36,7 +37,11 @@ class Scan:
     """
 
     def __init__(
-        self, session: Session, request: ScanRequest | None = None, *, plan: TablePlan | None = None
+        self,
+        session: SessionPort,
+        request: ScanRequest | None = None,
+        *,
+        plan: TablePlan | None = None,
     ) -> None:
         """Plan what to read, or take a plan; use `scan` to make one."""
         self._session = session
@@ -44,7 +49,7 @@ class Scan:
         self._reader = BlockReader(session, self.plan)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionPort:
         """The session that is read."""
         return self._session
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 Operation = Literal["create", "append", "overwrite", "upsert", "replace"]
 OPERATIONS: tuple[Operation, ...] = ("create", "append", "overwrite", "upsert", "replace")
@@ -127,7 +127,7 @@ class RowSummary(Record, frozen=True, eq=False):
     """Number of nulls in columns."""
 
 
-def dims_of(session: Session, request: WriteRequest, schema: pa.Schema) -> tuple[str, ...]:
+def dims_of(session: SessionPort, request: WriteRequest, schema: pa.Schema) -> tuple[str, ...]:
     """The columns that are coordinates: as asked, or as the existing table has them."""
     if request.dims is not None:
         dims = request.dims
@@ -148,7 +148,7 @@ def dims_of(session: Session, request: WriteRequest, schema: pa.Schema) -> tuple
     return dims
 
 
-def operation_of(session: Session, request: WriteRequest, schema: pa.Schema) -> Operation:
+def operation_of(session: SessionPort, request: WriteRequest, schema: pa.Schema) -> Operation:
     """The operation that was requested, or the one that fits."""
     exists = _existing(session, request, schema) is not None
     if request.operation is not None:
@@ -156,11 +156,11 @@ def operation_of(session: Session, request: WriteRequest, schema: pa.Schema) -> 
             raise InvalidInputError(
                 f"operation is one of {OPERATIONS}, found {request.operation!r}"
             )
-        if request.operation in ("append", "overwrite") and not exists:
+        if request.operation == "overwrite" and not exists:
             raise InvalidInputError(
                 f"{request.operation} needs existing arrays in {request.group}; use create"
             )
-        if request.operation == "upsert" and not exists:
+        if request.operation in ("append", "upsert") and not exists:
             return "create"
         return request.operation
     return "append" if exists else "create"
@@ -175,7 +175,7 @@ def needs_values(operation: Operation, request: WriteRequest, dims: Sequence[str
     return [request.append_dim or dims[0]]
 
 
-def _existing(session: Session, request: WriteRequest, schema: pa.Schema) -> TableSchema | None:
+def _existing(session: SessionPort, request: WriteRequest, schema: pa.Schema) -> TableSchema | None:
     node = session.get_node(paths.canonical(request.group))
     if node is None or node.is_array:
         return None
@@ -187,7 +187,7 @@ def _existing(session: Session, request: WriteRequest, schema: pa.Schema) -> Tab
     return read_table_schema(session, request.group, variables=named)
 
 
-def prepare(session: Session, request: WriteRequest, rows: RowSummary) -> WritePlan:
+def prepare(session: SessionPort, request: WriteRequest, rows: RowSummary) -> WritePlan:
     """Create, grow or check the arrays; nothing but metadata and coordinates is written."""
     dims = dims_of(session, request, rows.schema)
     operation = operation_of(session, request, rows.schema)
@@ -207,7 +207,7 @@ def prepare(session: Session, request: WriteRequest, rows: RowSummary) -> WriteP
 
 
 def _prepare_new(
-    session: Session,
+    session: SessionPort,
     request: WriteRequest,
     rows: RowSummary,
     dims: tuple[str, ...],
@@ -216,14 +216,16 @@ def _prepare_new(
     replace: bool,
 ) -> WritePlan:
     folder = paths.canonical(request.group)
-    kept = _make_room(session, folder, dims, names, replace=replace)
+    existing = _make_room(session, folder, dims, names, replace=replace)
     _make_group(session, folder)
-    coordinates = {d: kept[d] if d in kept else _new_coordinate(request, rows, d) for d in dims}
+    coordinates = {
+        d: existing[d] if d in existing else _new_coordinate(request, rows, d) for d in dims
+    }
     shape = tuple(len(coordinates[d]) for d in dims)
     if not all(shape):
         raise InvalidInputError("there are no rows: an empty table creates no arrays")
     for dim in dims:
-        if dim not in kept:
+        if dim not in existing:
             _write_coordinate(session, request, folder, dim, coordinates[dim])
     has_holes = rows.rows != prod(shape)
     targets = []
@@ -272,7 +274,7 @@ def _prepare_new(
 
 
 def _make_room(
-    session: Session, folder: str, dims: tuple[str, ...], names: Sequence[str], *, replace: bool
+    session: SessionPort, folder: str, dims: tuple[str, ...], names: Sequence[str], *, replace: bool
 ) -> dict[str, pa.Array]:
     """Delete what is replaced; returns the coordinates that stay, because other arrays use them."""
     there: dict[str, Variable] = {}
@@ -286,7 +288,7 @@ def _make_room(
                     "overwrite or replace"
                 )
             session.tree.delete_node(there.pop(name).path)
-    kept = {}
+    remaining = {}
     for dim in dims:
         index = there.get(dim)
         if index is None:
@@ -296,11 +298,11 @@ def _make_room(
         if replace and not any(dim in v.dims for n, v in there.items() if n not in dims):
             session.tree.delete_node(index.path)
         else:
-            kept[dim] = index.decoding.column(session.read_region(index.path))
-    return kept
+            remaining[dim] = index.decoding.column(session.read_region(index.path))
+    return remaining
 
 
-def _make_group(session: Session, folder: str) -> None:
+def _make_group(session: SessionPort, folder: str) -> None:
     if session.get_node(folder) is None:
         root = zarr.open_group(session.store, mode="a")
         if folder != "/":
@@ -324,7 +326,7 @@ def _new_coordinate(request: WriteRequest, rows: RowSummary, dim: str) -> pa.Arr
 
 
 def _write_coordinate(
-    session: Session, request: WriteRequest, folder: str, dim: str, values: pa.Array
+    session: SessionPort, request: WriteRequest, folder: str, dim: str, values: pa.Array
 ) -> None:
     settings = request.encoding.get(dim, {})
     stored = new_storage(
@@ -352,7 +354,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _prepare_existing(
-    session: Session,
+    session: SessionPort,
     request: WriteRequest,
     rows: RowSummary,
     dims: tuple[str, ...],
@@ -412,13 +414,13 @@ def _target(table: TableSchema, name: str) -> TargetArray:
 
 
 def _grown(
-    session: Session, table: TableSchema, dim: str, kept: pa.Array, values: pa.Array
+    session: SessionPort, table: TableSchema, dim: str, existing: pa.Array, values: pa.Array
 ) -> pa.Array:
     """Coordinate values with new ones at the end; arrays along the dimension are resized."""
-    values = _as_kept(dim, values, kept.type)
-    new = values.filter(pc.invert(pc.is_in(values, value_set=kept)))
+    values = _as_kept(dim, values, existing.type)
+    new = values.filter(pc.invert(pc.is_in(values, value_set=existing)))
     if not len(new):
-        return kept
+        return existing
     index = table.indexes.get(dim)
     if index is None:
         end = int(pc.max(new).as_py()) + 1
@@ -426,8 +428,8 @@ def _grown(
             raise InvalidInputError(f"dimension {dim!r} is numbered from 0; found {pc.min(new)}")
         grown = pa.array(np.arange(end, dtype=np.int64))
     else:
-        new = _in_order(dim, kept, new)
-        grown = pa.concat_arrays([kept, new])
+        new = _in_order(dim, existing, new)
+        grown = pa.concat_arrays([existing, new])
         stored = open_array(session, index.path)
         before = stored.shape[0]
         stored.resize((len(grown),))
@@ -442,23 +444,23 @@ def _grown(
     return grown
 
 
-def _all_along(session: Session, table: TableSchema, dim: str) -> list[Variable]:
+def _all_along(session: SessionPort, table: TableSchema, dim: str) -> list[Variable]:
     """Every array of the group along a dimension: they all grow together."""
     some = next(iter((*table.values, *table.indexes.values())))
     folder = paths.parent(some.path) or "/"
     return [v for v in read_variables(session, folder).values() if dim in v.dims and v.name != dim]
 
 
-def _in_order(dim: str, kept: pa.Array, new: pa.Array) -> pa.Array:
+def _in_order(dim: str, existing: pa.Array, new: pa.Array) -> pa.Array:
     """New values in the order of the existing ones; raises if some belong between those."""
     new = new.take(pc.sort_indices(new))
-    if len(kept) == 0:
+    if len(existing) == 0:
         return new
-    ascends = len(kept) < 2 or bool(pc.all(pc.less(kept[:-1], kept[1:])).as_py())
-    descends = len(kept) > 1 and bool(pc.all(pc.greater(kept[:-1], kept[1:])).as_py())
+    ascends = len(existing) < 2 or bool(pc.all(pc.less(existing[:-1], existing[1:])).as_py())
+    descends = len(existing) > 1 and bool(pc.all(pc.greater(existing[:-1], existing[1:])).as_py())
     if descends:
         new = new.take(pa.array(np.arange(len(new))[::-1]))
-    last, first = kept[-1], new[0]
+    last, first = existing[-1], new[0]
     wrong = (ascends and pc.less(first, last).as_py()) or (
         descends and pc.greater(first, last).as_py()
     )
@@ -481,16 +483,16 @@ def _as_kept(dim: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
         ) from None
 
 
-def _region(request: WriteRequest, rows: RowSummary, dim: str, kept: pa.Array) -> Any:
+def _region(request: WriteRequest, rows: RowSummary, dim: str, existing: pa.Array) -> Any:
     """Positions of the region along a dimension."""
     if dim in request.region:
-        return select_values(dim, kept, request.region[dim])
-    values = _as_kept(dim, rows.values[dim], kept.type)
-    positions = pc.index_in(values, value_set=kept)
+        return select_values(dim, existing, request.region[dim])
+    values = _as_kept(dim, rows.values[dim], existing.type)
+    positions = pc.index_in(values, value_set=existing)
     return np.sort(positions.drop_null().to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def _units(session: Session, path: str) -> tuple[int, ...]:
+def _units(session: SessionPort, path: str) -> tuple[int, ...]:
     array = open_array(session, path)
     return tuple(array.shards or array.chunks)
 
@@ -504,13 +506,13 @@ def _common_block(
     for target in targets:
         for dim, length in zip(target.dims, target.units, strict=True):
             block[dim] = lcm(block[dim], max(1, length))
-    found = tuple(max(1, min(block[d], sizes[d])) for d in dims)
-    if prod(found) > _MAX_BLOCK_CELLS and gcd(*found) >= 1:
+    edges = tuple(max(1, min(block[d], sizes[d])) for d in dims)
+    if prod(edges) > _MAX_BLOCK_CELLS and gcd(*edges) >= 1:
         raise InvalidInputError(
             f"the chunks of {', '.join(t.path for t in targets)} have no common block of fewer "
-            f"than {_MAX_BLOCK_CELLS} cells (found {found}); write the variables one by one"
+            f"than {_MAX_BLOCK_CELLS} cells (found {edges}); write the variables one by one"
         )
-    return found
+    return edges
 
 
 def positions(plan: WritePlan, dim: str, column: pa.Array) -> npt.NDArray[np.int64]:

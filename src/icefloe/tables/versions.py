@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from icefloe.engine.history.walk import parse_moment
 from icefloe.errors import InvalidInputError
 from icefloe.model.bounded_text import whole_number
+from icefloe.model.moments import parse_moment
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from zarr.core.dtype import ZDType
 
 from icefloe.arrays.grid import Region, resolve_region, whole
 from icefloe.cf.times import encode_new
 from icefloe.errors import AlreadyExistsError, InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
+from icefloe.model.spelling import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.model.nodes import Node
-    from icefloe.session import TreeSession
+    from icefloe.zarr_store.session_port import SessionPort
 
 DEFAULT_CHUNK_BYTES = 8 * 1024 * 1024
-_SHOWN = 8
 
 
 class NewArray(Record, frozen=True):
@@ -58,7 +58,7 @@ class NewArray(Record, frozen=True):
     serializer: Any = "auto"
 
 
-def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
+def open_array(session: SessionPort, path: str) -> zarr.Array[Any]:
     """Open an array of a session; raise NodeNotFoundError with similar paths if there is none."""
     node = session.get_node(paths.canonical(path))
     if node is None or not node.is_array:
@@ -67,7 +67,7 @@ def open_array(session: TreeSession, path: str) -> zarr.Array[Any]:
     return zarr.open_array(session.store, path=node.path.lstrip("/"), mode=mode)
 
 
-def _no_array(session: TreeSession, path: str, node: Node | None) -> str:
+def _no_array(session: SessionPort, path: str, node: Node | None) -> str:
     """Write the message for a missing array, with paths that may be meant."""
     what = "does not exist" if node is None else "is a group"
     existing = [
@@ -77,15 +77,11 @@ def _no_array(session: TreeSession, path: str, node: Node | None) -> str:
         and one.is_array
         and not other.startswith("/.")
     ]
-    near = difflib.get_close_matches(paths.canonical(path), existing, n=3)
-    advice = f"; did you mean {', '.join(near)}?" if near else ""
-    if not near and existing:
-        more = ", …" if len(existing) > _SHOWN else ""
-        advice = f"; there are {', '.join(existing[:_SHOWN])}{more}"
+    advice = suggestion(paths.canonical(path), existing)
     return f"node not found: {path} {what}; expected an array{advice}"
 
 
-def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = False) -> str:
+def create(session: SessionPort, path: str, new: NewArray, *, overwrite: bool = False) -> str:
     """Create an array and the groups above it; return its canonical path."""
     place = paths.canonical(path)
     if session.get_node(place) is not None:
@@ -99,8 +95,7 @@ def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = 
     parent = paths.parent(place)
     name = paths.name(place)
     group = root if parent in (None, "/") else root.require_group(str(parent).lstrip("/"))
-    item_bytes = getattr(new.dtype, "item_size", None) or np.dtype(new.dtype).itemsize
-    chunks: Any = new.chunks or suitable_chunks(new.shape, item_bytes)
+    chunks: Any = new.chunks or suitable_chunks(new.shape, _item_bytes(new.dtype))
     group.create_array(
         name,
         shape=new.shape,
@@ -117,7 +112,14 @@ def create(session: TreeSession, path: str, new: NewArray, *, overwrite: bool = 
     return place
 
 
-def describe_group(session: TreeSession, path: str, attributes: Mapping[str, Any]) -> None:
+def _item_bytes(dtype: Any) -> int:
+    """Bytes of a value; of a text of any length what zarr holds of it in memory, a reference."""
+    if isinstance(dtype, ZDType):
+        dtype = getattr(dtype, "item_size", None) or dtype.to_native_dtype()
+    return dtype if isinstance(dtype, int) else int(np.dtype(dtype).itemsize)
+
+
+def describe_group(session: SessionPort, path: str, attributes: Mapping[str, Any]) -> None:
     """Create a group if it does not exist, and add attributes to it."""
     root = zarr.open_group(session.store, mode="a")
     group = root if path == paths.ROOT else root.require_group(path.lstrip("/"))
@@ -216,7 +218,7 @@ def axis_of(array: zarr.Array[Any], dimension: str | int) -> int:
     return names.index(dimension)
 
 
-def grow(session: TreeSession, path: str, dimension: str | int, by: int) -> Region:
+def grow(session: SessionPort, path: str, dimension: str | int, by: int) -> Region:
     """Make an array longer along a dimension; return the new region."""
     array = open_array(session, path)
     axis = axis_of(array, dimension)
@@ -229,14 +231,14 @@ def grow(session: TreeSession, path: str, dimension: str | int, by: int) -> Regi
     return tuple(region)
 
 
-def region_in(session: TreeSession, path: str, region: object) -> Region:
+def region_in(session: SessionPort, path: str, region: object) -> Region:
     """Read a region of an array as users pass it."""
     array = open_array(session, path)
     return resolve_region(region, array.shape, dims_of(array))
 
 
 def write_coordinates(
-    session: TreeSession, group: str, coordinates: Mapping[str, Any], *, overwrite: bool = False
+    session: SessionPort, group: str, coordinates: Mapping[str, Any], *, overwrite: bool = False
 ) -> None:
     """Write small arrays, such as coordinates, from the driver.
 

@@ -88,14 +88,14 @@ def _deleted_table(deleted: ChunkIndex) -> pa.Table:
     nothing = ChunkRefs.empty()
     count = len(deleted)
     refs = ChunkRefs(
-        np.zeros(count, dtype=np.uint8),
-        np.zeros(count, dtype=np.uint32),
-        np.zeros(count, dtype=np.uint64),
-        np.zeros(count, dtype=np.uint64),
-        np.zeros(count, dtype=np.uint32),
-        nothing.files,
-        nothing.locations,
-        b"",
+        kinds=np.zeros(count, dtype=np.uint8),
+        sources=np.zeros(count, dtype=np.uint32),
+        offsets=np.zeros(count, dtype=np.uint64),
+        lengths=np.zeros(count, dtype=np.uint64),
+        checksums=np.zeros(count, dtype=np.uint32),
+        files=nothing.files,
+        locations=nothing.locations,
+        inline=b"",
     )
     return _chunk_table(ArrayChunks(deleted, refs))
 
@@ -179,18 +179,18 @@ def _refs_of(batch: pa.RecordBatch, kinds: npt.NDArray[Any]) -> ChunkRefs:
         ids.offset * width : (ids.offset + len(ids)) * width
     ]
     return ChunkRefs(
-        kinds.astype(np.uint8),
-        sources.astype(np.uint32),
-        offsets.astype(np.uint64),
-        _numbers(batch.column("length")).astype(np.uint64),
-        _numbers(batch.column("checksum")).astype(np.uint32),
-        file_ids.reshape(-1, width),
-        Locations(
+        kinds=kinds.astype(np.uint8),
+        sources=sources.astype(np.uint32),
+        offsets=offsets.astype(np.uint64),
+        lengths=_numbers(batch.column("length")).astype(np.uint64),
+        checksums=_numbers(batch.column("checksum")).astype(np.uint32),
+        files=file_ids.reshape(-1, width),
+        locations=Locations(
             _string_column(locations.dictionary),
             _string_column(batch.column("etag").dictionary),
             _numbers(batch.column("modified").dictionary).astype(np.int64),
         ),
-        data,
+        inline=data,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,38 @@ _PERMANENT = (
     ValueError,
 )
 """Built-in errors that a retry does not help against."""
+
+
+_CAUSES = {
+    r"spark\.driver\.maxResultSize": (
+        "what its tasks return together is more than the driver accepts; raise "
+        "spark.driver.maxResultSize (and spark.driver.memory, which must hold it), or let the "
+        "job write less at a time"
+    ),
+    r"spark\.rpc\.message\.maxSize|exceeds max allowed": (
+        "the work that one task gets is larger than a message of Spark; raise "
+        "spark.rpc.message.maxSize (in MiB)"
+    ),
+    r"Java heap space|GC overhead limit exceeded": (
+        "the Java process of the driver or of an executor has too little memory; raise "
+        "spark.driver.memory or spark.executor.memory"
+    ),
+    r"Container killed|exit code 137|exit status: 137|memoryOverhead": (
+        "an executor was killed because it took more memory than it may, mostly in Python; raise "
+        "spark.executor.memoryOverhead, or give each task less: task_bytes"
+    ),
+    r"PYTHON_VERSION_MISMATCH|SRE module mismatch": (
+        f"its workers run another Python than this process, which is {sys.version_info.major}."
+        f"{sys.version_info.minor}; set PYSPARK_PYTHON to one of that version before the Spark "
+        "session starts"
+    ),
+    r"No module named '(?:pyarrow|numpy|icefloe)'|icefloe is not installed in the Python": (
+        "the Python of its workers has not the packages of this process; install "
+        "'icefloe[spark]' there, or set PYSPARK_PYTHON to a Python that has it before the Spark "
+        "session starts"
+    ),
+}
+"""Causes as the errors of Spark name them, and what to do about each."""
 
 
 class Failure(Record, frozen=True):
@@ -104,7 +137,18 @@ def lost(label: str, error: BaseException) -> TaskFailedError:
     failure = from_text(str(error))
     if failure is not None:
         return failed(label, [failure], 1)
-    return TaskFailedError(f"{label or 'the job'} failed in Spark, nothing was committed: {error}")
+    advice = _advice(str(error))
+    return TaskFailedError(
+        f"{label or 'the job'} failed in Spark, nothing was committed: {advice}{error}"
+    )
+
+
+def _advice(text: str) -> str:
+    """Which setting of Spark to change, and why, if the cause is known."""
+    for pattern, advice in _CAUSES.items():
+        if re.search(pattern, text):
+            return f"{advice}.\nSpark says: "
+    return ""
 
 
 def as_json(failure: Failure) -> str:

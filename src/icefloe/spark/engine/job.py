@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
-from icefloe.config.settings import Settings
 from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.model import paths
@@ -30,21 +29,25 @@ from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
 from icefloe.spark.engine import linking
+from icefloe.spark.engine.application import Application
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined
-from icefloe.spark.engine.runner import Results, parallelism, run_tasks
+from icefloe.spark.engine.events import JobEvent, announce
+from icefloe.spark.engine.runner import Results, Totals, collect_rows, parallelism, run_tasks
 from icefloe.spark.engine.statistics_outputs import take_statistics
 from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.engine.worker import SessionSpec
+from icefloe.tables.job_summary import SUMMARY, JobSummary
 from icefloe.tables.statistics import wanted_arrays
 from icefloe.tables.summarize import WrittenStatistics
 from icefloe.tables.table_scan import open_repository
+from icefloe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     import numpy.typing as npt
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from icefloe.arrays.grid import Piece, Target
     from icefloe.model.chunk_index import Box
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.spark.engine.tasks import Work
-    from icefloe.tables.statistics import Wanted
+    from icefloe.tables.statistics import StatisticsChoice
+    from icefloe.zarr_store.session_port import SessionPort
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +149,9 @@ class JobPlan(Record, frozen=True):
         per_task = self.num_bytes / max(1, self.tasks)
         lines = [
             f"{self.label}: {', '.join(self.arrays)}",
-            f"  tasks      {self.tasks:,} of about {_readable(per_task)}",
+            f"  tasks      {self.tasks:,} of about {readable_size(per_task)}",
             f"  chunks     {self.chunks:,}",
-            f"  bytes      {_readable(self.num_bytes)} before compression",
+            f"  bytes      {readable_size(self.num_bytes)} before compression",
             f"  manifests  {self.manifests:,}",
             *(f"  {note}" for note in self.notes),
         ]
@@ -180,16 +184,17 @@ class JobReport(Record, frozen=True):
         if self.repeated:
             return f"{self.plan.label}: done before, in {self.snapshot_id}"
         # The tasks of a reduction may only read, and the driver write the small result.
-        moved = f"{_readable(self.bytes_written)} written"
+        moved = f"{readable_size(self.bytes_written)} written"
         if not self.bytes_written:
-            moved = f"{_readable(self.bytes_read)} read"
+            moved = f"{readable_size(self.bytes_read)} read"
         return (
             f"{self.plan.label}: {self.chunks:,} chunks, {moved} "
             f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
         )
 
 
-def _readable(size: float) -> str:
+def readable_size(size: float) -> str:
+    """A number of bytes for people: 1.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -213,6 +218,21 @@ class Job:
         self._started = time.monotonic()
         self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []
+        self._tasks_run = 0
+        self._inputs: dict[str, None] = {}
+        self.files: int | None = None
+        """Files that were ingested, for the summary."""
+        self.rows: int | None = None
+        """Rows of a DataFrame that were written, for the summary."""
+
+    @property
+    def about(self) -> str:
+        """What the job works on, for the Spark UI."""
+        return f"{self.options.branch} of {self.repository.storage.location}"
+
+    def add_input(self, snapshot_id: str) -> None:
+        """Note a snapshot that the job reads, for the summary of its commit."""
+        self._inputs[snapshot_id] = None
 
     # --- planning
 
@@ -247,7 +267,7 @@ class Job:
         )
 
     def with_statistics(
-        self, statistics: Wanted, targets: Sequence[Target], group: str = paths.ROOT
+        self, statistics: StatisticsChoice, targets: Sequence[Target], group: str = paths.ROOT
     ) -> tuple[str, ...]:
         """Return the paths of the arrays that get chunk statistics; see `wanted_arrays`."""
         written = (target.grid.path for target in targets)
@@ -317,7 +337,7 @@ class Job:
                 f"{results.totals.chunks}; nothing was committed"
             )
         self.count(results)
-        settings = Settings.from_config(self.session.config)
+        settings = self.session.tree.settings
         todo = linking.tile_tasks(self.session, settings, results, tilings)
         # Writing a manifest takes a fraction of a second: several of them share a task.
         each = max(1, len(todo) // (4 * parallelism(self.spark)))
@@ -329,7 +349,7 @@ class Job:
 
     def _tilings(self) -> dict[str, Tiling]:
         """Return the manifest tilings of the arrays whose manifests tasks can write."""
-        settings = Settings.from_config(self.session.config)
+        settings = self.session.tree.settings
         tilings = {}
         for path in self.session.tree.node_paths(paths.ROOT):
             node = self.session.get_node(path)
@@ -340,14 +360,34 @@ class Job:
         return tilings
 
     def _tasks(self, work: Work, items: Sequence[Any], shared: Any, more: str = "") -> Results:
-        return run_tasks(
+        return self.run_tasks(work, items, shared, f"{self.label}{more}")
+
+    def run_tasks(self, work: Work, items: Sequence[Any], shared: Any, label: str) -> Results:
+        """Run tasks of this job whose outputs are not references of chunks."""
+        results = run_tasks(
             self.spark,
             work,
             items,
             shared=shared,
-            label=f"{self.label}{more}",
+            label=label,
+            about=self.about,
             progress_bar=self.options.progress,
         )
+        self._tasks_run += results.items
+        return results
+
+    def collect(self, frame: DataFrame, count: int) -> Results:
+        """Collect a DataFrame of `count` partitions whose rows are results of tasks."""
+        results = collect_rows(
+            self.spark,
+            frame,
+            count,
+            label=self.label,
+            about=self.about,
+            progress_bar=self.options.progress,
+        )
+        self._tasks_run += count
+        return results
 
     def take_over(
         self, results: Results, expected: Sequence[Sequence[Piece]] | None = None
@@ -363,20 +403,65 @@ class Job:
     def commit(self, plan: JobPlan) -> JobReport:
         """Publish everything in one commit (J3)."""
         options = self.options
-        metadata = dict(options.metadata or {})
+        totals = self._totals()
+        summary = self._summary(totals)
+        metadata = {SUMMARY: summary.to_data(), **(options.metadata or {})}
         if options.transaction is not None:
             metadata |= options.transaction.properties
+        parent = self.session.snapshot_id
         snapshot_id, repeated = self._publish(options.message or self.label, metadata)
-        totals = [results.totals for results in self._results]
+        if snapshot_id is not None and not repeated:
+            announce(
+                JobEvent(
+                    location=self.repository.storage.location,
+                    branch=options.branch,
+                    snapshot_id=snapshot_id,
+                    parent_id=parent,
+                    arrays=plan.arrays,
+                    summary=summary,
+                )
+            )
         return JobReport(
             plan=plan,
             snapshot_id=snapshot_id,
             repeated=repeated,
-            chunks=sum(total.chunks for total in totals),
-            bytes_read=sum(total.bytes_read for total in totals),
-            bytes_written=sum(total.bytes_written for total in totals),
+            chunks=totals.chunks,
+            bytes_read=totals.bytes_read,
+            bytes_written=totals.bytes_written,
             seconds=time.monotonic() - self._started,
-            task_seconds=sum(total.task_seconds for total in totals),
+            task_seconds=totals.task_seconds,
+        )
+
+    def _totals(self) -> Totals:
+        """Sums over all tasks that were counted."""
+        totals = [results.totals for results in self._results]
+        return Totals(
+            chunks=sum(each.chunks for each in totals),
+            bytes_read=sum(each.bytes_read for each in totals),
+            bytes_written=sum(each.bytes_written for each in totals),
+            task_seconds=sum(each.task_seconds for each in totals),
+        )
+
+    def _summary(self, totals: Totals) -> JobSummary:
+        """What the commit says of this job."""
+        application = Application.of(self.spark)
+        base = self.session.snapshot_id
+        return JobSummary(
+            job=self.label,
+            application_id=application.id,
+            application_name=application.name,
+            user=application.user,
+            spark_version=application.version,
+            icefloe_version=__version__,
+            input_snapshots=tuple(self._inputs) or (base,),
+            files=self.files,
+            chunks=totals.chunks,
+            bytes_read=totals.bytes_read,
+            bytes_written=totals.bytes_written,
+            rows=self.rows,
+            tasks=self._tasks_run,
+            seconds=round(time.monotonic() - self._started, 3),
+            task_seconds=round(totals.task_seconds, 3),
         )
 
     def _publish(self, message: str, metadata: dict[str, Any]) -> tuple[str | None, bool]:
@@ -411,7 +496,7 @@ def grid_of(session: Session, path: str) -> ChunkGrid:
     import zarr
 
     item_bytes = zarr.open_array(session.store, path=node.path.lstrip("/"), mode="r").dtype.itemsize
-    split = possible_split(node, Settings.from_config(session.config))
+    split = possible_split(node, session.tree.settings)
     tile_shape = (None,) * array.rank if split is None else split.tiling.shape
     return ChunkGrid(
         path=node.path,
@@ -426,7 +511,7 @@ def grid_of(session: Session, path: str) -> ChunkGrid:
 
 
 def absorb(
-    session: Session, results: Results, expected: Sequence[Sequence[Piece]] | None = None
+    session: SessionPort, results: Results, expected: Sequence[Sequence[Piece]] | None = None
 ) -> None:
     """Add the references that tasks returned to a session.
 

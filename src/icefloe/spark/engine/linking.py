@@ -27,7 +27,7 @@ from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
 from icefloe.packing.tiles import Tiling
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, joined, to_table
-from icefloe.spark.engine.tasks import Output, pack, unpack
+from icefloe.spark.engine.tasks import TaskOutput, pack, unpack
 from icefloe.spark.engine.worker import SessionSpec
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Spilling(Record, frozen=True, eq=False):
     tilings: dict[str, Tiling]
     """The manifest tiling of each array; references of other arrays are returned as they are."""
 
-    def __call__(self, item: Any, shared: Any) -> Iterator[Output]:
+    def __call__(self, item: Any, shared: Any) -> Iterator[TaskOutput]:
         """Do the work, and spill its references."""
         part: ForkSession | None = None
         for output in self.work(item, shared):
@@ -65,7 +65,7 @@ class Spilling(Record, frozen=True, eq=False):
             yield output._replace(table=table)
 
 
-def _spilled(part: ForkSession, tiling: Tiling, output: Output) -> pa.Table:
+def _spilled(part: ForkSession, tiling: Tiling, output: TaskOutput) -> pa.Table:
     assert output.table is not None
     written = from_table(output.table, len(tiling.shape))
     rows = []
@@ -156,12 +156,12 @@ def _tasks_of(
     for rows, is_apart in zip(rows_of, apart, strict=True):
         mine = tiles[rows]
         yield TileTask(
-            node.path,
-            tuple(mine.min(axis=0).tolist()),
-            tuple(mine.max(axis=0).tolist()),
-            tuple(dict.fromkeys(objects[row] for row in rows.tolist())),
-            tiling,
-            split if is_apart else None,
+            array=node.path,
+            first=tuple(mine.min(axis=0).tolist()),
+            last=tuple(mine.max(axis=0).tolist()),
+            objects=tuple(dict.fromkeys(objects[row] for row in rows.tolist())),
+            tiling=tiling,
+            split=split if is_apart else None,
         )
 
 
@@ -190,7 +190,7 @@ def _apart(boxes: Sequence[Box]) -> list[bool]:
     ]
 
 
-def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Iterator[Output]:
+def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Iterator[TaskOutput]:
     """Write the manifests of some tiles, on an executor."""
     for task in tasks:
         part = session.open_part()
@@ -198,7 +198,7 @@ def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Ite
             yield from _write_tile(part, task)
 
 
-def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
+def _write_tile(part: ForkSession, task: TileTask) -> Iterator[TaskOutput]:
     parts = [_within(task, part.get_object(ChunkFileId(place))) for place in task.objects]
     together = joined(task.array, parts)
     tiles = None
@@ -206,10 +206,10 @@ def _write_tile(part: ForkSession, task: TileTask) -> Iterator[Output]:
         part.tree.set_chunk_refs(task.array, together.chunks, together.deleted)
         tiles = write_tiles(part.tree, task.array, task.split)
     if tiles is None:
-        yield Output(task.array, to_table(together))
+        yield TaskOutput(task.array, to_table(together))
         return
     for tile in tiles:
-        yield Output(task.array, _tile_table(tile))
+        yield TaskOutput(task.array, _tile_table(tile))
 
 
 def _within(task: TileTask, data: bytes) -> WrittenChunks:
@@ -255,17 +255,17 @@ def _tile_of(table: pa.Table) -> LinkedTile:
     box = Box(tuple(row["touched_lower"]), tuple(row["touched_upper"]))
     positions = None if row["touched"] is None else np.frombuffer(row["touched"], dtype=np.uint64)
     info = ManifestFileInfo(
-        ManifestId(row["manifest"]),
-        row["size_bytes"],
-        row["num_refs"],
-        row["set_name"],
-        row["checksum"],
+        id=ManifestId(row["manifest"]),
+        size_bytes=row["size_bytes"],
+        num_chunk_refs=row["num_refs"],
+        set_name=row["set_name"],
+        checksum=row["checksum"],
     )
     return LinkedTile(
-        info,
-        Box(tuple(row["lower"]), tuple(row["upper"])),
-        ChunkIndex(box, positions),
-        tuple(map(ManifestId, row["replaced"])),
+        info=info,
+        extents=Box(tuple(row["lower"]), tuple(row["upper"])),
+        touched=ChunkIndex(box, positions),
+        replaced=tuple(map(ManifestId, row["replaced"])),
     )
 
 

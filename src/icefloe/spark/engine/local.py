@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +77,7 @@ def local_session(
     >>> spark.range(5).count()
     5
     """
+    require("Spark", "pyspark")
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
@@ -119,7 +122,10 @@ def _joined(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str
 
 def _module_path() -> str:
     """Return the folders of modules that are not installed, so that workers find them too."""
-    folders = [path for path in sys.path if path and not Path(path).is_relative_to(sys.prefix)]
+    installed = (sys.prefix, sys.base_prefix)  # workers have their own; ours may not fit them
+    folders = [
+        path for path in sys.path if path and not any(map(Path(path).is_relative_to, installed))
+    ]
     return os.pathsep.join(dict.fromkeys(path for path in folders if Path(path).is_dir()))
 
 
@@ -160,6 +166,7 @@ def find_java_home(environment: Mapping[str, str] | None = None) -> Path | None:
     """
     environment = os.environ if environment is None else environment
     if environment.get("JAVA_HOME"):
+        _check_java_home(Path(environment["JAVA_HOME"]))
         return None
     program = shutil.which("java", path=environment.get("PATH"))
     version = None if program is None else java_version(program)
@@ -173,6 +180,21 @@ def find_java_home(environment: Mapping[str, str] | None = None) -> Path | None:
         f"Spark needs Java {OLDEST_JAVA} or later, found {seen}. Set JAVA_HOME, or install one "
         "with: pip install 'icefloe[java]'"
     )
+
+
+def _check_java_home(home: Path) -> None:
+    """Raise InvalidInputError if a folder has no Java, or one that is too old for Spark.
+
+    Its file `release` says which it is; starting a JVM to ask would take a while.
+    """
+    what = f"Spark needs Java {OLDEST_JAVA} or later"
+    advice = "; correct JAVA_HOME, or unset it to use the Java on the path or of 'icefloe[java]'"
+    if shutil.which("java", path=str(home / "bin")) is None:
+        raise InvalidInputError(f"{what}, but JAVA_HOME={home} has no bin/java{advice}")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        release = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text())
+        if release is not None and int(release[1]) < OLDEST_JAVA:
+            raise InvalidInputError(f"{what}, but JAVA_HOME={home} is Java {release[1]}{advice}")
 
 
 def java_version(java: str) -> int | None:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from icefloe.progress import Progress
     from icefloe.spark.engine.failures import Failure
-    from icefloe.spark.engine.tasks import Work
+    from icefloe.spark.engine.tasks import RowWork, Work
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,10 @@ class Results:
             return sum(self._rows.column(name).to_pylist())
 
         return Totals(
-            total("chunks"), total("bytes_read"), total("bytes_written"), total("seconds")
+            chunks=total("chunks"),
+            bytes_read=total("bytes_read"),
+            bytes_written=total("bytes_written"),
+            task_seconds=total("seconds"),
         )
 
 
@@ -103,6 +106,7 @@ def run_tasks(
     *,
     shared: Any = None,
     label: str = "icefloe",
+    about: str = "",
     progress_bar: bool | None = None,
     raise_failures: bool = True,
 ) -> Results:
@@ -112,10 +116,11 @@ def run_tasks(
 
     Args:
         spark: Any Spark session.
-        work: A function that yields `tasks.Output`; importable on the executors, or a closure.
+        work: A function that yields `tasks.TaskOutput`; importable on the executors, or a closure.
         items: Small values that can be pickled: they say what to do, and do not hold the data.
         shared: A value for all items; unpickled once per worker process.
         label: The name of the job in the progress bar, the Spark UI and errors.
+        about: What else the Spark UI says of the job: what it works on.
         progress_bar: Whether to show a bar; by default in terminals and notebooks.
         raise_failures: Raise TaskFailedError if an item failed; else failures are in the result.
     """
@@ -124,7 +129,15 @@ def run_tasks(
         return Results(tasks.SCHEMA.empty_table(), 0, 0.0)
     frame = _frame(spark, work, items, shared)
     with start_progress(label, len(items), show=progress_bar) as shown:
-        rows = _Action(spark, frame, label, len(items), shown).run()
+        description = _description(label, about, len(items))
+        rows = _Action(
+            spark=spark,
+            frame=frame,
+            label=label,
+            description=description,
+            count=len(items),
+            shown=shown,
+        ).run()
         results = Results(rows, len(items), time.monotonic() - started)
         missing = len(items) - len(results.finished())
         if missing:
@@ -143,12 +156,20 @@ def collect_rows(
     count: int,
     *,
     label: str = "icefloe",
+    about: str = "",
     progress_bar: bool | None = None,
 ) -> Results:
     """Collect a DataFrame of `count` partitions whose rows have the schema `tasks.SCHEMA`."""
     started = time.monotonic()
     with start_progress(label, count, show=progress_bar) as shown:
-        rows = _Action(spark, frame, label, count, shown).run()
+        rows = _Action(
+            spark=spark,
+            frame=frame,
+            label=label,
+            description=_description(label, about, count),
+            count=count,
+            shown=shown,
+        ).run()
         results = Results(rows, count, time.monotonic() - started)
         if results.failures:
             shown.update(max(0, count - len(results.failures)))
@@ -156,19 +177,75 @@ def collect_rows(
     return results
 
 
-def _frame(spark: SparkSession, work: Work, items: Sequence[Any], shared: Any) -> DataFrame:
+def _description(label: str, about: str, count: int) -> str:
+    """What the Spark UI says of a job."""
+    return f"icefloe {label}{f': {about}' if about else ''} ({count:,} tasks)"
+
+
+def collect_frame(
+    spark: SparkSession,
+    frame: DataFrame,
+    *,
+    label: str,
+    steps: int = 1,
+    progress_bar: bool | None = None,
+) -> pa.Table:
+    """Collect a small DataFrame, with a progress bar of `steps` tasks; Ctrl-C cancels the job."""
+    with start_progress(label, steps, show=progress_bar) as shown:
+        return _Action(
+            spark=spark,
+            frame=frame,
+            label=label,
+            description=_description(label, "", steps),
+            count=steps,
+            shown=shown,
+        ).run()
+
+
+def rows_of_items(
+    spark: SparkSession, work: RowWork, items: Sequence[Any], shared: Any, schema: str
+) -> DataFrame:
+    """The rows that `work(item, shared)` makes of each item, in a task of its own; not run yet.
+
+    The rows stay on the cluster. Spark may run the function again whenever it needs them.
+    """
+    return _frame(spark, work, items, shared, schema=schema)
+
+
+def rows_of_frame(frame: DataFrame, work: RowWork, shared: Any, schema: str) -> DataFrame:
+    """The rows that `work(batches, shared)` makes of the rows of each task; not run yet."""
+    function, common = pickled_values([work, shared])
+    return frame.mapInArrow(_row_body(function, common), schema)
+
+
+def rows_of_groups(
+    frame: DataFrame, key: Column, work: RowWork, shared: Any, schema: str
+) -> DataFrame:
+    """The rows that `work(table, shared)` makes of all rows with one key; not run yet."""
+    function, common = pickled_values([work, shared])
+    return frame.groupBy(key.alias("group_key")).applyInArrow(_group_body(function, common), schema)
+
+
+def _frame(
+    spark: SparkSession,
+    work: Work | RowWork,
+    items: Sequence[Any],
+    shared: Any,
+    schema: str | None = None,
+) -> DataFrame:
+    """The outputs of tasks, or the rows that they make if there is a schema."""
     pickled = pickled_values(items)
     function, common = pickled_values([work, shared])
-    attempts = max_failures(spark)
+    attempts = None if schema is not None else max_failures(spark)
     count = len(items)
     if sum(map(len, pickled)) <= MAX_CLOSURE_BYTES:
         rows = spark.range(0, count, 1, count)
-        return rows.mapInArrow(_body(attempts, function, common, pickled), tasks.DDL)
+        return rows.mapInArrow(_body(attempts, function, common, pickled), schema or tasks.DDL)
     import pyarrow as pa
 
     table = pa.table({"id": pa.array(range(count), pa.int64()), "item": pa.array(pickled)})
     rows = spark.createDataFrame(table).repartitionByRange(count, "id")
-    return rows.mapInArrow(_body(attempts, function, common, None), tasks.DDL)
+    return rows.mapInArrow(_body(attempts, function, common, None), schema or tasks.DDL)
 
 
 def pickled_values(values: Iterable[Any]) -> list[bytes]:
@@ -198,10 +275,41 @@ def pickled_values(values: Iterable[Any]) -> list[bytes]:
                 library.unregister_pickle_by_value(module)
 
 
+def _row_body(work: bytes, shared: bytes) -> Callable[[Any], Any]:
+    """Make the function that Spark calls for rows that tasks of icefloe made."""
+
+    def body(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        from icefloe.spark.engine.tasks import stream_rows
+
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        yield from stream_rows(task, batches, work, shared)
+
+    return body
+
+
+def _group_body(work: bytes, shared: bytes) -> Callable[[Any], Any]:
+    """Make the function that Spark calls for all rows of a group."""
+
+    def body(table: Any) -> Any:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        from icefloe.spark.engine.tasks import stream_rows
+
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        return pa.Table.from_batches(list(stream_rows(task, table, work, shared)))
+
+    return body
+
+
 def _body(
-    attempts: int, work: bytes, shared: bytes, items: list[bytes] | None
+    attempts: int | None, work: bytes, shared: bytes, items: list[bytes] | None
 ) -> Callable[[Any], Any]:
-    """Make the function that Spark calls.
+    """Make the function that Spark calls; without `attempts`, rows stay on the cluster.
 
     It is a closure, which Spark pickles with its code: it runs on an executor without icefloe
     too, and says what is missing there.
@@ -226,7 +334,7 @@ def _body(
             )
         from pyspark import TaskContext
 
-        from icefloe.spark.engine.tasks import run_items
+        from icefloe.spark.engine.tasks import run_items, stream_items
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
@@ -236,7 +344,10 @@ def _body(
                 batch.column(1).to_pylist() if items is None else map(items.__getitem__, numbers)
             )
             todo = zip(numbers, pickled, strict=True)
-            yield from run_items(todo, work, shared, may_retry=attempt + 1 < attempts)
+            if attempts is None:
+                yield from stream_items(todo, work, shared)
+            else:
+                yield from run_items(todo, work, shared, may_retry=attempt + 1 < attempts)
 
     return body
 
@@ -248,11 +359,11 @@ def is_connect(spark: SparkSession) -> bool:
 
 def max_failures(spark: SparkSession) -> int:
     """How often Spark tries a task; its default if the cluster does not say."""
-    master = _setting(spark, "spark.master") or ""
+    master = spark_setting(spark, "spark.master") or ""
     local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+))?\])?", master)
     if local is not None:
         return int(local.group(1) or 1)
-    value = _setting(spark, "spark.task.maxFailures")
+    value = spark_setting(spark, "spark.task.maxFailures")
     return int(value) if value and value.isdigit() else _DEFAULT_MAX_FAILURES
 
 
@@ -260,15 +371,16 @@ def parallelism(spark: SparkSession) -> int:
     """How many tasks the cluster runs at a time; a guess if it does not say."""
     if not is_connect(spark):
         return max(1, int(spark.sparkContext.defaultParallelism))
-    value = _setting(spark, "spark.default.parallelism")
+    value = spark_setting(spark, "spark.default.parallelism")
     if value and value.isdigit():
         return max(1, int(value))
-    master = _setting(spark, "spark.master") or ""
+    master = spark_setting(spark, "spark.master") or ""
     local = re.match(r"local\[(\d+)", master)
     return int(local.group(1)) if local else 8
 
 
-def _setting(spark: SparkSession, key: str) -> str | None:
+def spark_setting(spark: SparkSession, key: str) -> str | None:
+    """A setting of the application; None if it is not set, or the cluster does not say."""
     if not is_connect(spark):
         value: str | None = spark.sparkContext.getConf().get(key)
         return value
@@ -286,12 +398,14 @@ class _Action:
         spark: SparkSession,
         frame: DataFrame,
         label: str,
+        description: str,
         count: int,
         shown: Progress,
     ) -> None:
         self._spark = spark
         self._frame = frame
         self._label = label
+        self._description = description
         self._count = count
         self._shown = shown
         self._tag = f"icefloe-{uuid.uuid4().hex}"
@@ -338,7 +452,7 @@ class _Action:
                 self._spark.addTag(self._tag)
             else:
                 context = self._spark.sparkContext
-                context.setJobGroup(self._tag, self._label)
+                context.setJobGroup(self._tag, self._description)
                 context.addJobTag(self._tag)
             self._rows = self._frame.toArrow()
         except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)

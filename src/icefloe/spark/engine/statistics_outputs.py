@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.tables.statistics import Entries
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ def take_statistics(results: Results, written: WrittenStatistics) -> Results:
 
 def written_output(
     summaries: Summaries | None, path: str, table: ArrayChunks | None
-) -> Iterator[Output]:
+) -> Iterator[TaskOutput]:
     """The statistics of chunks of an array that a task has written, if it has any."""
     if summaries is not None and path in summaries.paths:
         entries = summaries.entries(path, table)
         if len(entries.coords):
-            yield Output(_PREFIX + path, entries.to_arrow())
+            yield TaskOutput(_PREFIX + path, entries.to_arrow())
 
 
-def unbound_output(summaries: Summaries, path: str) -> Output:
+def unbound_output(summaries: Summaries, path: str) -> TaskOutput:
     """The statistics of chunks that a task has read; the driver binds them to references."""
     coords, numbers = summaries.numbers(path)
     words = np.empty((len(coords), 0), dtype=np.uint64)
-    return Output(_PREFIX + path, Entries(coords, numbers, words).to_arrow())
+    return TaskOutput(_PREFIX + path, Entries(coords, numbers, words).to_arrow())

@@ -1,7 +1,7 @@
 """Runs work functions on executors; their results are Arrow rows. No pyspark here.
 
-A work function gets one item and a value that all items share, and yields `Output`s. Spark may run
-it more than once for an item, even at the same time (retries, speculation). What it writes has
+A work function gets one item and a value that all items share, and yields `TaskOutput`s. Spark may
+run it more than once for an item, even at the same time (retries, speculation). What it writes has
 random names, so that only the rows of the attempt that Spark accepts matter.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
-class Output(NamedTuple):
+class TaskOutput(NamedTuple):
     """One result of a work function."""
 
     name: str = ""
@@ -32,8 +32,11 @@ class Output(NamedTuple):
     bytes_written: int = 0
 
 
-Work: TypeAlias = "Callable[[Any, Any], Iterable[Output]]"
+Work: TypeAlias = "Callable[[Any, Any], Iterable[TaskOutput]]"
 """A work function: (item, shared) -> outputs."""
+
+RowWork: TypeAlias = "Callable[[Any, Any], Iterable[pa.RecordBatch]]"
+"""A work function whose rows stay on the cluster: (item or rows, shared) -> rows."""
 
 SCHEMA = pa.schema(
     [
@@ -73,12 +76,42 @@ def run_items(
         )
 
 
-def _call(function: Work, item: bytes, common: Any) -> Iterable[Output]:
+def stream_items(
+    items: Iterable[tuple[int, bytes]], work: bytes, shared: bytes
+) -> Iterator[pa.RecordBatch]:
+    """Work on pickled items, one after the other; yield the rows that the function makes.
+
+    Errors are raised, so that Spark tries again; after the last attempt the job ends.
+    """
+    function: RowWork = unpickled(work)
+    common = unpickled(shared)
+    for task, item in items:
+        yield from _raising(task, function(pickle.loads(item), common))
+
+
+def stream_rows(
+    task: int, rows: Iterable[pa.RecordBatch] | pa.Table, work: bytes, shared: bytes
+) -> Iterator[pa.RecordBatch]:
+    """Work on rows of one task; yield the rows that the function makes of them."""
+    function: RowWork = unpickled(work)
+    yield from _raising(task, function(rows, unpickled(shared)))
+
+
+def _raising(task: int, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of a work function, whose errors are raised so that the driver can read them."""
+    ignore_codec_warnings()
+    try:
+        yield from rows
+    except Exception as error:
+        raise RetryableTaskError(describe(task, error)) from error
+
+
+def _call(function: Work, item: bytes, common: Any) -> Iterable[TaskOutput]:
     return function(pickle.loads(item), common)
 
 
 def run_item(
-    task: int, work: Callable[[], Iterable[Output]], *, may_retry: bool
+    task: int, work: Callable[[], Iterable[TaskOutput]], *, may_retry: bool
 ) -> Iterator[pa.RecordBatch]:
     """Work on one item; yield rows of `SCHEMA`."""
     ignore_codec_warnings()
@@ -89,15 +122,15 @@ def run_item(
         failure = describe(task, error)
         if may_retry and not is_permanent(error):
             raise RetryableTaskError(failure) from error
-        yield _row(task, Output(), time.perf_counter() - started, as_json(failure))
+        yield _row(task, TaskOutput(), time.perf_counter() - started, as_json(failure))
         return
     seconds = time.perf_counter() - started
-    for output in outputs or [Output()]:
+    for output in outputs or [TaskOutput()]:
         yield _row(task, output, seconds, "")
         seconds = 0.0  # of the item, in its first row
 
 
-def _row(task: int, output: Output, seconds: float, error: str) -> pa.RecordBatch:
+def _row(task: int, output: TaskOutput, seconds: float, error: str) -> pa.RecordBatch:
     payload = b"" if output.table is None else pack(output.table)
     row = (
         task,

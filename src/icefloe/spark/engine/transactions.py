@@ -19,7 +19,7 @@ from icefloe.model.record import Record
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import Conflict
     from icefloe.repository import Repository
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 TXN_APP_ID = "txnAppId"
 TXN_VERSION = "txnVersion"
@@ -70,7 +70,7 @@ def find_transaction(repository: Repository, branch: str, transaction: Transacti
     return None if recorded is None else session.snapshot_id
 
 
-def _recorded_version(session: Session, transaction: Transaction) -> int | None:
+def _recorded_version(session: SessionPort, transaction: Transaction) -> int | None:
     path = transaction.path
     if session.get_node(path) is None:
         return None
@@ -94,7 +94,7 @@ class Ledger(ConflictDetector):
     As a conflict solver it lets a rebase fail for any conflict but those about these records.
     """
 
-    def __init__(self, session: Session, done: Transaction | None) -> None:
+    def __init__(self, session: SessionPort, done: Transaction | None) -> None:
         """Record `done`, the transaction of a session, if it has one."""
         self._session = session
         self._done = done

@@ -51,17 +51,12 @@ class SessionSpec(Record, frozen=True):
     def of(cls, session: Session) -> SessionSpec:
         """Describe a read-only session, or a part of a writable one (`ForkSession.part_of`)."""
         context = session.tree.context
-        if not context.storage.capabilities.survives_pickle:
-            raise InvalidInputError(
-                f"workers cannot see the repository at {context.storage.location}, which is in "
-                "the memory of this process; use a storage that they reach, such as "
-                "local_filesystem_storage on one machine or s3_storage"
-            )
+        pickled = pickled_context(context)
         buffer = io.BytesIO()
         part = session if session.read_only else ForkSession.part_of(session)
         _SessionPickler(buffer, context).dump(part)
         return cls(
-            context=pickle.dumps(context),
+            context=pickled,
             session=buffer.getvalue(),
             snapshot_id=session.snapshot_id,
             is_writable=not session.read_only,
@@ -129,6 +124,17 @@ class _Recent:
 
 _contexts = _Recent(_CONTEXTS)
 _values = _Recent(_VALUES)
+
+
+def pickled_context(context: Context) -> bytes:
+    """Pickle a repository for workers; raises InvalidInputError if they cannot reach it."""
+    if not context.storage.capabilities.survives_pickle:
+        raise InvalidInputError(
+            f"workers cannot see the repository at {context.storage.location}, which is in "
+            "the memory of this process; use a storage that they reach, such as "
+            "local_filesystem_storage on one machine or s3_storage"
+        )
+    return pickle.dumps(context)
 
 
 def unpickled_context(pickled: bytes) -> Any:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icefloe.spark.engine.job import JobKeywords
-    from icefloe.spark.engine.tasks import Output
+    from icefloe.spark.engine.tasks import TaskOutput
 
 
 def copy(
@@ -93,7 +93,7 @@ def copy(
         keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
-        What was done, and the commit.
+        The report of the job, with its commit.
 
     >>> import icefloe, zarr
     >>> from icefloe.spark import copy, local_session
@@ -125,6 +125,10 @@ def copy(
         dataset = source if names is None else source[list(names)]
         dataset = dataset.isel(isel or {}).sel(sel or {})
         return _copy_dataset(job, dataset, destination, statistics)
+    if isinstance(source, Repository):
+        source = source.readonly_session("main")
+    if isinstance(source, Session):
+        job.add_input(source.snapshot_id)
     group_source = _GroupSource.of(source)
     _check_names(names, group_source.names)
     chosen = group_source.names if names is None else names
@@ -224,9 +228,7 @@ class _GroupSource:
 
     @classmethod
     def of(cls, source: Any) -> _GroupSource:
-        """Open what a user passes as the source."""
-        if isinstance(source, Repository):
-            source = source.readonly_session("main")
+        """Open a session, or what zarr opens."""
         if isinstance(source, Session):
             if not source.read_only:
                 raise InvalidInputError(
@@ -444,7 +446,7 @@ def _filled_region(
     return tuple(filled)
 
 
-def _copy_pieces(pieces: tuple[Piece, ...], shared: _DatasetWork) -> Iterator[Output]:
+def _copy_pieces(pieces: tuple[Piece, ...], shared: _DatasetWork) -> Iterator[TaskOutput]:
     part = shared.session.open_part()
     summaries = Summaries(part, shared.statistics)
     dataset: xr.Dataset = unpickled(shared.dataset)

@@ -24,7 +24,7 @@ from icefloe.model.record import Record
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
 from icefloe.spark.engine.statistics_outputs import written_output
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.tables import zarr_arrays as arrays
 from icefloe.tables.summarize import Summaries
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from icefloe.model.chunk_index import Box
     from icefloe.repository import Repository
-    from icefloe.session import ForkSession
     from icefloe.spark.engine.job import JobKeywords
     from icefloe.tables.zarr_arrays import NewArray
+    from icefloe.zarr_store.session_port import SessionPort
 
 PENDING_BYTES = 32 * 1024 * 1024
 """Small chunks that a session buffers before it writes them together."""
@@ -86,7 +86,7 @@ def write(
         keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
-        What was done, and the commit.
+        The report of the job, with its commit.
 
     Raises:
         TaskFailedError: A function failed; nothing was committed.
@@ -183,7 +183,7 @@ def run_filling(
 # --- on executors
 
 
-def _fill_pieces(pieces: tuple[Piece, ...], shared: _FillWork) -> Iterator[Output]:
+def _fill_pieces(pieces: tuple[Piece, ...], shared: _FillWork) -> Iterator[TaskOutput]:
     part = shared.session.open_part()
     summaries = Summaries(part, shared.filling.statistics)
     filled = 0
@@ -211,7 +211,7 @@ def _fill_pieces(pieces: tuple[Piece, ...], shared: _FillWork) -> Iterator[Outpu
 
 
 def _put(
-    part: ForkSession,
+    part: SessionPort,
     values: npt.NDArray[Any],
     *,
     grid: ChunkGrid,
@@ -248,13 +248,13 @@ def _values(
 
 
 def outputs_of(
-    part: ForkSession, bytes_read: int = 0, summaries: Summaries | None = None
-) -> Iterator[Output]:
+    part: SessionPort, bytes_read: int = 0, summaries: Summaries | None = None
+) -> Iterator[TaskOutput]:
     """Yield the references and statistics of the chunks that a task wrote."""
     for path, (chunks, deleted) in part.tree.written_chunks().items():
         written = WrittenChunks(chunks, deleted)
         if written.num_chunks:
-            yield Output(
+            yield TaskOutput(
                 name=path,
                 table=to_table(written),
                 chunks=written.num_chunks,

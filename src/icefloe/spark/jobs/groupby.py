@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icefloe.session import Session
     from icefloe.spark.jobs.inputs import InputArray
+    from icefloe.zarr_store.session_port import SessionPort
 
 CALENDAR = (
     "year",
@@ -55,7 +55,7 @@ class Groups(Record, frozen=True, eq=False):
         return len(self.labels)
 
 
-def find_groups(by: Any, array: InputArray, session: Session) -> Groups:
+def find_groups(by: Any, array: InputArray, session: SessionPort) -> Groups:
     """Read groups as users pass them: `time.month`, the path of an array of labels, or labels.
 
     Labels are an array along one or more dimensions of `array`: an xarray DataArray, or a tuple
@@ -80,7 +80,7 @@ def find_groups(by: Any, array: InputArray, session: Session) -> Groups:
     return _of_labels(str(name), dims, values, array)
 
 
-def _calendar(array: InputArray, session: Session, dimension: str, part: str) -> Groups:
+def _calendar(array: InputArray, session: SessionPort, dimension: str, part: str) -> Groups:
     if part not in CALENDAR:
         raise InvalidInputError(f"times are grouped by {', '.join(CALENDAR)}; found {part!r}")
     stored = find_coordinate(session, array.path, dimension)
@@ -94,7 +94,7 @@ def _calendar(array: InputArray, session: Session, dimension: str, part: str) ->
 
 
 def _labels_from(
-    path: str, array: InputArray, session: Session
+    path: str, array: InputArray, session: SessionPort
 ) -> tuple[str, tuple[str, ...], npt.NDArray[Any]]:
     near = f"{(paths.parent(array.path) or '').rstrip('/')}/{path.strip('/')}"
     place = near if session.get_node(near) is not None else paths.canonical(path)
@@ -125,7 +125,7 @@ def _of_labels(
         raise InvalidInputError("no element is in any group")
     if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
         labels = labels.astype("i8")  # integers with missing values among them
-    return Groups(name, ordered, codes, labels)
+    return Groups(name=name, dims=ordered, codes=codes, labels=labels)
 
 
 def _missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -149,11 +149,18 @@ def _copied_variable(
         old = tuple(
             plan.axes[dim].old_positions if dim in plan.axes else None for dim in variable.dims
         )
+    flipped = {
+        url: tuple(axis for axis, dim in enumerate(variable.dims) if dim in plan.flipped[url])
+        for url in variable.files
+        if url in plan.flipped
+    }
     return CopiedVariable(
         name=variable.name,
         grid=grid,
         files=variable.files,
         boxes=boxes,
+        overlaps=bool(variable.hidden),
+        flipped=flipped,
         fill_value=array.fill_value,
         dtype=array.dtype,
         old_positions=old,

@@ -17,16 +17,17 @@ import pyarrow as pa
 from icefloe.arrays.error_context import doing
 from icefloe.arrays.grid import ChunkGrid, Piece, Region, shape_of, split
 from icefloe.ingest.apply import write_references
-from icefloe.ingest.headers import decode_values, load_region
+from icefloe.ingest.header_batches import pack
+from icefloe.ingest.headers import decode_values, digest_of, load_region, load_values
 from icefloe.ingest.options import IngestOptions
 from icefloe.ingest.parsed import ParsedFile
 from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import VariablePlan
-from icefloe.ingest.read import HeaderResult, check_unchanged, examine_file, read_file
+from icefloe.ingest.read import check_unchanged, examine_file, read_file
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import SourceStatus
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.fill import outputs_of
 from icefloe.tables.summarize import Summaries
@@ -34,11 +35,10 @@ from icefloe.tables.summarize import Summaries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icefloe.ingest.driver import PlacedFile
-    from icefloe.ingest.log import IngestedFile
+    from icefloe.ingest.driver import FileToRead, PlacedFile
     from icefloe.ingest.place import PlacedChunks
     from icefloe.objects.foreign import VirtualChunkResolver
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 BLOCK_BYTES = 128 * 1024 * 1024
 """How many bytes of an array a task holds at a time."""
@@ -57,23 +57,45 @@ class HeaderWork(Record, frozen=True, eq=False):
     """How much of a parsed file is returned, so that it is not parsed again."""
 
 
-def read_headers(
-    files: tuple[tuple[str, IngestedFile | None], ...], work: HeaderWork
-) -> Iterator[Output]:
-    """Examine files; each result is a pickle in a row."""
+def read_headers(files: tuple[FileToRead, ...], work: HeaderWork) -> Iterator[TaskOutput]:
+    """Examine files; the results of a task are one pickle."""
     sources = work.session.open().tree.virtual_sources
-    rows = []
-    for url, logged in files:
-        result = examine_file(url, logged, sources, work.options)
+    results = []
+    for url, logged, listed in files:
+        result = examine_file(url, logged, listed, sources, work.options)
         if isinstance(result.parsed, ParsedFile):
             result = result._replace(parsed=_packed(result.parsed, work.max_parsed_bytes))
-        rows.append(pickle.dumps(result))
-    yield Output("headers", pa.table({"result": pa.array(rows, pa.binary())}))
+        results.append(result)
+    yield _row_of("headers", pack(results))
 
 
-def results_in(table: pa.Table) -> list[HeaderResult]:
-    """The results in what `read_headers` returned."""
-    return [pickle.loads(row) for row in table.column("result").to_pylist()]
+def read_values(files: tuple[tuple[str, str], ...], work: HeaderWork) -> Iterator[TaskOutput]:
+    """All values of some variables, which stand for those of many files."""
+    sources = work.session.open().tree.virtual_sources
+    values = {}
+    for url, name in files:
+        with doing(source=url):
+            parsed = read_file(url, sources, work.options.parse)
+            values[url, name] = load_values(parsed.arrays[name], sources)
+    yield _row_of("values", pickle.dumps(values))
+
+
+def read_digests(
+    files: tuple[tuple[str, list[str]], ...], work: HeaderWork
+) -> Iterator[TaskOutput]:
+    """Digests of the values of some variables of files, to compare them with each other."""
+    sources = work.session.open().tree.virtual_sources
+    digests = {}
+    for url, names in files:
+        with doing(source=url):
+            parsed = read_file(url, sources, work.options.parse)
+            for name in names:
+                digests[url, name] = digest_of(parsed.arrays[name], sources)
+    yield _row_of("digests", pickle.dumps(digests))
+
+
+def _row_of(name: str, packed: bytes) -> TaskOutput:
+    return TaskOutput(name, pa.table({"result": pa.array([packed], pa.binary())}))
 
 
 def _packed(parsed: ParsedFile, most: int) -> bytes | None:
@@ -101,7 +123,9 @@ class ReferenceWork(Record, frozen=True, eq=False):
     """Arrays of whose chunks statistics are made, for which all values are read."""
 
 
-def write_file_references(files: tuple[PlacedFile, ...], work: ReferenceWork) -> Iterator[Output]:
+def write_file_references(
+    files: tuple[PlacedFile, ...], work: ReferenceWork
+) -> Iterator[TaskOutput]:
     """Set the references of files at their places."""
     part = work.session.open_part()
     options = work.options
@@ -142,6 +166,10 @@ class CopiedVariable(Record, frozen=True, eq=False):
     dtype: np.dtype[Any]
     old_positions: tuple[npt.NDArray[np.int64] | None, ...] | None = None
     """By dimension, where old elements are now; None where all stay. Without, there are none."""
+    overlaps: bool = False
+    """Whether several files have the same elements; of these, the last one is taken."""
+    flipped: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """By file, the axes along which its values are reversed."""
 
 
 class CopyWork(Record, frozen=True, eq=False):
@@ -157,7 +185,7 @@ class CopyWork(Record, frozen=True, eq=False):
     """Arrays of whose chunks statistics are made."""
 
 
-def copy_values(pieces: tuple[Piece, ...], work: CopyWork) -> Iterator[Output]:
+def copy_values(pieces: tuple[Piece, ...], work: CopyWork) -> Iterator[TaskOutput]:
     """Fill chunks with the values of files, and with old ones where no file has any."""
     part = work.session.open_part()
     opened = _OpenFiles(part.tree.virtual_sources, work)
@@ -187,8 +215,9 @@ def _values(
     rows = np.flatnonzero(overlaps)
     starts = np.maximum(boxes[rows, :, 0], lower)
     stops = np.minimum(boxes[rows, :, 1], upper)
+    # Of files that overlap, the one that is preferred comes last; their sum tells nothing then.
     covered = int(np.prod(stops - starts, axis=1).sum()) if len(rows) else 0
-    if variable.old_positions is not None and covered < values.size:
+    if variable.old_positions is not None and (covered < values.size or variable.overlaps):
         _put_old(values, variable, region, work)
     for row, start, stop in zip(rows.tolist(), starts, stops, strict=True):
         first = boxes[row, :, 0]
@@ -196,8 +225,20 @@ def _values(
         target = tuple(map(slice, (start - lower).tolist(), (stop - lower).tolist()))
         url = variable.files[row]
         with doing(source=url):
-            values[target] = opened.read(url, variable.name, inside)
+            axes = variable.flipped.get(url, ())
+            sizes = (boxes[row, :, 1] - first).tolist()
+            values[target] = np.flip(
+                opened.read(url, variable.name, _mirrored(inside, sizes, axes)), axes
+            )
     return values
+
+
+def _mirrored(region: Region, sizes: list[int], axes: tuple[int, ...]) -> Region:
+    """The same region counted from the other end of some axes."""
+    return tuple(
+        slice(size - part.stop, size - part.start) if axis in axes else part
+        for axis, (part, size) in enumerate(zip(region, sizes, strict=True))
+    )
 
 
 def _put_old(
@@ -207,21 +248,21 @@ def _put_old(
     assert variable.old_positions is not None
     session = work.base.open()
     old_shape = _old_shape(session, variable.grid.path)
-    wanted, targets = [], []
+    sources, targets = [], []
     for part, size, positions in zip(region, old_shape, variable.old_positions, strict=True):
         if positions is None:
             stop = max(part.start, min(part.stop, size))
-            wanted.append(slice(part.start, stop))
+            sources.append(slice(part.start, stop))
             targets.append(np.arange(stop - part.start))
         else:
             first, last = np.searchsorted(positions, [part.start, part.stop]).tolist()
-            wanted.append(slice(first, last))
+            sources.append(slice(first, last))
             targets.append(positions[first:last] - part.start)
     if all(len(target) for target in targets):
-        values[np.ix_(*targets)] = session.read_region(variable.grid.path, tuple(wanted))
+        values[np.ix_(*targets)] = session.read_region(variable.grid.path, tuple(sources))
 
 
-def _old_shape(session: Session, path: str) -> tuple[int, ...]:
+def _old_shape(session: SessionPort, path: str) -> tuple[int, ...]:
     return expect_array(session.get_node(path), path).array.shape
 
 

@@ -8,7 +8,6 @@ sees documents, coordinates and columns of references.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import pickle
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError, RebaseFailedError
 from icefloe.ingest.driver import BrokenFile, ingest_files, remarks
+from icefloe.ingest.header_batches import HeaderCollector
 from icefloe.ingest.options import IngestOptions
 from icefloe.ingest.plan import Difference, array_path, report
 from icefloe.ingest.sources import find_files
@@ -30,29 +30,36 @@ from icefloe.spark.engine.job import (
     JobOptions,
     JobPlan,
     JobReport,
+    job_options,
 )
-from icefloe.spark.engine.runner import parallelism, run_tasks
+from icefloe.spark.engine.runner import parallelism
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_copies import copy_files
+from icefloe.spark.jobs.ingest_rounds import run_in_rounds
 from icefloe.spark.jobs.ingest_tasks import HeaderWork, ReferenceWork
 from icefloe.tables.statistics import wanted_arrays
 from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Unpack
 
+    import numpy.typing as npt
     from pyspark.sql import SparkSession
 
-    from icefloe.ingest.driver import FileSurvey, IngestOutcome, PlacedFile
-    from icefloe.ingest.expand_dims import FileCoordinate
-    from icefloe.ingest.headers import FileHeader, VariableHeader
-    from icefloe.ingest.log import IngestedFile
+    from icefloe.ingest.driver import FileSurvey, FileToRead, IngestOutcome, PlacedFile
+    from icefloe.ingest.file_rules import FileCoordinate, FileOrder
+    from icefloe.ingest.headers import VariableHeader
     from icefloe.ingest.parsers.detection import FileFormat
     from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.ingest.policies import DuplicatePolicy, FlippedPolicy
     from icefloe.ingest.read import HeaderResult
+    from icefloe.objects.foreign.source import SourceStatus
     from icefloe.repository import Repository
     from icefloe.session import Session
+    from icefloe.spark.engine.job import JobKeywords
+    from icefloe.spark.engine.tasks import Work
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +69,10 @@ _MAX_PARSED_BYTES = 64 * 1024 * 1024
 _MAX_RUNS = 10
 """How often an ingest is planned again because of other commits."""
 _FILES_PER_TASK = 64
+_FIRST_WAVE = 1024
+"""How many headers are read before it is known how large they are."""
+_WAVE_BYTES = 64 * 1024 * 1024
+"""What the tasks of a wave may return together: Spark refuses too much, and the driver holds it."""
 _TASKS_PER_SLOT = 3
 
 
@@ -127,6 +138,10 @@ def ingest(
     file_group: str | None = None,
     parser: Callable[[str, Any], Any] | None = None,
     compat: Literal["equals", "override"] = "equals",
+    file_order: Mapping[str, FileOrder] | None = None,
+    duplicates: DuplicatePolicy = "fail",
+    tolerance: float = 0.0,
+    flipped: FlippedPolicy = "fail",
     check: str = "auto",
     decode: bool = False,
     chunks: Mapping[str, int] | None = None,
@@ -134,13 +149,15 @@ def ingest(
     on_broken: Literal["fail", "skip", "quarantine"] = "fail",
     again: bool = False,
     statistics: bool | Sequence[str] = False,
-    **options: Any,
+    checkpoint_files: int | None = None,
+    options: JobOptions | None = None,
+    **keywords: Unpack[JobKeywords],
 ) -> IngestReport:
     """Bring files into one group, by reference or as copies, and commit once.
 
-    Files are put together by their coordinates. Running it again takes only files that are new or
-    have changed; where a file lies, it replaces what was there. What was ingested is recorded in
-    the repository, see `icefloe.virtual.ingested_files`.
+    Files are combined by their coordinates. Running it again ingests only files that are new or
+    have changed; a file replaces existing data at its coordinates. The repository records what was
+    ingested, see `icefloe.virtual.ingested_files`.
 
     Args:
         spark: Any Spark session.
@@ -149,18 +166,27 @@ def ingest(
             such, or a DataFrame with a column `path`.
         mode: `virtual`: references only. `copy`: values are copied.
         group: Where to put the arrays.
-        concat_dims: Dimensions to put files together along; found out if not given.
-        file_coordinates: For a dimension that files do not have, such as an ensemble member, how
-            their URLs tell where they lie along it.
+        concat_dims: Dimensions to concatenate files along; detected by default.
+        file_coordinates: For a dimension that files do not have, such as an ensemble member, what
+            tells where they lie along it: a regular expression with a group, a function or a
+            mapping of their URLs, or a `FileAttribute`.
         loadable_variables: Variables that the driver stores, besides coordinates.
         drop_variables: Variables to leave out.
         rename: Other names for variables and dimensions.
-        file_format: Format of the files; found out if not given.
+        file_format: Format of the files; detected by default.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours. What it says is believed: our
+        parser: A parser of VirtualiZarr to use instead of ours. Its results are trusted: our
             checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
         compat: Whether variables without any of these dimensions must be the same in all files
             (`equals`), or those of the first file are taken (`override`).
+        file_order: For a dimension whose coordinates do not tell where files lie along it, or
+            that has none, what they are sorted by: `name`, or a rule as in `file_coordinates`.
+            Files of later ingests go behind; a file that has changed stays where it was.
+        duplicates: What to do if several files of one ingest have the same part: `fail`; or take
+            it from the `first` of them by name, or from the `newest`.
+        tolerance: Coordinates and other stored variables that differ by no more are equal.
+        flipped: For copies: what to do with files whose coordinates run the other way than those
+            of the repository, or of the first file: `fail`, or `reverse` them.
         check: How readers of references notice that a file has changed, as for `reference_files`.
         decode: For copies: store values decoded (scale, offset, missing values) instead of as
             they are packed in the files.
@@ -169,12 +195,32 @@ def ingest(
             `serializer` as for `zarr.create_array`.
         on_broken: What to do with a file that cannot be read: `fail`; `skip` it, to try again
             next time; `quarantine` it: record it, and leave it alone until it changes.
-        again: Whether to take files that have not changed, too.
+        again: Whether to ingest files that have not changed, too.
         statistics: Whether to keep smallest, largest and missing values of the chunks of the files
             that are taken, for conditions of later reads; True, or names of variables. Copies are
             looked at as they are written. In `virtual` mode all values of the files are read for
             it, which otherwise are not.
-        options: What all jobs can be told; see `JobOptions`.
+        checkpoint_files: Ingest so many files at a time, each round committed to a branch of its
+            own. If the driver dies, the same call goes on after the last round; at the end there
+            is one commit on the target branch. For ingests that take hours.
+        options: Options that all jobs share.
+        keywords: The same options as keyword arguments; see `JobOptions`.
+
+    Examples:
+        >>> import os, icefloe, icefloe.spark, xarray
+        >>> for day in range(2):
+        ...     part = xarray.Dataset({"t": ("time", [10.0 + day])}, {"time": [day]})
+        ...     _ = part.to_netcdf(f"day{day}.nc", format="NETCDF3_64BIT")
+        >>> folder = f"file://{os.getcwd()}/"
+        >>> config = icefloe.RepositoryConfig.default()
+        >>> store = icefloe.local_filesystem_store(os.getcwd())
+        >>> config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(folder, store))
+        >>> repo = icefloe.Repository.create(
+        ...     "weather", config, authorize_virtual_chunk_access={folder: None}
+        ... )
+        >>> report = icefloe.spark.ingest(icefloe.spark.local_session(), repo, "day*.nc")
+        >>> repo.readonly_session("main").read_region("t").tolist()
+        [10.0, 11.0]
     """
     ingest_options = IngestOptions.of(
         mode=mode,
@@ -188,6 +234,10 @@ def ingest(
         file_group=file_group,
         parser=parser,
         compat=compat,
+        file_order=file_order,
+        duplicates=duplicates,
+        tolerance=tolerance,
+        flipped=flipped,
         check=check,
         decode=decode,
         chunks=chunks,
@@ -195,9 +245,14 @@ def ingest(
         on_broken=on_broken,
         again=again,
         statistics=statistics,
+        checkpoint_files=checkpoint_files,
     )
     return _ingest(
-        spark, open_repository(repository), sources, ingest_options, JobOptions(**options)
+        spark,
+        open_repository(repository),
+        sources,
+        ingest_options,
+        job_options(options, keywords),
     )
 
 
@@ -206,22 +261,75 @@ def _ingest(
     repository: Repository,
     sources: Any,
     options: IngestOptions,
-    job_options: JobOptions,
+    settings: JobOptions,
+) -> IngestReport:
+    """Find the files and ingest them, in rounds if asked for."""
+    reader = repository.readonly_session(settings.branch)
+    files = find_files(sources, reader.tree.virtual_sources)
+    if not files:
+        raise InvalidInputError(f"no files were found for {sources!r}")
+    if options.checkpoint_files is None or settings.dry_run:
+        return _ingest_files(spark, repository, files, options, settings)
+
+    def ingest_round(some: dict[str, SourceStatus | None], staged: JobOptions) -> IngestReport:
+        return _ingest_files(spark, repository, some, options, staged)
+
+    reports, commit = run_in_rounds(
+        repository, files, options.checkpoint_files, settings, options.group, ingest_round
+    )
+    return _joined(reports, commit)
+
+
+def _joined(reports: Sequence[IngestReport], commit: str | None) -> IngestReport:
+    """One report of several rounds."""
+
+    def all_of(name: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(each for report in reports for each in getattr(report, name)))
+
+    jobs = [report.job for report in reports]
+    last = jobs[-1]
+    plan = msgspec.structs.replace(
+        last.plan,
+        arrays=tuple(dict.fromkeys(path for job in jobs for path in job.plan.arrays)),
+        tasks=sum(job.plan.tasks for job in jobs),
+        chunks=sum(job.plan.chunks for job in jobs),
+        num_bytes=sum(job.plan.num_bytes for job in jobs),
+    )
+    job = msgspec.structs.replace(
+        last,
+        plan=plan,
+        snapshot_id=commit,
+        chunks=sum(job.chunks for job in jobs),
+        bytes_read=sum(job.bytes_read for job in jobs),
+        bytes_written=sum(job.bytes_written for job in jobs),
+        seconds=sum(job.seconds for job in jobs),
+        task_seconds=sum(job.task_seconds for job in jobs),
+    )
+    names = ("new", "replaced", "unchanged", "broken", "variables", "stored_variables", "remarks")
+    return IngestReport(
+        mode=reports[0].mode,
+        job=job,
+        seconds=sum(report.seconds for report in reports),
+        **{name: all_of(name) for name in names},
+    )
+
+
+def _ingest_files(
+    spark: SparkSession,
+    repository: Repository,
+    files: dict[str, SourceStatus | None],
+    options: IngestOptions,
+    settings: JobOptions,
 ) -> IngestReport:
     """Ingest, and plan again if another ingest into the group was first: axes have changed then.
 
     Files that the other one ingested are unchanged by then.
     """
-    urls: list[str] | None = None
     for attempt in range(_MAX_RUNS):
-        job = Job(spark, repository, "ingest", job_options)
-        if urls is None:
-            urls = find_files(sources, job.session.tree.virtual_sources)
-            if not urls:
-                raise InvalidInputError(f"no files were found for {sources!r}")
+        job = Job(spark, repository, "ingest", settings)
         runner = _SparkRunner(job, options)
         try:
-            outcome = ingest_files(runner, urls, options)
+            outcome = ingest_files(runner, files, options)
         except RebaseFailedError as error:
             if attempt + 1 == _MAX_RUNS:
                 raise
@@ -238,44 +346,76 @@ class _SparkRunner:
         self._job = job
         self._options = options
         self._started = time.monotonic()
-        self._planned = JobPlan("ingest", (), 0, 0, 0, 0)
+        self._planned = JobPlan(
+            label="ingest", arrays=(), tasks=0, chunks=0, num_bytes=0, manifests=0
+        )
         self._report: JobReport | None = None
 
     @property
     def session(self) -> Session:
         return self._job.session
 
-    def read_headers(
-        self, files: Sequence[tuple[str, IngestedFile | None]]
-    ) -> Iterable[HeaderResult]:
-        job, options = self._job, self._options
-        base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-        each = _MAX_PARSED_BYTES // max(1, len(files)) if options.mode == "virtual" else 0
-        tasks = run_tasks(
-            job.spark,
-            ingest_tasks.read_headers,
-            self._batches(files),
-            shared=HeaderWork(SessionSpec.of(base), options, each),
-            label="ingest: headers",
-            progress_bar=job.options.progress,
-        )
-        share = _Sharing()
-        results = [
-            result if result.header is None else result._replace(header=share(result.header))
-            for _, _, table in tasks.outputs()
-            for result in ingest_tasks.results_in(table)
-        ]
+    def read_headers(self, files: Sequence[FileToRead]) -> Iterable[HeaderResult]:
+        """Read headers in waves, each of which returns a bounded number of bytes."""
+        each = _MAX_PARSED_BYTES // max(1, len(files)) if self._options.mode == "virtual" else 0
+        work = HeaderWork(self._base(), self._options, each)
+        collector = HeaderCollector(self._options.policies.used_attributes)
+        at, size = 0, _FIRST_WAVE
+        while at < len(files):
+            wave = files[at : at + size]
+            received = 0
+            for row in self._rows(ingest_tasks.read_headers, wave, work, "ingest: headers"):
+                received += len(row)
+                collector.add(row)
+            at += len(wave)
+            size = max(_FIRST_WAVE, int(_WAVE_BYTES / max(1, received / len(wave))))
+        values: dict[tuple[str, str], npt.NDArray[Any]] = {}
+        for batch in collector.pending(_WAVE_BYTES):
+            label = "ingest: coordinates"
+            for row in self._rows(ingest_tasks.read_values, batch, work, label):
+                values |= pickle.loads(row)
+        results = collector.fill(lambda url, name: values[url, name])
         return sorted(results, key=lambda result: result.url)
+
+    def _base(self) -> SessionSpec:
+        job = self._job
+        return SessionSpec.of(job.repository.readonly_session(snapshot_id=job.session.snapshot_id))
+
+    def _rows(
+        self, work: Work, items: Sequence[Any], shared: HeaderWork, label: str
+    ) -> Iterable[bytes]:
+        """What tasks return for some items: a few bytes for each task."""
+        results = self._job.run_tasks(work, self._batches(items), shared, label)
+        for _, _, table in results.outputs():
+            yield from table.column("result").to_pylist()
+
+    def read_digests(self, names: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], bytes]:
+        by_url: dict[str, list[str]] = {}
+        for name, urls in names.items():
+            for url in urls:
+                by_url.setdefault(url, []).append(name)
+        digests: dict[tuple[str, str], bytes] = {}
+        work = HeaderWork(self._base(), self._options)
+        label = "ingest: compare shared variables"
+        for row in self._rows(ingest_tasks.read_digests, list(by_url.items()), work, label):
+            digests |= pickle.loads(row)
+        return digests
 
     def accept(self, plan: IngestPlan, survey: FileSurvey) -> bool:
         self._planned = self._describe(plan, survey)
+        self._job.files = len(survey.headers)
         self._report = self._job.is_settled(self._planned)
         return self._report is None
 
     def write_references(
         self, plan: IngestPlan, files: Sequence[PlacedFile], *, is_edited: bool
     ) -> None:
-        virtual = {name: each for name, each in plan.variables.items() if each.is_virtual}
+        # Tasks get what they need of their own files with these.
+        virtual = {
+            name: msgspec.structs.replace(each, files=())
+            for name, each in plan.variables.items()
+            if each.is_virtual
+        }
         paths = [array_path(self._options.group, name) for name in virtual]
         work = ReferenceWork(
             session=SessionSpec.of(self.session),
@@ -362,36 +502,14 @@ class _SparkRunner:
 
     def _with_statistics(self, plan: IngestPlan, by_tasks: Sequence[str]) -> tuple[str, ...]:
         """Arrays that tasks make statistics of; those of stored variables are made here."""
-        asked, group = self._options.statistics, self._options.group
+        names, group = self._options.statistics, self._options.group
         stored = [array_path(group, name) for name, regions in plan.values.items() if regions]
         written = dict.fromkeys([*by_tasks, *stored])
-        if not isinstance(asked, bool):
-            asked = tuple(name for name in asked if array_path(group, name) in written)
-        chosen = wanted_arrays(self.session, asked, written, group)
+        if not isinstance(names, bool):
+            names = tuple(name for name in names if array_path(group, name) in written)
+        chosen = wanted_arrays(self.session, names, written, group)
         self._job.statistics.add_written([path for path in chosen if path not in by_tasks])
         return tuple(path for path in chosen if path in by_tasks)
-
-
-class _Sharing:
-    """Keeps one copy of what many headers share: documents, and coordinates such as latitudes."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Any] = {}
-
-    def __call__(self, header: FileHeader) -> FileHeader:
-        variables = {
-            name: msgspec.structs.replace(
-                each,
-                document=self._shared(each.document),
-                values=None if each.values is None else self._shared(each.values),
-            )
-            for name, each in header.variables.items()
-        }
-        attributes = self._shared(header.attributes)
-        return msgspec.structs.replace(header, variables=variables, attributes=attributes)
-
-    def _shared(self, value: Any) -> Any:
-        return self._known.setdefault(hashlib.sha256(pickle.dumps(value)).digest(), value)
 
 
 def _is_from_tasks(variable: VariablePlan) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 
 class InputArray(Record, frozen=True):
@@ -118,7 +119,7 @@ def _placed(region: Region, offset: tuple[int, ...]) -> Region:
 # --- coordinates
 
 
-def find_coordinate(session: Session, near: str, dimension: str) -> zarr.Array[Any] | None:
+def find_coordinate(session: SessionPort, near: str, dimension: str) -> zarr.Array[Any] | None:
     """Find the coordinate of a dimension in the group of an array, or in a group above it."""
     group = paths.parent(near)
     while group is not None:
@@ -132,7 +133,11 @@ def find_coordinate(session: Session, near: str, dimension: str) -> zarr.Array[A
 
 
 def copy_coordinates(
-    source: Session, target: Session, inputs: Sequence[InputArray], dims: Iterable[str], path: str
+    source: SessionPort,
+    target: SessionPort,
+    inputs: Sequence[InputArray],
+    dims: Iterable[str],
+    path: str,
 ) -> None:
     """Copy coordinates of the inputs next to a new array, as xarray users expect."""
     for dimension in dims:

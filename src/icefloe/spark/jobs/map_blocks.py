@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.spark.engine.job import JobKeywords
+    from icefloe.zarr_store.session_port import SessionPort
 
 BOUNDARIES = ("none", "nearest", "reflect", "periodic")
 BlockType = Literal["numpy", "xarray"]
@@ -102,7 +103,7 @@ def map_blocks(
         keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
-        What was done, and the commit.
+        The report of the job, with its commit.
 
     >>> import icefloe
     >>> import numpy as np
@@ -117,6 +118,7 @@ def map_blocks(
     """
     job = Job(spark, repository, "map_blocks", job_options(options, keywords))
     base = source or job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+    job.add_input(base.snapshot_id)
     spec = SessionSpec.of(base)
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     input_arrays = [InputArray.of(base, name, spec) for name in names]
@@ -238,7 +240,7 @@ class BlockFunction(Record, frozen=True, eq=False):
 
 
 def _coordinates(
-    session: Session, inputs: Sequence[InputArray], dims: Sequence[str]
+    session: SessionPort, inputs: Sequence[InputArray], dims: Sequence[str]
 ) -> dict[str, Any]:
     coordinates = {}
     for name in dims:
@@ -251,7 +253,7 @@ def _coordinates(
 
 
 def _new_array(
-    base: Session,
+    base: SessionPort,
     calculation: BlockFunction,
     *,
     dtype: Any,
@@ -298,7 +300,7 @@ def _new_array(
     )
 
 
-def _default_chunks(base: Session, calculation: BlockFunction) -> tuple[int, ...]:
+def _default_chunks(base: SessionPort, calculation: BlockFunction) -> tuple[int, ...]:
     """Return, for each dimension, the chunk size of the first input that has it."""
     sizes: dict[str, int] = {}
     for each in calculation.inputs:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from icefloe.repository import Repository
     from icefloe.spark.engine.job import JobKeywords
-    from icefloe.tables.statistics import Wanted
+    from icefloe.tables.statistics import StatisticsChoice
     from icefloe.tables.zarr_arrays import NewArray
 
 MEMORY_BYTES = 512 * 1024 * 1024
@@ -82,7 +82,7 @@ def rechunk(
         keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
-        What was done, and the commit.
+        The report of the job, with its commit.
 
     Raises:
         InvalidInputError: One chunk does not fit into the memory.
@@ -163,7 +163,9 @@ def _rechunked(array: zarr.Array[Any], chunks: Any, shards: Any) -> NewArray:
     return arrays.like(array, array.shape, new_chunks, new_shards)
 
 
-def _run(job: Job, todo: Sequence[_Rechunking], memory_bytes: int, statistics: Wanted) -> JobReport:
+def _run(
+    job: Job, todo: Sequence[_Rechunking], memory_bytes: int, statistics: StatisticsChoice
+) -> JobReport:
     targets = [Target(item.grid, whole(item.grid.shape)) for item in todo]
     summarized = job.with_statistics(statistics, targets)
     tasks = {item.grid.path: _tasks(job, item.grid, item.plan.stages[-1]) for item in todo}
@@ -180,7 +182,12 @@ def _run(job: Job, todo: Sequence[_Rechunking], memory_bytes: int, statistics: W
             _intermediate_copy(job, item, memory_bytes) if two_stages else item.source
         )
         final += tasks[item.grid.path]
-    filling = Filling(functions, _WHOLE_PIECE, _step(memory_bytes), summarized)
+    filling = Filling(
+        functions=functions,
+        block_bytes=_WHOLE_PIECE,
+        step_bytes=_step(memory_bytes),
+        statistics=summarized,
+    )
     run_filling(job, targets, filling, final)
     return job.commit(plan)
 
@@ -361,7 +368,9 @@ def _best_stage(
         return (reads + 1) / min(slots, count), reads, elements
 
     reads, _, region = min(allowed, key=cost)
-    return Stage(source, target, region, reads)
+    return Stage(
+        source_chunks=source, target_chunks=target, region_shape=region, amplification=reads
+    )
 
 
 def _sizes(extent: int, source: int, target: int) -> list[int]:

@@ -19,8 +19,8 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
-from icefloe.spark.engine.runner import parallelism, run_tasks
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.runner import parallelism
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.jobs.aggregation import (
     SKETCH_POINTS,
     Aggregation,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.spark.engine.job import JobKeywords
+    from icefloe.zarr_store.session_port import SessionPort
 
 MAX_DRIVER_BYTES = 128 * 1024 * 1024
 """Limit of the partial states that tasks send to the driver; tasks write larger results."""
@@ -98,7 +99,7 @@ def reduce(
         keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
-        What was done, and the commit.
+        The report of the job, with its commit.
 
     >>> import icefloe
     >>> import numpy as np
@@ -112,10 +113,11 @@ def reduce(
     array([ 2.5, 25. ])
     """
     quantiles = () if q is None else (float(q),) if np.ndim(q) == 0 else tuple(map(float, q))  # type: ignore[arg-type]
-    aggregation = Aggregation(how, skipna, quantiles, ddof)
+    aggregation = Aggregation(how=how, skipna=skipna, quantiles=quantiles, ddof=ddof)
     aggregation.check()
     job = Job(spark, repository, "reduce", job_options(options, keywords))
     base = source or job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+    job.add_input(base.snapshot_id)
     input_array = InputArray.of(base, array)
     groups = None if by is None else find_groups(by, input_array, base)
     reduction = Reduction(
@@ -220,15 +222,17 @@ class Reduction(Record, frozen=True, eq=False):
         left = max(1, chunks // max(1, _product(steps, [not each for each in is_reduced])))
         inner = _steps(box.shape, is_reduced, left)
         pieces = []
-        for kept in blocks(box, steps):
+        for block in blocks(box, steps):
             state: State | None = None
-            for part in blocks(kept, inner):
+            for part in blocks(block, inner):
                 region = self.grid.region(part, within)
                 if 0 not in shape_of(region):
                     fresh = self._block_state(region)
                     state = fresh if state is None else merge(self.aggregation, state, fresh)
             if state is not None:
-                pieces.append((self._kept_part(self.grid.region(kept, within), box, within), state))
+                pieces.append(
+                    (self._kept_part(self.grid.region(block, within), box, within), state)
+                )
         return _assembled(pieces) if pieces else None
 
     def _block_state(self, region: Region) -> State:
@@ -309,7 +313,7 @@ class Reduction(Record, frozen=True, eq=False):
 
 def _create(
     job: Job,
-    base: Session,
+    base: SessionPort,
     reduction: Reduction,
     output: str,
     chunks: Any,
@@ -378,15 +382,15 @@ def _assembled(pieces: Sequence[tuple[Region, State]]) -> State:
     """Join the states of parts of the kept dimensions."""
     if len(pieces) == 1:
         return pieces[0][1]
-    kept = tuple(max(place[axis].stop for place, _ in pieces) for axis in range(len(pieces[0][0])))
+    shape = tuple(max(place[axis].stop for place, _ in pieces) for axis in range(len(pieces[0][0])))
     whole_state = {}
     for name, first in pieces[0][1].items():
-        lead = first.shape[: first.ndim - len(kept)]
+        lead = first.shape[: first.ndim - len(shape)]
         # Sketches may have different numbers of points; missing points have weight zero.
         lead = tuple(
             max(state[name].shape[axis] for _, state in pieces) for axis in range(len(lead))
         )
-        values = np.zeros((*lead, *kept), first.dtype)
+        values = np.zeros((*lead, *shape), first.dtype)
         for place, state in pieces:
             own = state[name].shape[: len(lead)]
             values[(*(slice(0, size) for size in own), *place)] = state[name]
@@ -413,14 +417,7 @@ def _run(job: Job, reduction: Reduction, path: str) -> JobReport:
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
-    results = run_tasks(
-        job.spark,
-        _reduce_part,
-        parts,
-        shared=reduction,
-        label=job.label,
-        progress_bar=job.options.progress,
-    )
+    results = job.run_tasks(_reduce_part, parts, reduction, job.label)
     job.count(results)
     state: State | None = None
     for _, _, table in results.outputs():
@@ -445,10 +442,10 @@ def _parts(job: Job, reduction: Reduction, array_bytes: int) -> list[Box]:
     )
 
 
-def _reduce_part(box: Box, reduction: Reduction) -> Iterator[Output]:
+def _reduce_part(box: Box, reduction: Reduction) -> Iterator[TaskOutput]:
     state = reduction.state_of(box, whole(reduction.array.shape))
     if state is not None:
-        yield Output(
+        yield TaskOutput(
             name=reduction.array.path,
             table=_to_table(state),
             chunks=box.size,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
-from icefloe.spark.engine.runner import run_tasks
+from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, job_options
 from icefloe.spark.engine.statistics_outputs import take_statistics, unbound_output
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.tables.schema import read_variables
@@ -17,13 +16,15 @@ from icefloe.tables.summarize import Summaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from pyspark.sql import SparkSession
 
     from icefloe.repository import Repository
-    from icefloe.session import Session
-    from icefloe.spark.engine.tasks import Output
+    from icefloe.spark.engine.job import JobKeywords
+    from icefloe.spark.engine.tasks import TaskOutput
     from icefloe.tables.schema import Variable
+    from icefloe.zarr_store.session_port import SessionPort
 
 
 def compute_statistics(
@@ -32,7 +33,8 @@ def compute_statistics(
     *,
     group: str = "/",
     variables: Sequence[str] | None = None,
-    **options: Any,
+    options: JobOptions | None = None,
+    **keywords: Unpack[JobKeywords],
 ) -> JobReport:
     """Compute the smallest and largest value and the missing ones of each chunk, and commit them.
 
@@ -46,7 +48,8 @@ def compute_statistics(
         repository: A repository, or its URL.
         group: The group of the arrays.
         variables: The arrays; by default all arrays of numbers with more than one chunk.
-        options: The options of all jobs; see `JobOptions`.
+        options: Options that all jobs share.
+        keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
         A report with the id of the new snapshot.
@@ -60,7 +63,7 @@ def compute_statistics(
         >>> few < icefloe.tables.scan(repo).num_chunks
         True
     """
-    job = Job(spark, repository, "compute_statistics", JobOptions(**options))
+    job = Job(spark, repository, "compute_statistics", job_options(options, keywords))
     known = read_variables(job.session, group)
     todo = {}
     for name in _chosen(known, variables):
@@ -83,14 +86,8 @@ def compute_statistics(
     if settled is not None:
         return settled
     base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-    results = run_tasks(
-        spark,
-        _summaries,
-        items,
-        shared=SessionSpec.of(base),
-        label=job.label,
-        progress_bar=job.options.progress,
-    )
+    results = job.run_tasks(_summaries, items, SessionSpec.of(base), job.label)
+    job.count(results)
     take_statistics(results, job.statistics)
     return job.commit(plan)
 
@@ -109,7 +106,7 @@ def _chosen(known: Mapping[str, Variable], names: Sequence[str] | None) -> list[
     return list(names)
 
 
-def _stale(session: Session, variable: Variable) -> Any:
+def _stale(session: SessionPort, variable: Variable) -> Any:
     """The chunks of an array whose statistics are missing or stale."""
     coords = session.tree.chunk_coords(variable.path).astype(np.int64)
     entries = read_entries(session, variable)
@@ -122,7 +119,7 @@ def _parts(coords: Any, chunk_bytes: int, job: Job) -> Iterator[Any]:
         yield coords[start : start + count]
 
 
-def _summaries(item: tuple[str, Any], shared: SessionSpec) -> Iterator[Output]:
+def _summaries(item: tuple[str, Any], shared: SessionSpec) -> Iterator[TaskOutput]:
     path, coords = item
     summaries = Summaries(shared.open(), [path])
     summaries.add_chunks(path, coords)

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from icefloe.model.record import Record
 from icefloe.spark.engine import tasks
-from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
-from icefloe.spark.engine.runner import collect_rows, max_failures, parallelism
-from icefloe.spark.engine.tasks import Output
+from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, job_options
+from icefloe.spark.engine.runner import max_failures, parallelism
+from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.spark.jobs.fill import outputs_of
-from icefloe.spark.sql.arrow_types import arrow_schema, spark_type
+from icefloe.spark.tables.arrow_types import arrow_schema, spark_type
 from icefloe.tables.block_writer import BlockWriter, Refused, by_block, clear_rest
 from icefloe.tables.indexing import selection_of
 from icefloe.tables.target_arrays import (
@@ -32,10 +32,12 @@ from icefloe.tables.target_arrays import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from pyspark.sql import DataFrame
 
     from icefloe.repository import Repository
+    from icefloe.spark.engine.job import JobKeywords
     from icefloe.spark.engine.runner import Results
     from icefloe.tables.target_arrays import Operation
 
@@ -59,7 +61,8 @@ def write_table(
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     coordinates: Mapping[str, Any] | None = None,
     statistics: bool | Sequence[str] = False,
-    **options: Any,
+    options: JobOptions | None = None,
+    **keywords: Unpack[JobKeywords],
 ) -> JobReport:
     """Write the rows of a DataFrame to arrays, in one commit.
 
@@ -88,7 +91,8 @@ def write_table(
             the rows.
         statistics: Whether to keep chunk statistics, with which later conditions leave chunks
             out: True, or names of columns.
-        options: The options of all jobs; see `JobOptions`.
+        options: Options that all jobs share.
+        keywords: The same options as keyword arguments; see `JobOptions`.
 
     Returns:
         A report with the id of the new snapshot.
@@ -116,7 +120,7 @@ def write_table(
         coordinates=dict(coordinates or {}),
         statistics=statistics if isinstance(statistics, bool) else tuple(statistics),
     )
-    job = Job(frame.sparkSession, repository, "write_table", JobOptions(**options))
+    job = Job(frame.sparkSession, repository, "write_table", job_options(options, keywords))
     done = job.done_before()  # then the rows are not even computed
     if done is not None:
         nothing = JobPlan(
@@ -132,6 +136,7 @@ def write_table(
     dims = dims_of(job.session, request, schema)
     chosen = operation_of(job.session, request, schema)
     rows = summarize_rows(frame, schema, needs_values(chosen, request, dims))
+    job.rows = rows.rows
     plan = prepare(job.session, msgspec.structs.replace(request, operation=chosen), rows)
     num_tasks = max(1, min(plan.num_blocks, _task_count(job, plan)))
     job_plan = JobPlan(
@@ -172,7 +177,7 @@ def summarize_rows(frame: DataFrame, schema: pa.Schema, needed: Sequence[str]) -
         flat = flat.cast(kind)
         values[name] = flat.take(pa.compute.sort_indices(flat))
     nulls = {name: row.column(f"n{at}")[0].as_py() for at, name in enumerate(names)}
-    return RowSummary(schema, values, row.column("rows")[0].as_py(), nulls)
+    return RowSummary(schema=schema, values=values, rows=row.column("rows")[0].as_py(), nulls=nulls)
 
 
 def _col(name: str) -> Any:
@@ -194,13 +199,7 @@ def _run(job: Job, frame: DataFrame, plan: WritePlan, count: int) -> Results:
     sorted_rows = placed.repartition(count, _BLOCK).sortWithinPartitions(_BLOCK)
     shared = pickle.dumps(_Shared(SessionSpec.of(job.session), plan))
     body = _body(shared, max_failures(job.spark))
-    return collect_rows(
-        job.spark,
-        sorted_rows.mapInArrow(body, tasks.DDL),
-        count,
-        label=job.label,
-        progress_bar=job.options.progress,
-    )
+    return job.collect(sorted_rows.mapInArrow(body, tasks.DDL), count)
 
 
 def _placed(spark: Any, frame: DataFrame, plan: WritePlan) -> DataFrame:
@@ -212,17 +211,17 @@ def _placed(spark: Any, frame: DataFrame, plan: WritePlan) -> DataFrame:
 
     places = []
     for axis, dim in enumerate(plan.dims):
-        kept = plan.coordinates[dim]
-        numbers = np.arange(len(kept), dtype=np.int64)
+        coordinate = plan.coordinates[dim]
+        numbers = np.arange(len(coordinate), dtype=np.int64)
         allowed = plan.allowed.get(dim)
         if allowed is not None:
-            kept, numbers = kept.take(pa.array(allowed)), allowed
+            coordinate, numbers = coordinate.take(pa.array(allowed)), allowed
         place, value = f"{_PLACE}{axis}", f"{_PLACE}value_{axis}"
         if frame.schema[dim].dataType.typeName() == "timestamp":
             # Spark would cast such times to local ones; stored times are UTC.
-            kept = kept.cast(pa.timestamp("us", "UTC"))
-        index = spark.createDataFrame(pa.table({value: kept, place: pa.array(numbers)}))
-        wanted = _col(dim).cast(spark_type(kept.type))
+            coordinate = coordinate.cast(pa.timestamp("us", "UTC"))
+        index = spark.createDataFrame(pa.table({value: coordinate, place: pa.array(numbers)}))
+        wanted = _col(dim).cast(spark_type(coordinate.type))
         frame = frame.join(sql.broadcast(index), wanted == _col(value), "left").drop(value)
         places.append(_col(place))
     number: Any = sql.lit(0).cast("bigint")
@@ -237,7 +236,7 @@ def _body(
     def body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        from icefloe.spark.sql.write_table import assemble
+        from icefloe.spark.tables.write_table import assemble
 
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()
@@ -253,14 +252,14 @@ def assemble(
     """Write the blocks of sorted rows; yields the result rows of a task."""
     common: _Shared = unpickled(shared)
 
-    def work() -> Iterator[Output]:
+    def work() -> Iterator[TaskOutput]:
         part = common.session.open_part()
         writer = BlockWriter(part, common.plan)
         for rows in by_block(_sorted_parts(batches, common.plan, writer)):
             writer.write(rows)
         if writer.refused:
             text = msgspec.json.encode(writer.refused).decode()
-            yield Output(_REFUSED, pa.table({"refused": [text]}))
+            yield TaskOutput(_REFUSED, pa.table({"refused": [text]}))
         else:
             yield from outputs_of(part, 0, writer.summaries)
 

@@ -9,22 +9,26 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+import msgspec
+
 from icefloe.errors import InvalidInputError
 from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
 from icefloe.repository import Repository
 from icefloe.spark.engine.worker import SessionSpec
+from icefloe.tables.change_data import CHANGE_TYPE, SNAPSHOT, ChangeScan, check_change_request
 from icefloe.tables.metadata_tables import read_metadata_table
+from icefloe.tables.schema import read_variables
 from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
 from icefloe.tables.versions import SnapshotSelector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 _MAX_OPEN = 16
 _MAX_SCANS = 8
@@ -90,13 +94,13 @@ class PinnedSnapshot(Record, frozen=True):
     location: RepositoryLocation
     snapshot_id: str
 
-    def open(self) -> Session:
+    def open(self) -> SessionPort:
         """The session of this process."""
         return _pinned(self)
 
 
 @functools.lru_cache(maxsize=_MAX_OPEN)
-def _pinned(pinned: PinnedSnapshot) -> Session:
+def _pinned(pinned: PinnedSnapshot) -> SessionPort:
     return pinned.location.open().readonly_session(snapshot_id=pinned.snapshot_id)
 
 
@@ -122,6 +126,42 @@ class ScanTicket(Record, frozen=True):
         while len(_scans) > _MAX_SCANS:
             _scans.popitem(last=False)
         return scan
+
+
+class ChangeTicket(Record, frozen=True):
+    """The changes of a table between two snapshots."""
+
+    before: ScanTicket | None
+    """None before the table was there."""
+    after: ScanTicket
+
+    @classmethod
+    def of(
+        cls, location: RepositoryLocation, start: str | None, end: str, request: ScanRequest
+    ) -> ChangeTicket:
+        """A ticket for the changes after one snapshot, up to another."""
+        check_change_request(request)
+        whole = msgspec.structs.replace(request, columns=None, changed_since=None)
+        after = ScanTicket.of(PinnedSnapshot(location, end), whole)
+        if start is None:
+            return cls(None, after)
+        earlier = PinnedSnapshot(location, start)
+        session = earlier.open()
+        # Variables may be newer than that, and so may the table.
+        known = read_variables(session, request.group) if session.get_node(request.group) else {}
+        data = {name for name, each in known.items() if each.dims != (name,)}
+        if request.variables is not None:
+            data &= set(request.variables)
+            names = tuple(name for name in request.variables if name in data)
+            whole = msgspec.structs.replace(whole, variables=names)
+        return cls(ScanTicket.of(earlier, whole) if data else None, after)
+
+    def scan(self, columns: Sequence[str] | None = None) -> ChangeScan:
+        """The scan of this process; of all columns by default."""
+        after = self.after.scan()
+        own = (CHANGE_TYPE, SNAPSHOT)
+        names = after.plan.columns if columns is None else [c for c in columns if c not in own]
+        return ChangeScan(None if self.before is None else self.before.scan(), after, names)
 
 
 _scans: OrderedDict[str, Scan] = OrderedDict()

@@ -6,6 +6,8 @@ DataFrame, so a second query of it would silently miss rows. Selection is by opt
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
@@ -15,14 +17,21 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from icefloe.errors import IcefloeError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from icefloe.spark.sql.options import SourceOptions
-    from icefloe.spark.sql.tickets import MetadataTicket, PinnedSnapshot, ScanTicket
+    from icefloe.spark.tables.options import SourceOptions
+    from icefloe.spark.tables.tickets import (
+        ChangeTicket,
+        MetadataTicket,
+        PinnedSnapshot,
+        ScanTicket,
+    )
 
 
 class IcefloeDataSource(DataSource):
@@ -43,54 +52,72 @@ class IcefloeDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Columns of the table; also pins the snapshot, which every later use reads."""
-        from icefloe.spark.sql.arrow_types import spark_schema
+        from icefloe.spark.tables.arrow_types import spark_schema
+        from icefloe.tables.change_data import change_schema
         from icefloe.tables.metadata_tables import metadata_table
 
-        name = self._options().text("inspect")
-        if name is not None:
-            return spark_schema(metadata_table(name).schema)
-        return spark_schema(self._ticket().scan().schema)
+        with _without_traceback():
+            name = self._options().text("inspect")
+            if name is not None:
+                return spark_schema(metadata_table(name).schema)
+            if self._options().flag("change-data", default=False):
+                return spark_schema(change_schema(self._ticket().scan().schema))
+            return spark_schema(self._ticket().scan().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns of a schema."""
-        from icefloe.spark.sql.tickets import MetadataTicket
+        from icefloe.spark.tables.tickets import MetadataTicket
 
-        options = self._options()
-        name = options.text("inspect")
-        if name is not None:
-            ticket = MetadataTicket(options.location(), options.selector(), name)
-            return MetadataTableReader(ticket, schema)
-        return TableReader(self._ticket(schema), schema)
+        with _without_traceback():
+            options = self._options()
+            name = options.text("inspect")
+            if name is not None:
+                ticket = MetadataTicket(options.location(), options.selector(), name)
+                return MetadataTableReader(ticket, schema)
+            if options.flag("change-data", default=False):
+                return ChangeReader(self._change_ticket(options), schema)
+            return TableReader(self._ticket(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """A writer of rows: mode `append` creates or appends, `overwrite` replaces."""
-        from icefloe.spark.sql.writer import TableWriter
+        from icefloe.spark.tables.writer import TableWriter
 
-        return TableWriter(self._options(writing=True), schema, overwrite=overwrite)
+        with _without_traceback():
+            return TableWriter(self._options(writing=True), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's name)
         """A stream of the cells that each new commit changes."""
-        from icefloe.spark.sql.streams import TableStreamReader
+        from icefloe.spark.tables.streams import TableStreamReader
 
         return TableStreamReader(self._options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802
         """A writer of one commit for each micro-batch."""
-        from icefloe.spark.sql.streams import TableStreamWriter
+        from icefloe.spark.tables.streams import TableStreamWriter
 
         return TableStreamWriter(self._options(writing=True), schema, overwrite=overwrite)
 
     def _options(self, *, writing: bool = False) -> SourceOptions:
-        from icefloe.spark.sql.options import SourceOptions
+        from icefloe.spark.tables.options import SourceOptions
 
         options = SourceOptions(self.options, self.providers)
         options.check(writing=writing)
         return options
 
+    def _change_ticket(self, options: SourceOptions) -> ChangeTicket:
+        """The changes after one snapshot, up to the one that is pinned."""
+        from icefloe.spark.tables.tickets import ChangeTicket
+
+        self._ticket()
+        assert self._pinned is not None
+        start = options.text("start-snapshot-id")
+        request = options.scan_request()
+        return ChangeTicket.of(self._pinned.location, start, self._pinned.snapshot_id, request)
+
     def _ticket(self, schema: StructType | None = None) -> ScanTicket:
         import msgspec
 
-        from icefloe.spark.sql.tickets import PinnedSnapshot, ScanTicket
+        from icefloe.spark.tables.tickets import PinnedSnapshot, ScanTicket
 
         options = self._options()
         if self._pinned is None:
@@ -105,6 +132,20 @@ class IcefloeDataSource(DataSource):
         if schema is not None and request.layout == "cells":
             request = msgspec.structs.replace(request, columns=tuple(schema.names))
         return ScanTicket.of(self._pinned, request)
+
+
+@contextmanager
+def _without_traceback() -> Iterator[None]:
+    """Let errors of ours that planning raises reach the user as a sentence.
+
+    Planners are processes of Python that Spark starts for data sources only. What they raise,
+    PySpark sends with its traceback, unless this variable of the environment is set.
+    """
+    try:
+        yield
+    except IcefloeError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def source_with(providers: Mapping[str, bytes]) -> type[IcefloeDataSource]:
@@ -143,7 +184,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one task."""
         from icefloe.spark.engine.worker import ignore_codec_warnings
-        from icefloe.spark.sql.arrow_types import arrow_schema, conform
+        from icefloe.spark.tables.arrow_types import arrow_schema, conform
 
         ignore_codec_warnings()
         if partition.value is None:  # what Spark makes of no partitions at all
@@ -152,6 +193,26 @@ class TableReader(DataSourceReader):
         names = self._schema.names
         found = self._ticket.scan().read(partition.value)
         yield from conform((batch.select(names) for batch in found), wanted)
+
+
+class ChangeReader(DataSourceReader):
+    """Reads the changes of a table between two snapshots."""
+
+    def __init__(self, ticket: ChangeTicket, schema: StructType) -> None:
+        """Take what to compare, and the schema that was promised."""
+        self._ticket = ticket
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Tasks of whole chunks that changed."""
+        return [Blocks(boxes) for boxes in self._ticket.scan(self._schema.names).splits()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of one task."""
+        from icefloe.spark.tables.change_rows import change_batches
+
+        if partition.value is not None:  # what Spark makes of no partitions at all
+            yield from change_batches(self._ticket, self._schema, partition.value)
 
 
 class MetadataTableReader(DataSourceReader):
@@ -168,7 +229,7 @@ class MetadataTableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """All rows."""
-        from icefloe.spark.sql.arrow_types import arrow_schema, conform
+        from icefloe.spark.tables.arrow_types import arrow_schema, conform
 
         names = self._schema.names
         batches = (batch.select(names) for batch in self._ticket.read())

@@ -1,4 +1,4 @@
-"""Arrays as DataFrames: `table` and `register`.
+"""Arrays as DataFrames: `table`.
 
 A scan is run in one of three ways. Few chunks are read by the driver, which hands their cells to
 Spark. Otherwise Python tasks read the blocks: as lines of cells that the JVM makes cells of (see
@@ -14,13 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.record import Record
 from icefloe.spark.engine.worker import SessionSpec, ignore_codec_warnings
-from icefloe.spark.sql import lines
-from icefloe.spark.sql.arrow_types import arrow_schema, conform, spark_schema
-from icefloe.spark.sql.tickets import ScanTicket
+from icefloe.spark.tables import lines
+from icefloe.spark.tables.arrow_types import arrow_schema, conform, spark_schema
+from icefloe.spark.tables.tickets import ScanTicket
 from icefloe.tables.decoding import Reading
 from icefloe.tables.splits import count_cells
+from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan, open_repository, request_of, selector_of
+from icefloe.tables.versions import SnapshotSelector
 from icefloe.tables.where import columns_of, parse_condition
 
 if TYPE_CHECKING:
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.tables.splits import Boxes
-    from icefloe.tables.table_plan import Layout, ScanRequest
+    from icefloe.tables.table_plan import Layout
+    from icefloe.zarr_store.session_port import SessionPort
 
     Source = str | PathLike[str] | Repository
 
@@ -114,55 +118,84 @@ def table(
         >>> warm.groupBy("time").count().count()
         2
     """
-    if layout not in ("cells", "chunks"):
-        raise InvalidInputError(
-            f"layout is 'cells' or 'chunks', found {layout!r}; lines are read by the data source"
-        )
-    selector = selector_of(branch, tag, snapshot_id, as_of)
-    session = selector.session(open_repository(source))
-    request = request_of(
+    choice = TableChoice.of(
         group=group,
         variables=variables,
         dims=dims,
         columns=columns,
         sel=sel,
         isel=isel,
+        where=where,
+        branch=branch,
+        tag=tag,
+        snapshot_id=snapshot_id,
+        as_of=as_of,
         layout=layout,
         changed_since=changed_since,
-        task_bytes=partition_bytes,
-        reading=Reading(decode=decode, nan_is_null=nan_as_null, zoned_times=zoned_times),
+        nan_as_null=nan_as_null,
+        zoned_times=zoned_times,
+        decode=decode,
+        partition_bytes=partition_bytes,
+        local_bytes=local_bytes,
     )
+    session = choice.selector.session(open_repository(source))
+    return frame_of(spark, session, choice)
+
+
+class TableChoice(Record, frozen=True):
+    """What the arguments of `table` select from a repository."""
+
+    selector: SnapshotSelector
+    request: ScanRequest
+    where: str | None = None
+    local_bytes: int = LOCAL_BYTES
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        where: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: str | datetime | None = None,
+        layout: Layout = "cells",
+        nan_as_null: bool = True,
+        zoned_times: bool = False,
+        decode: bool = True,
+        partition_bytes: int | None = None,
+        local_bytes: int = LOCAL_BYTES,
+        **selection: Any,
+    ) -> TableChoice:
+        """Take the arguments of `table`."""
+        if layout not in ("cells", "chunks"):
+            raise InvalidInputError(
+                f"layout is 'cells' or 'chunks', found {layout!r}; the data source reads lines"
+            )
+        names = ("variables", "dims", "columns", "sel", "isel")
+        request = request_of(
+            **{**dict.fromkeys(names), **selection},
+            layout=layout,
+            task_bytes=partition_bytes,
+            reading=Reading(decode=decode, nan_is_null=nan_as_null, zoned_times=zoned_times),
+        )
+        selector = selector_of(branch, tag, snapshot_id, as_of)
+        return cls(selector, request, where, 0 if partition_bytes else local_bytes)
+
+
+def frame_of(spark: SparkSession, session: Session, choice: TableChoice) -> DataFrame:
+    """A DataFrame of what is chosen from a snapshot; its version is not looked at again."""
     shared = SessionSpec.of(session)
-    scan, spark_filter = _scan(session, request, where)
+    scan, spark_filter = scan_of(session, choice.request, choice.where)
     _check_case(spark, scan)
-    run = _Run(spark, shared, scan, 0 if partition_bytes else local_bytes)
-    frame = run.frame(scan) if layout == "chunks" else run.cells()
+    run = _ScanRun(spark, shared, scan, choice.local_bytes)
+    frame = run.frame(scan) if choice.request.layout == "chunks" else run.cells()
     return frame if spark_filter is None else frame.filter(spark_filter)
 
 
-def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -> DataFrame:
-    """Make a table a temporary view for SQL.
-
-    Args:
-        spark: The session, classic or Connect.
-        source: A repository, or its URL.
-        name: The name of the view; a view of the same name is replaced.
-        arguments: The other arguments of `table`.
-
-    Returns:
-        The DataFrame of the view.
-
-    Example:
-        >>> frame = icefloe.spark.register(spark, repo, "weather")
-        >>> spark.sql("SELECT max(t2m) FROM weather WHERE lat > 40").first()[0]
-        303.0
-    """
-    frame = table(spark, source, **arguments)
-    frame.createOrReplaceTempView(name)
-    return frame
-
-
-def _scan(session: Session, request: ScanRequest, where: str | None) -> tuple[Scan, str | None]:
+def scan_of(
+    session: SessionPort, request: ScanRequest, where: str | None
+) -> tuple[Scan, str | None]:
     """A scan that applies a condition, or one without it and the filter that is left to Spark."""
     if where is not None:
         try:
@@ -191,7 +224,7 @@ def _check_case(spark: SparkSession, scan: Scan) -> None:
         )
 
 
-class _Run:
+class _ScanRun:
     """Runs a scan on Spark, or in the driver if few chunks are needed."""
 
     def __init__(
@@ -206,12 +239,12 @@ class _Run:
     def frame(self, scan: Scan) -> DataFrame:
         """The rows of a scan, in its own layout."""
         schema = spark_schema(scan.schema)
-        wanted = arrow_schema(schema)
+        arrow = arrow_schema(schema)
         if self._is_local:
-            return self._local(list(conform(self._batches(scan), wanted)), schema, wanted)
+            return self._local(list(conform(self._batches(scan), arrow)), schema, arrow)
         ticket = ScanTicket.of(self._session, scan.plan.request)
         count = len(self._splits)
-        body = _task_body(ticket, self._splits, wanted)
+        body = _task_body(ticket, self._splits, arrow)
         return self._spark.range(0, count, 1, count).mapInArrow(body, schema)
 
     def cells(self) -> DataFrame:
@@ -231,27 +264,27 @@ class _Run:
         if self._scan.plan.condition is None and cells > LOCAL_CELLS:
             return None
         schema = spark_schema(self._scan.schema)
-        wanted = arrow_schema(schema)
+        arrow = arrow_schema(schema)
         batches: list[pa.RecordBatch] = []
         rows = 0
-        for batch in conform(self._batches(self._scan), wanted):
+        for batch in conform(self._batches(self._scan), arrow):
             batches.append(batch)
             rows += batch.num_rows
             if rows > LOCAL_CELLS:
                 return None
-        return self._local(batches, schema, wanted)
+        return self._local(batches, schema, arrow)
 
     def _batches(self, scan: Scan) -> Iterator[pa.RecordBatch]:
         return (batch for boxes in self._splits for batch in scan.read(boxes))
 
     def _local(
-        self, batches: list[pa.RecordBatch], schema: StructType, wanted: pa.Schema
+        self, batches: list[pa.RecordBatch], schema: StructType, arrow: pa.Schema
     ) -> DataFrame:
         if not batches:
             # Spark needs at least one chunk in each column.
-            empty = [pa.array([], kind) for kind in wanted.types]
-            batches = [pa.RecordBatch.from_arrays(empty, schema=wanted)]
-        return self._spark.createDataFrame(pa.Table.from_batches(batches, schema=wanted), schema)
+            empty = [pa.array([], kind) for kind in arrow.types]
+            batches = [pa.RecordBatch.from_arrays(empty, schema=arrow)]
+        return self._spark.createDataFrame(pa.Table.from_batches(batches, schema=arrow), schema)
 
 
 def _is_small(scan: Scan, splits: list[Boxes], local_bytes: int) -> bool:
@@ -264,7 +297,7 @@ def _is_small(scan: Scan, splits: list[Boxes], local_bytes: int) -> bool:
 
 
 def _task_body(
-    ticket: ScanTicket, splits: list[Boxes], wanted: pa.Schema
+    ticket: ScanTicket, splits: list[Boxes], schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     # One array for all tasks: a list of thousands of small ones would be slow to unpickle.
     boxes = np.concatenate(splits)
@@ -275,6 +308,6 @@ def _task_body(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 first = int(ends[number - 1]) if number else 0
-                yield from conform(ticket.scan().read(boxes[first : int(ends[number])]), wanted)
+                yield from conform(ticket.scan().read(boxes[first : int(ends[number])]), schema)
 
     return read

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icefloe.spark.sql.arrow_types import spark_schema
-from icefloe.spark.sql.storage_providers import registered_providers
+from icefloe.spark.tables.arrow_types import spark_schema
+from icefloe.spark.tables.storage_providers import registered_providers
 from icefloe.tables.metadata_tables import METADATA_TABLES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _handler(name: str, providers: Mapping[str, bytes]) -> type:
             as_of: str | None = None,
             storage_provider: str | None = None,
         ) -> Iterator[Any]:
-            from icefloe.spark.sql.tickets import MetadataTicket, RepositoryLocation, registered
+            from icefloe.spark.tables.tickets import MetadataTicket, RepositoryLocation, registered
             from icefloe.tables.versions import SnapshotSelector
 
             selector = SnapshotSelector(

@@ -41,7 +41,7 @@ def register_storage_provider(spark: SparkSession, name: str, provider: Provider
         provider: The function. It should look credentials up where it runs instead of holding
             them, because it is pickled.
     """
-    from icefloe.spark.sql.datasource import source_with
+    from icefloe.spark.tables.datasource import source_with
 
     _check(name, provider)
     (_registered[name],) = pickled_values([provider])

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from icefloe.spark.sql.arrow_types import spark_type
+from icefloe.spark.tables.arrow_types import spark_type
 from icefloe.tables.table_plan import EXTENT, START
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.sql.arrow_types import arrow_schema, conform
-from icefloe.spark.sql.tickets import PinnedSnapshot, ScanTicket
-from icefloe.spark.sql.writer import RowWriter, StagedMessage
+from icefloe.spark.tables.arrow_types import arrow_schema, conform
+from icefloe.spark.tables.change_rows import change_batches
+from icefloe.spark.tables.tickets import ChangeTicket, PinnedSnapshot, ScanTicket
+from icefloe.spark.tables.writer import RowWriter, StagedMessage
 from icefloe.tables.versions import parse_timestamp
 
 try:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from icefloe.repository import Repository
-    from icefloe.spark.sql.options import SourceOptions
+    from icefloe.spark.tables.options import SourceOptions
 
 _SNAPSHOT = "snapshot"
 _NOTHING = ""
@@ -43,7 +44,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads, batch by batch, the cells whose chunks changed since the batch before.
 
     An offset is a snapshot of a branch. The first batch is the whole table, unless the option
-    `starting-snapshot-id` (or `stream-from-timestamp`) says after which snapshot to begin.
+    `starting-snapshot-id` (or `stream-from-timestamp`) says after which snapshot to begin. With
+    `change-data`, rows are the changes of cells: inserts, deletes, and updates with the values
+    before and after.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -58,6 +61,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.text(name) is not None:
                 raise InvalidInputError(f"a stream follows a branch: it has no option {name!r}")
         return options
+
+    def _is_change_data(self) -> bool:
+        return self._options.flag("change-data", default=False)
 
     def _repository(self) -> Repository:
         return self._parsed().location().open()
@@ -113,6 +119,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start[_SNAPSHOT] == end[_SNAPSHOT]:
             return []
         options = self._parsed()
+        if self._is_change_data():
+            location, request = options.location(), options.scan_request()
+            changes = ChangeTicket.of(location, start[_SNAPSHOT] or None, end[_SNAPSHOT], request)
+            parts = changes.scan(self._schema.names).splits()
+            return [InputPartition((changes, boxes)) for boxes in parts]
         request = msgspec.structs.replace(
             options.scan_request(),
             columns=tuple(self._schema.names),
@@ -126,6 +137,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition.value is None:
             return
         ticket, boxes = partition.value
+        if isinstance(ticket, ChangeTicket):
+            yield from change_batches(ticket, self._schema, boxes)
+            return
         found = (batch.select(self._schema.names) for batch in ticket.scan().read(boxes))
         yield from conform(found, arrow_schema(self._schema))
 

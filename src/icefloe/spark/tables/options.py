@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.bounded_text import json_value, shortened, whole_number
-from icefloe.spark.sql.tickets import RepositoryLocation, registered, url_with
+from icefloe.spark.tables.tickets import RepositoryLocation, registered, url_with
 from icefloe.tables.decoding import Reading
 from icefloe.tables.table_plan import DEFAULT_BATCH_ROWS, LAYOUTS, ScanRequest
 from icefloe.tables.target_arrays import WriteRequest
@@ -36,7 +36,7 @@ _VERSION = {"branch", "tag", "snapshot-id", "as-of-timestamp"}
 _READ = {
     *("group", "variables", "dims", "columns", "sel", "isel", "where", "layout", "inner-dims"),
     *("partition-bytes", "batch-rows", "decode", "nan", "timestamps", "statistics"),
-    *("start-snapshot-id", "end-snapshot-id", "inspect"),
+    *("start-snapshot-id", "end-snapshot-id", "inspect", "change-data"),
 }
 _STREAM = {
     *("starting-snapshot-id", "max-commits-per-trigger", "checkpointlocation"),
@@ -94,12 +94,12 @@ class SourceOptions:
         if text is None:
             return None
         if text.startswith("["):
-            found = self.json(name)
-            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            names = self.json(name)
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
                 raise InvalidInputError(
                     f"option {name!r} is a list of names, found {shortened(text)!r}"
                 )
-            return tuple(found)
+            return tuple(names)
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
     def json(self, name: str) -> Any:
@@ -116,14 +116,14 @@ class SourceOptions:
 
     def mapping(self, name: str) -> dict[str, Any]:
         """A JSON object; empty if the option is missing."""
-        found = self.json(name)
-        if found is None:
+        value = self.json(name)
+        if value is None:
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise InvalidInputError(
-                f'option {name!r} is a JSON object such as {{"lat": 50}}, found {found!r}'
+                f'option {name!r} is a JSON object such as {{"lat": 50}}, found {value!r}'
             )
-        return found
+        return value
 
     def number(self, name: str) -> int | None:
         """A whole number above zero."""
@@ -160,7 +160,8 @@ class SourceOptions:
         path = self.text("path")
         if path is None:
             raise InvalidInputError(
-                "give the URL of a repository: load(url) or option('path', url)"
+                "give the URL of a repository: load(url) or option('path', url); plain spark.sql "
+                "loses the options of CREATE TABLE … USING icefloe: use icefloe.spark.sql for it"
             )
         settings = {
             theirs: value

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icefloe.spark.engine.transactions import Transaction
 from icefloe.spark.engine.worker import SessionSpec
-from icefloe.spark.sql.arrow_types import arrow_schema
-from icefloe.spark.sql.staging import (
+from icefloe.spark.tables.arrow_types import arrow_schema
+from icefloe.spark.tables.staging import (
     DEFAULT_TRIES,
     MAX_STAGED_BYTES,
     Staged,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from icefloe.spark.sql.options import SourceOptions
+    from icefloe.spark.tables.options import SourceOptions
 
 logger = logging.getLogger(__name__)
 

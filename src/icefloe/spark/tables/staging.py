@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from icefloe.objects.chunks import ChunkFiles
     from icefloe.repository import Repository
-    from icefloe.session import Session
+    from icefloe.zarr_store.session_port import SessionPort
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def stage(
         if waiting_bytes >= FRAGMENT_BYTES:
             flush()
     flush()
-    return Staged(tuple(fragments), rows, nulls, _packed_values(values))
+    return Staged(fragments=tuple(fragments), rows=rows, nulls=nulls, values=_packed_values(values))
 
 
 def _with_values(
@@ -195,7 +195,7 @@ def _done_before(repository: Repository, commit: StagedCommit) -> str | None:
 
 
 def _summary(
-    session: Session,
+    session: SessionPort,
     request: WriteRequest,
     schema: pa.Schema,
     dims: Sequence[str],
@@ -213,11 +213,13 @@ def _summary(
         pieces = [column.cast(kind) for column in _columns(session, parts, fragments, dim)]
         distinct = pc.unique(pa.concat_arrays(pieces)).drop_null()
         values[dim] = distinct.take(pc.sort_indices(distinct))
-    return RowSummary(schema, values, sum(part.rows for part in parts), nulls)
+    return RowSummary(
+        schema=schema, values=values, rows=sum(part.rows for part in parts), nulls=nulls
+    )
 
 
 def _columns(
-    session: Session, parts: Sequence[Staged], fragments: Sequence[Fragment], dim: str
+    session: SessionPort, parts: Sequence[Staged], fragments: Sequence[Fragment], dim: str
 ) -> Iterator[pa.Array]:
     if all(part.values is not None for part in parts):
         for part in parts:
@@ -229,16 +231,16 @@ def _columns(
         yield from (pc.unique(chunk) for chunk in _read(session, fragment).column(dim).chunks)
 
 
-def _read(session: Session, fragment: Fragment) -> pa.Table:
+def _read(session: SessionPort, fragment: Fragment) -> pa.Table:
     return unpack(files_of(session).read(pickle.loads(fragment.ref)))
 
 
-def files_of(session: Session) -> ChunkFiles:
+def files_of(session: SessionPort) -> ChunkFiles:
     """The chunk files of the repository that a session is on."""
     return session.tree.context.chunk_files  # rows are no chunk of an array
 
 
-def _write(session: Session, plan: WritePlan, fragments: Sequence[Fragment]) -> None:
+def _write(session: SessionPort, plan: WritePlan, fragments: Sequence[Fragment]) -> None:
     """Write all blocks; of the rows, one fragment at a time is in memory."""
     writer = BlockWriter(session, plan)
     passes = BlockFiller(writer, plan).fill(

@@ -1,0 +1,1 @@
+"""Validated publishing: expectations, staging and quarantine branches, pipelines."""

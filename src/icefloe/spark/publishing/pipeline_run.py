@@ -1,0 +1,529 @@
+"""Runs pipelines: steps on a staging branch, then validation, publication and maintenance.
+
+Invariants, cited by tests:
+
+P1  A run whose inputs are those of the last one commits nothing.
+P2  A driver that dies anywhere leaves the target as it was or published; the next run goes on with
+    what the staging branch has.
+P3  What failed validation is not tried again while definition, inputs and target are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.log import ingested_files
+from icefloe.ingest.sources import find_files
+from icefloe.model import paths
+from icefloe.model.moments import parse_age
+from icefloe.model.record import Record
+from icefloe.repository import Repository
+from icefloe.spark.jobs.copy import copy
+from icefloe.spark.jobs.ingest_rounds import staging_branch
+from icefloe.spark.jobs.ingesting import ingest
+from icefloe.spark.jobs.inputs import find_coordinate
+from icefloe.spark.jobs.map_blocks import map_blocks
+from icefloe.spark.jobs.reduce import reduce
+from icefloe.spark.publishing.expectations import BlockCheck
+from icefloe.spark.publishing.pipeline_file import (
+    CopyStep,
+    IngestStep,
+    LoadedPipeline,
+    MapStep,
+    ReduceStep,
+    inputs_of,
+    load_pipeline,
+)
+from icefloe.spark.publishing.publication import publish, read_report
+from icefloe.spark.publishing.validation_report import ValidationReport
+from icefloe.storage.access.stores import local_filesystem_store
+from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from icefloe.engine.info import SnapshotInfo
+    from icefloe.objects.foreign.source import SourceStatus
+    from icefloe.spark.publishing.pipeline_file import AnyStep, Pipeline
+    from icefloe.zarr_store.session_port import SessionPort
+
+    Functions = Mapping[str, Callable[..., Any]]
+
+logger = logging.getLogger(__name__)
+
+PIPELINE = "icefloe.pipeline"
+"""The property of commits that says which pipeline made them, and from which inputs."""
+
+Status = Literal["published", "up to date", "failed", "planned"]
+
+
+class StepReport(Record, frozen=True):
+    """What a step did."""
+
+    name: str
+    snapshot_id: str | None
+    """Its commit on the staging branch; None if there was nothing to do."""
+    detail: str = ""
+
+
+class PipelineReport(Record, frozen=True):
+    """What a run of a pipeline did; `print` it."""
+
+    name: str
+    status: Status
+    snapshot_id: str | None = None
+    """What the target branch points to, if something was published."""
+    steps: tuple[StepReport, ...] = ()
+    validation: ValidationReport | None = None
+    quarantine: str | None = None
+    maintenance: dict[str, str] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        ending = f" as {self.snapshot_id}" if self.status == "published" else ""
+        if self.quarantine is not None:
+            ending = f", see the branch {self.quarantine}"
+        lines = [f"{self.name}: {self.status}{ending}"]
+        lines += [f"  {step.name}: {step.detail}" for step in self.steps]
+        lines += [f"  {name}: {detail}" for name, detail in self.maintenance.items()]
+        if self.validation is not None:
+            lines += [f"  {line}" for line in str(self.validation).splitlines()]
+        return "\n".join(lines)
+
+    def to_data(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def run_pipeline(
+    spark: SparkSession,
+    pipeline: str | os.PathLike[str] | LoadedPipeline,
+    *,
+    functions: Functions | None = None,
+    dry_run: bool = False,
+    retry: bool = False,
+    progress: bool | None = None,
+) -> PipelineReport:
+    """Run a pipeline file: ingest or compute on a staging branch, validate, publish, maintain.
+
+    Run it again at any time: what is done is not done again. Files that were ingested are not
+    taken twice, arrays are computed again only if their inputs have changed, and a run after a
+    dead driver goes on where that one was. If validation fails, the target branch stays as it is,
+    and a quarantine branch has the data and the report; the next run tries again only if the
+    pipeline, its inputs or the target have changed.
+
+    Args:
+        spark: Any Spark session.
+        pipeline: The path of a `pipeline.yaml`, or what `load_pipeline` read.
+        functions: The functions that the pipeline names, of `map_blocks` and `block_check`.
+        dry_run: Only tell what would be done; nothing is written.
+        retry: Whether to try again what has failed validation, though nothing has changed.
+        progress: Whether to show progress bars; by default in terminals and notebooks.
+
+    Raises:
+        InvalidInputError: The file is not valid, or names a function that is not there.
+
+    >>> from pathlib import Path
+    >>> import xarray
+    >>> from icefloe.spark import local_session, run_pipeline
+    >>> Path("data").mkdir()
+    >>> part = xarray.Dataset({"t": ("time", [10.0, 11.0])}, {"time": [0, 1]})
+    >>> _ = part.to_netcdf("data/0.nc", format="NETCDF3_64BIT")
+    >>> _ = Path("pipeline.yaml").write_text('''
+    ... name: daily
+    ... target: {repository: daily, create: true, containers: [data]}
+    ... sources: {days: {files: data/*.nc}}
+    ... steps: [{do: ingest, source: days, mode: copy}]
+    ... expectations: [{expect: in_range, arrays: t, low: -90, high: 60}]
+    ... ''')
+    >>> run_pipeline(local_session(), "pipeline.yaml").status
+    'published'
+    >>> run_pipeline(local_session(), "pipeline.yaml").status
+    'up to date'
+    """
+    loaded = pipeline if isinstance(pipeline, LoadedPipeline) else load_pipeline(pipeline)
+    started = time.monotonic()
+    check_functions(loaded.pipeline, functions or {})
+    run = _PipelineRun(spark, loaded, dict(functions or {}), progress=progress)
+    report = run.plan() if dry_run else run.run(retry=retry)
+    return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+
+
+def check_functions(pipeline: Pipeline, functions: Functions) -> None:
+    """Refuse a pipeline that names a function that nobody gave; raises InvalidInputError."""
+    named = {
+        f"steps[{number}].function": step.function
+        for number, step in enumerate(pipeline.steps)
+        if isinstance(step, MapStep)
+    } | {
+        f"expectations[{number}].function": each.function
+        for number, each in enumerate(pipeline.expectations)
+        if isinstance(each, BlockCheck)
+    }
+    for place, function in named.items():
+        if function not in functions:
+            known = ", ".join(sorted(functions)) or "none"
+            raise InvalidInputError(
+                f"{place} of the pipeline names the function {function!r}: run it in Python by "
+                f"icefloe.spark.run_pipeline(..., functions={{{function!r}: ...}}); there are: "
+                f"{known}"
+            )
+
+
+class _PipelineRun:
+    """One run of a pipeline."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        loaded: LoadedPipeline,
+        functions: dict[str, Any],
+        *,
+        progress: bool | None,
+    ) -> None:
+        self._spark = spark
+        self._loaded = loaded
+        self._pipeline: Pipeline = loaded.pipeline
+        self._functions = functions
+        self._progress = progress
+        self._target = self._pipeline.target.branch
+        self._staging = f"pipeline-{self._pipeline.name}"
+        plain = msgspec.to_builtins([self._pipeline.sources, self._pipeline.steps])
+        self._definition = _digest(plain)
+
+    # --- the whole
+
+    def plan(self) -> PipelineReport:
+        """What would be done, as far as that is known without doing it."""
+        target = self._pipeline.target
+        place = self._loaded.path(target.repository)
+        if not Repository.exists(place):
+            if not target.create:
+                self._open()
+            steps = [StepReport(step.label, None, "would run") for step in self._pipeline.steps]
+            return PipelineReport(self._pipeline.name, "planned", steps=tuple(steps))
+        repository = self._open(change=False)
+        session = repository.readonly_session(self._target)
+        steps = [self._planned(repository, session, step) for step in self._pipeline.steps]
+        return PipelineReport(self._pipeline.name, "planned", steps=tuple(steps))
+
+    def _planned(self, repository: Repository, session: SessionPort, step: AnyStep) -> StepReport:
+        if isinstance(step, IngestStep):
+            files = self._files(session, step)
+            known = set(ingested_files(session)["url"])
+            new = sum(url not in known for url in files)
+            return StepReport(step.label, None, f"{len(files)} files, {new} of them new")
+        is_done = self._is_up_to_date(repository, self._target, step)
+        return StepReport(step.label, None, "up to date" if is_done else "would run")
+
+    def run(self, *, retry: bool) -> PipelineReport:
+        """Run steps, validate, publish and maintain."""
+        name = self._pipeline.name
+        repository = self._open()
+        quarantine = f"quarantine-{name}-{self._attempt(repository)}"
+        branches = repository.list_branches()
+        if quarantine in branches and retry:
+            repository.delete_branch(quarantine)
+        elif quarantine in branches:
+            validation = read_report(repository, quarantine)
+            if validation is not None:  # P3
+                return PipelineReport(name, "failed", validation=validation, quarantine=quarantine)
+        was_there = self._stage(repository, branches)
+        steps = tuple(self._step(repository, step) for step in self._pipeline.steps)
+        base = self._base(repository)
+        staged = repository.lookup_branch(self._staging)
+        if staged == base:  # P1
+            # A driver may have died between publishing and maintenance.
+            done = self._maintain(repository) if was_there else {}
+            repository.delete_branch(self._staging)
+            return PipelineReport(name, "up to date", steps=steps, maintenance=done)
+        self._squash(repository, base)
+        outcome = publish(
+            self._spark,
+            repository,
+            self._pipeline.expectations,
+            staging=self._staging,
+            target=self._target,
+            functions=self._functions,
+            rebase=self._pipeline.publish.rebase,
+            quarantine=quarantine,
+            delete_staging=False,
+            progress=self._progress,
+        )
+        self._write_report(outcome.validation)
+        maintenance = self._maintain(repository) if outcome.published else {}
+        repository.delete_branch(self._staging)
+        return PipelineReport(
+            name,
+            "published" if outcome.published else "failed",
+            snapshot_id=outcome.snapshot_id,
+            steps=steps,
+            validation=outcome.validation,
+            quarantine=outcome.quarantine,
+            maintenance=maintenance,
+        )
+
+    def _write_report(self, report: ValidationReport) -> None:
+        if self._pipeline.reports is not None:
+            folder = self._loaded.path(self._pipeline.reports)
+            report.write(folder, f"{self._pipeline.name}-{report.snapshot_id}")
+
+    # --- the repository
+
+    def _open(self, *, change: bool = True) -> Repository:
+        """Open or create the target, with its containers."""
+        target = self._pipeline.target
+        place = self._loaded.path(target.repository)
+        folders = [_folder_url(self._loaded.path(each)) for each in target.containers]
+        access: dict[str, Any] = dict.fromkeys([*folders, *target.authorize])
+        if not Repository.exists(place):
+            if not target.create:
+                raise InvalidInputError(
+                    f"there is no repository at {place}: create it, or write `create: true` below "
+                    "`target`"
+                )
+            if change:
+                Repository.create(place)
+        repository = Repository.open(place, authorize_virtual_chunk_access=access or None)
+        config = repository.config
+        new = [url for url in folders if url not in (config.virtual_chunk_containers or {})]
+        for url in new:
+            store = local_filesystem_store(url.removeprefix("file://"))
+            config.set_virtual_chunk_container(VirtualChunkContainer(url, store))
+        if new:
+            repository = repository.reopen(config, authorize_virtual_chunk_access=access)
+            if change:
+                repository.save_config()
+        return repository
+
+    def _stage(self, repository: Repository, branches: set[str]) -> bool:
+        """Make the staging branch, or go on with it (P2); returns whether it was there."""
+        if self._staging in branches:
+            if self._is_resumable(repository):
+                logger.info("%s: going on with %s", self._pipeline.name, self._staging)
+                return True
+            repository.delete_branch(self._staging)
+        for step in self._pipeline.steps:
+            # Rounds of an ingest that nobody goes on with.
+            if isinstance(step, IngestStep):
+                rounds = staging_branch(self._staging, paths.canonical(step.group))
+                for branch in {rounds, staging_branch(self._staging, step.group)} & branches:
+                    repository.delete_branch(branch)
+        repository.create_branch(self._staging, repository.lookup_branch(self._target))
+        return False
+
+    def _is_resumable(self, repository: Repository) -> bool:
+        """Whether the staging branch has nothing that this run would not have put there."""
+        for info in self._staged(repository):
+            mark = info.metadata.get(PIPELINE)
+            if isinstance(mark, dict) and mark.get("definition") != self._definition:
+                return False
+        staged = repository.readonly_session(self._staging)
+        published = repository.readonly_session(self._target)
+        taken = set(ingested_files(staged)["url"]) - set(ingested_files(published)["url"])
+        if not taken:
+            return True
+        there: set[str] = set()
+        for step in self._pipeline.steps:
+            if isinstance(step, IngestStep):
+                there |= self._files(staged, step).keys()
+        return taken <= there
+
+    def _base(self, repository: Repository) -> str:
+        """The newest snapshot that the staging branch and the target share."""
+        target = {info.id for info in repository.ancestry(branch=self._target)}
+        ancestors = repository.ancestry(branch=self._staging)
+        return next(info.id for info in ancestors if info.id in target)
+
+    def _staged(self, repository: Repository) -> Iterator[SnapshotInfo]:
+        """Commits of the staging branch that the target does not have, newest first."""
+        base = self._base(repository)
+        return takewhile(lambda each: each.id != base, repository.ancestry(branch=self._staging))
+
+    def _squash(self, repository: Repository, base: str) -> None:
+        """Make the run one commit, with what its commits say of themselves."""
+        commits = list(self._staged(repository))
+        if not self._pipeline.publish.squash or len(commits) == 1:
+            return
+        summary = joined_summary(JobSummary.of(each.metadata) for each in commits[::-1])
+        keys = {name: key for each in commits[::-1] for name, key in self._keys_of(each).items()}
+        metadata: dict[str, Any] = {PIPELINE: self._mark(keys)}
+        if summary is not None:
+            metadata[SUMMARY] = summary.to_data()
+        message = self._pipeline.publish.message or self._pipeline.name
+        repository.squash(self._staging, base, message=message, metadata=metadata)
+
+    # --- inputs
+
+    def _files(self, session: SessionPort, step: IngestStep) -> dict[str, SourceStatus | None]:
+        source = self._pipeline.sources[step.source]
+        names = [source.files] if isinstance(source.files, str) else source.files
+        return find_files([self._loaded.path(name) for name in names], session.tree.virtual_sources)
+
+    def _attempt(self, repository: Repository) -> str:
+        """A name for all that the outcome of a run depends on."""
+        session = repository.readonly_session(self._target)
+        inputs: list[Any] = [self._definition, session.snapshot_id]
+        inputs.append(msgspec.to_builtins(self._pipeline.expectations))
+        resolver = session.tree.virtual_sources
+        for step in self._pipeline.steps:
+            if isinstance(step, IngestStep):
+                for url, listed in self._files(session, step).items():
+                    inputs.append([url, msgspec.to_builtins(listed or resolver.status(url))])
+            elif isinstance(step, CopyStep):
+                inputs.append(self._source(step).snapshot_id)
+        return _digest(inputs)
+
+    def _source(self, step: CopyStep) -> SessionPort:
+        repository = Repository.open(self._loaded.path(step.source))
+        return repository.readonly_session(snapshot_id=step.version)
+
+    def _key(self, step: AnyStep) -> str:
+        """A name for what a step does, and for the version that it copies from."""
+        inputs: list[Any] = [msgspec.to_builtins(step)]
+        if isinstance(step, CopyStep):
+            inputs.append(self._source(step).snapshot_id)
+        return _digest(inputs)
+
+    def _is_up_to_date(self, repository: Repository, branch: str, step: AnyStep) -> bool:
+        """Whether the result of a step is on a branch, and its inputs are as they were then."""
+        for info in repository.ancestry(branch=branch):
+            key = self._keys_of(info).get(step.label)
+            if key is not None:
+                if key != self._key(step):
+                    return False
+                session = repository.readonly_session(branch)
+                changed = _changed_arrays(repository, info.id, session.snapshot_id)
+                return not changed & set(_read_arrays(session, step))
+        return False
+
+    def _keys_of(self, info: SnapshotInfo) -> dict[str, str]:
+        """The steps of this pipeline whose results a commit has."""
+        mark = info.metadata.get(PIPELINE)
+        if not isinstance(mark, dict) or mark.get("name") != self._pipeline.name:
+            return {}
+        keys = mark.get("steps")
+        return dict(keys) if isinstance(keys, dict) else {}
+
+    def _mark(self, keys: dict[str, str]) -> dict[str, Any]:
+        """The property of a commit that has the results of some steps."""
+        return {"name": self._pipeline.name, "definition": self._definition, "steps": keys}
+
+    # --- steps
+
+    def _step(self, repository: Repository, step: AnyStep) -> StepReport:
+        """Run a step on the staging branch, unless its result is there."""
+        is_ingest = isinstance(step, IngestStep)  # which knows by itself what is new
+        if not is_ingest and self._is_up_to_date(repository, self._staging, step):
+            return StepReport(step.label, None, "up to date")
+        keys = {} if is_ingest else {step.label: self._key(step)}
+        common: dict[str, Any] = {
+            "branch": self._staging,
+            "message": step.label,
+            "metadata": {PIPELINE: self._mark(keys)},
+            "progress": self._progress,
+        }
+        match step:
+            case IngestStep():
+                files = self._pipeline.sources[step.source].files
+                names = [files] if isinstance(files, str) else files
+                sources = [self._loaded.path(name) for name in names]
+                report = ingest(self._spark, repository, sources, **_arguments(step), **common)
+                detail = (
+                    f"{len(report.new)} new, {len(report.replaced)} replaced, "
+                    f"{len(report.unchanged)} unchanged, {len(report.broken)} broken files"
+                )
+                return StepReport(step.label, report.snapshot_id, detail)
+            case CopyStep():
+                done = copy(
+                    self._spark,
+                    repository,
+                    self._source(step),
+                    overwrite=True,
+                    **_arguments(step),
+                    **common,
+                )
+            case MapStep():
+                done = map_blocks(
+                    self._spark,
+                    repository,
+                    self._functions[step.function],
+                    overwrite=True,
+                    **_arguments(step),
+                    **common,
+                )
+            case ReduceStep():
+                done = reduce(self._spark, repository, overwrite=True, **_arguments(step), **common)
+        return StepReport(step.label, done.snapshot_id, f"{done.chunks:,} chunks")
+
+    # --- maintenance
+
+    def _maintain(self, repository: Repository) -> dict[str, str]:
+        """Do what the pipeline says for afterwards."""
+        maintenance = self._pipeline.maintenance
+        done: dict[str, str] = {}
+        job = f"pipeline {self._pipeline.name}"
+        if maintenance.expire_snapshots is not None:
+            age = maintenance.expire_snapshots.older_than
+            expired = repository.expire_snapshots(
+                None if age is None else parse_age(age),
+                keep_last=maintenance.expire_snapshots.keep_last,
+                job=job,
+            )
+            done["expire_snapshots"] = f"{len(expired)} snapshots"
+        if maintenance.garbage_collect is not None:
+            age = maintenance.garbage_collect.older_than
+            summary = repository.garbage_collect(parse_age(age), job=job)
+            done["garbage_collect"] = str(summary)
+        return done
+
+
+def _read_arrays(session: SessionPort, step: AnyStep) -> Iterator[str]:
+    """The arrays that a step computes from, and their coordinates."""
+    for name in inputs_of(step):
+        path = paths.canonical(name)
+        yield path
+        node = session.get_node(path)
+        dims = node.array.dimension_names if node is not None and node.is_array else None
+        for dim in dims or ():
+            coordinate = None if dim is None else find_coordinate(session, path, dim)
+            if coordinate is not None:
+                yield paths.canonical(coordinate.path)
+
+
+def _changed_arrays(repository: Repository, before: str, after: str) -> set[str]:
+    """The arrays that differ between two snapshots in anything but where their chunks are."""
+    diff = repository.diff(from_snapshot_id=before, to_snapshot_id=after)
+    moved = {path for move in diff.moved_nodes for path in move}
+    created = diff.new_arrays | diff.deleted_arrays
+    return created | diff.updated_arrays | moved | diff.chunk_indexes().keys()
+
+
+_NO_ARGUMENTS = {"name", "source", "function", "function_version", "version"}
+
+
+def _arguments(step: AnyStep) -> dict[str, Any]:
+    """The fields of a step that are arguments of its job."""
+    fields = msgspec.structs.asdict(step)
+    return {name: value for name, value in fields.items() if name not in _NO_ARGUMENTS}
+
+
+def _digest(value: Any) -> str:
+    packed = msgspec.json.encode(value, order="deterministic")
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
+
+
+def _folder_url(place: str) -> str:
+    return place if "://" in place else f"file://{place.rstrip('/')}/"

@@ -1,0 +1,1 @@
+"""Arrays as tables of Spark: the data source, reading, writing and streams."""

@@ -1,0 +1,122 @@
+"""What a job tells of itself: in its commit, in the Spark UI, in logs, metrics and lineage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+import icefloe
+from icefloe.spark import (
+    NewArray,
+    copy,
+    ingest,
+    map_blocks,
+    register,
+    sql,
+    write,
+    write_table,
+)
+from icefloe.tables.job_summary import JobSummary
+from tests.builders import repository_beside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NEW = NewArray((4, 2), "f8", (2, 2), dims=("y", "x"))
+
+
+def newest(repo: icefloe.Repository) -> JobSummary:
+    summary = JobSummary.of(next(iter(repo.ancestry(branch="main"))).metadata)
+    assert summary is not None
+    return summary
+
+
+def filled(spark: SparkSession, place: Path, **options: Any) -> icefloe.Repository:
+    repo = icefloe.Repository.create(str(place))
+    functions: dict[str, Any] = {"a": lambda region: np.full((2, 2), region[0].start)}
+    write(spark, repo, functions, create={"a": NEW}, task_bytes=1, **options)
+    return repo
+
+
+def test_every_commit_of_a_job_has_a_summary(spark: SparkSession, tmp_path: Path) -> None:
+    repo = filled(spark, tmp_path / "repo", metadata={"by": "test"})
+    first = repo.lookup_branch("main")
+    written = newest(repo)
+    assert written.job == "write"
+    assert written.application_id == spark.sparkContext.applicationId
+    assert written.application_name == spark.sparkContext.appName
+    assert written.user == spark.sparkContext.sparkUser()
+    assert written.spark_version == spark.version
+    assert written.icefloe_version == icefloe.__version__
+    assert (written.chunks, written.tasks, written.files, written.rows) == (2, 2, None, None)
+    assert written.bytes_written > 0
+    assert written.task_seconds > 0
+    assert written.seconds > 0
+    assert repo.lookup_snapshot(first).metadata["by"] == "test"
+    map_blocks(spark, repo, lambda a: a + 1, "a", "b")
+    earlier = repo.readonly_session(snapshot_id=first)
+    map_blocks(spark, repo, lambda a: a + 1, "a", "c", source=earlier)
+    assert newest(repo).input_snapshots == (first,)
+    other = icefloe.Repository.create(str(tmp_path / "other"))
+    copy(spark, other, repo)
+    assert newest(other).input_snapshots == (repo.lookup_branch("main"),)
+    rows = spark.createDataFrame([(0, 1.5), (1, 2.5)], "z int, v double")
+    write_table(rows, other, group="/rows", dims=["z"])
+    assert (newest(other).job, newest(other).rows) == ("write_table", 2)
+
+
+def test_a_summary_of_an_ingest_counts_files_of_all_rounds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for day in range(3):
+        part = xr.Dataset({"t": ("time", [10.0 + day])}, {"time": [day]})
+        part.to_netcdf(data / f"{day}.nc", format="NETCDF3_64BIT")
+    repo = repository_beside(data, tmp_path / "repo")
+    ingest(spark, repo, f"{data}/*.nc", checkpoint_files=2, metadata={"by": "test"})
+    commits = list(repo.ancestry(branch="main"))
+    assert len(commits) == 2
+    assert commits[0].metadata["by"] == "test"
+    summary = newest(repo)
+    assert (summary.job, summary.files, summary.chunks) == ("ingest", 3, 3)
+    assert summary.tasks >= 6  # headers and references of each file
+
+
+def test_snapshots_show_summaries_as_columns(spark: SparkSession, tmp_path: Path) -> None:
+    repo = filled(spark, tmp_path / "repo")
+    register(spark, repo, "weather")
+    rows = sql(
+        spark,
+        "SELECT job, application_id, chunks, tasks, user, input_snapshots, seconds "
+        "FROM weather.snapshots WHERE job IS NOT NULL",
+    ).collect()
+    assert len(rows) == 1
+    row = rows[0]
+    assert (row.job, row.chunks, row.tasks) == ("write", 2, 2)
+    assert row.application_id == spark.sparkContext.applicationId
+    assert row.seconds > 0
+    assert len(row.input_snapshots) == 1
+
+
+def test_jobs_and_stages_have_descriptions_in_the_spark_ui(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    filled(spark, tmp_path / "described")
+    store = spark.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    descriptions = [jobs.apply(n).description() for n in range(jobs.size())]
+    texts = [each.get() for each in descriptions if each.isDefined()]
+    expected = f"icefloe write: main of {(tmp_path / 'described').as_uri()} (2 tasks)"
+    assert expected in texts
+    number = next(n for n, each in enumerate(descriptions) if expected in str(each))
+    stages = jobs.apply(number).stageIds()
+    of_stages = [
+        store.lastStageAttempt(stages.apply(n)).description() for n in range(stages.size())
+    ]
+    assert of_stages
+    assert all(expected in str(each) for each in of_stages)
