@@ -1,0 +1,127 @@
+"""Makes commands of functions: common options, examples in the help, errors as exit codes.
+
+A command is a function that takes an `Output` and its arguments, and returns a view:
+
+    @command(app, panel=HISTORY, examples=["icefloe log era5"])
+    def log(out: Output, place: Place) -> View: ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icefloe.cli.exit_codes import ExitCode, exit_code_of
+from icefloe.cli.output import NotConfirmedError, Output, to_json
+from icefloe.cli.wording import printable
+from icefloe.errors import IcefloeError, RebaseFailedError, RepositoryNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from icefloe.cli.views import View
+
+START = "Start"
+HISTORY = "History and content"
+BRANCHES = "Branches, tags and merging"
+UPKEEP = "Retention and upkeep"
+DATA = "Data in and out"
+
+_SHOWN_CONFLICTS = 20
+_COMMON: tuple[tuple[str, Any], ...] = (
+    ("as_json", Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]),
+    ("quiet", Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]),
+    ("debug", Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]),
+)
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, panel: str, examples: Sequence[str]
+) -> Callable[[Callable[..., View | None]], Callable[..., View | None]]:
+    """Register a function as a command of an app.
+
+    Args:
+        app: The app, or the group of a family such as `branch`.
+        name: Name of the command; that of the function if not given.
+        panel: The heading under which `--help` lists it.
+        examples: Command lines for its help, all of which a test runs or parses.
+    """
+
+    def register(function: Callable[..., View | None]) -> Callable[..., View | None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        common = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in _COMMON
+        ]
+
+        @functools.wraps(function)
+        def run(**arguments: Any) -> None:
+            debug = arguments.pop("debug")
+            out = Output(as_json=arguments.pop("as_json"), quiet=arguments.pop("quiet"))
+            raise typer.Exit(_run(out, functools.partial(function, out, **arguments), debug=debug))
+
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + common
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        del run.__wrapped__  # its signature has an argument that is not one of the command line
+        app.command(
+            name,
+            rich_help_panel=panel,
+            epilog="\n\n".join(["Examples:", *examples]),
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )(run)
+        return function
+
+    return register
+
+
+def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> ExitCode:
+    try:
+        view = function()
+        code = ExitCode.OK if view is None else out.show(view)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; keep Python from complaining about it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        return _fail(out, "interrupted", "interrupted", ExitCode.INTERRUPTED)
+    except NotConfirmedError as error:
+        return _fail(out, str(error), "not-confirmed", ExitCode.NOT_CONFIRMED)
+    except IcefloeError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(out, _sentence(error), error.kind, exit_code_of(error))
+    except Exception as error:  # noqa: BLE001 (the last resort: no traceback unasked)
+        if debug:
+            traceback.print_exc()
+        sentence = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        return _fail(out, sentence, "internal", ExitCode.INTERNAL)
+    return code
+
+
+def _sentence(error: IcefloeError) -> str:
+    if isinstance(error, RepositoryNotFoundError):
+        return f"there is no repository at {error.location}: icefloe init creates one"
+    lines = [error.message]
+    if isinstance(error, RebaseFailedError) and len(error.conflicts) > 1:
+        lines += [f"  {conflict}" for conflict in error.conflicts[:_SHOWN_CONFLICTS]]
+        more = len(error.conflicts) - _SHOWN_CONFLICTS
+        lines += [f"  and {more} more"] if more > 0 else []
+    return "\n".join(lines)
+
+
+def _fail(out: Output, sentence: str, kind: str, code: ExitCode) -> ExitCode:
+    """Report an error on standard error; programs find the same on standard output."""
+    lines = [printable(line) for line in sentence.splitlines()] or ["failed"]
+    if out.as_json:
+        body = {"kind": str(kind), "message": "\n".join(lines), "exit_code": int(code)}
+        sys.stdout.write(to_json({"error": body}) + "\n")
+    sys.stderr.write("icefloe: " + "\n".join(lines) + "\n")
+    return code

@@ -1,0 +1,88 @@
+"""The command `run`: pipelines on Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icefloe.cli.arguments import DryRun
+from icefloe.cli.command import DATA, command
+from icefloe.cli.exit_codes import ExitCode
+from icefloe.cli.output import Output
+from icefloe.cli.views import Done, View
+from icefloe.cli.wording import printable
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command."""
+    command(
+        app,
+        panel=DATA,
+        examples=[
+            "icefloe run pipeline.yaml --dry-run",
+            "icefloe run pipeline.yaml --remote sc://cluster:15002 --json",
+        ],
+    )(run)
+
+
+def run(
+    out: Output,
+    pipeline: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A pipeline.yaml.", show_default=False),
+    ],
+    dry_run: DryRun = False,
+    retry: Annotated[
+        bool,
+        typer.Option("--retry", help="Try again what failed validation, though nothing changed."),
+    ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", help="The Spark cluster; all cores of this machine by default."),
+    ] = None,
+    remote: Annotated[
+        str | None, typer.Option("--remote", help="A Spark Connect server: sc://host:port.")
+    ] = None,
+) -> View:
+    """Run a pipeline on Spark: ingest, compute, validate, publish, maintain.
+
+    Running it again does what is new, and goes on after a run that died. If validation fails,
+    nothing is published, and the exit code is 1. Pipelines that name functions are run by
+    `icefloe.spark.run_pipeline`, which is given the functions.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidInputError("pipelines need Spark: pip install 'icefloe[spark]'")
+    if master is not None and remote is not None:
+        raise InvalidInputError("give --master or --remote, not both")
+    from icefloe.spark import load_pipeline, run_pipeline
+    from icefloe.spark.publishing.pipeline_run import check_functions
+
+    loaded = load_pipeline(pipeline)
+    check_functions(loaded.pipeline, {})  # before a JVM is started
+    with out.working(f"running {loaded.pipeline.name}"):
+        spark = _session(master, remote)
+        report = run_pipeline(spark, loaded, dry_run=dry_run, retry=retry, progress=False)
+    data: dict[str, Any] = report.to_data() | {"dry_run": dry_run}
+    sentence = "\n".join(map(printable, str(report).splitlines()))
+    failed = report.status == "failed"
+    return Done(sentence, data, ExitCode.PROBLEMS if failed else ExitCode.OK)
+
+
+def _session(master: str | None, remote: str | None) -> SparkSession:
+    from icefloe.spark.engine.local import local_session, prepare_environment
+
+    if master is None and remote is None:
+        return local_session()
+    from pyspark.sql import SparkSession as Session
+
+    prepare_environment()
+    builder = Session.builder.appName("icefloe run")
+    chosen = builder.remote(remote) if remote is not None else builder.master(str(master))
+    session: SparkSession = chosen.getOrCreate()
+    return session

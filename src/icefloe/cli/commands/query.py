@@ -1,0 +1,93 @@
+"""The command `sql`: queries over arrays as tables, by DuckDB."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icefloe.cli import wording
+from icefloe.cli.arguments import Authorize, Place, VersionOption
+from icefloe.cli.command import DATA, command
+from icefloe.cli.output import Output
+from icefloe.cli.places import open_place
+from icefloe.cli.views import Column, Records, View
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icefloe.tables import Scan
+
+TABLE = "data"
+"""The name of the table in queries."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command."""
+    command(
+        app,
+        panel=DATA,
+        examples=[
+            "icefloe sql ./weather 'select avg(t2m) from data'",
+            (
+                "icefloe sql era5 'select time, max(t2m) from data group by time' "
+                '--where "lat > 60" --variable t2m --version v1'
+            ),
+        ],
+    )(sql)
+
+
+def sql(
+    out: Output,
+    place: Place,
+    query: Annotated[
+        str,
+        typer.Argument(metavar="QUERY", help="A query of the table `data`.", show_default=False),
+    ],
+    group: Annotated[str, typer.Option("--group", "-g", help="The group of the arrays.")] = "/",
+    variables: Annotated[
+        list[str] | None,
+        typer.Option("--variable", help="Only these arrays; all by default. May be repeated."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", help="Read only chunks that can match this condition."),
+    ] = None,
+    version: VersionOption = "main",
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, help="How many rows of the result to show.")
+    ] = 1000,
+    authorize: Authorize = None,
+) -> View:
+    """Query arrays as a table with one row per cell, by DuckDB.
+
+    The table is called `data`; it has a column for each dimension and for each array. --where and
+    --variable decide what is read, the query decides what is done with it.
+    """
+    for package in ("duckdb", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise InvalidInputError(f"queries need {package}: pip install 'icefloe[sql]'")
+    from icefloe.tables import scan
+
+    session = open_place(place, authorize or ()).readonly_session(snapshot_id=version)
+    with out.working("querying"):
+        return _query(scan(session, group=group, variables=variables, where=where), query, max_rows)
+
+
+def _query(table: Scan, query: str, max_rows: int) -> Records:
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    try:
+        connection.register(TABLE, table.to_reader())
+        cursor = connection.execute(query)
+        names = [column[0] for column in cursor.description or ()]
+        values = cursor.fetchmany(max_rows + 1)
+    except duckdb.Error as error:
+        raise InvalidInputError(f"the query failed: {str(error).splitlines()[0]}") from None
+    finally:
+        connection.close()
+    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in values[:max_rows]]
+    more = "" if len(values) <= max_rows else f"the first {max_rows:,} rows: --max-rows shows more"
+    columns = tuple(Column(name, wording.printable(name)) for name in names)
+    return Records(rows, columns, "no rows", note=more)

@@ -1,0 +1,190 @@
+"""Commands for branches and tags: `branch list|create|reset|delete`, `tag list|create`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icefloe.cli import wording
+from icefloe.cli.arguments import Branch, DryRun, Place, RequiredVersion, VersionOption, Yes
+from icefloe.cli.command import BRANCHES, command
+from icefloe.cli.output import Output
+from icefloe.cli.places import open_place
+from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from icefloe.repository import Repository
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    branch = typer.Typer(no_args_is_help=True, help="List, create, reset and delete branches.")
+    command(branch, "list", panel=BRANCHES, examples=["icefloe branch list ./weather"])(branches)
+    command(
+        branch,
+        "create",
+        panel=BRANCHES,
+        examples=[
+            "icefloe branch create ./weather test",
+            "icefloe branch create era5 fix --version v1",
+        ],
+    )(create_branch)
+    command(
+        branch,
+        "reset",
+        panel=BRANCHES,
+        examples=["icefloe branch reset ./weather main main~1 --dry-run"],
+    )(reset_branch)
+    command(
+        branch, "delete", panel=BRANCHES, examples=["icefloe branch delete ./weather test --yes"]
+    )(delete_branch)
+    app.add_typer(branch, name="branch", rich_help_panel=BRANCHES)
+
+    tag = typer.Typer(no_args_is_help=True, help="List and create tags.")
+    command(tag, "list", panel=BRANCHES, examples=["icefloe tag list ./weather"])(tags)
+    command(
+        tag,
+        "create",
+        panel=BRANCHES,
+        examples=["icefloe tag create ./weather v1", "icefloe tag create era5 v0 --version main~3"],
+    )(create_tag)
+    app.add_typer(tag, name="tag", rich_help_panel=BRANCHES)
+
+
+def branches(
+    out: Output,
+    place: Place,
+) -> View:
+    """List branches and what they point to."""
+    repository = open_place(place)
+    rows = [
+        _row(repository, name, repository.lookup_branch(name))
+        for name in sorted(repository.list_branches())
+    ]
+    return Records(rows, _columns("branch"), "no branches")
+
+
+def tags(
+    out: Output,
+    place: Place,
+) -> View:
+    """List tags and what they name."""
+    repository = open_place(place)
+    rows = [
+        _row(repository, name, repository.lookup_tag(name))
+        for name in sorted(repository.list_tags())
+    ]
+    return Records(rows, _columns("tag"), "no tags")
+
+
+def _columns(title: str) -> tuple[Column, ...]:
+    return (
+        Column("name", title, style="green"),
+        id_column(),
+        Column("written_at", "written"),
+        Column("message", "message", wording.first_line),
+    )
+
+
+def _row(repository: Repository, name: str, snapshot_id: str) -> dict[str, Any]:
+    info = repository.lookup_snapshot(snapshot_id)
+    return {
+        "name": name,
+        "id": info.id,
+        "written_at": info.written_at,
+        "message": info.message,
+    }
+
+
+def create_branch(
+    out: Output,
+    place: Place,
+    name: NewName,
+    version: VersionOption = "main",
+) -> View:
+    """Create a branch at a version."""
+    repository = open_place(place)
+    snapshot_id = repository.lookup_snapshot(version).id
+    repository.create_branch(name, snapshot_id)
+    return _created("branch", name, snapshot_id)
+
+
+def create_tag(
+    out: Output,
+    place: Place,
+    name: NewName,
+    version: VersionOption = "main",
+) -> View:
+    """Create a tag for a version; it can be neither moved nor deleted."""
+    repository = open_place(place)
+    snapshot_id = repository.lookup_snapshot(version).id
+    repository.create_tag(name, snapshot_id)
+    return _created("tag", name, snapshot_id)
+
+
+def _created(what: str, name: str, snapshot_id: str) -> Done:
+    sentence = f"Created the {what} {wording.printable(name)} at {wording.short_id(snapshot_id)}"
+    return Done(sentence, {what: name, "snapshot_id": snapshot_id})
+
+
+def reset_branch(
+    out: Output,
+    place: Place,
+    branch: Branch,
+    version: RequiredVersion,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> View:
+    """Let a branch point to another version. Commits that nothing else reaches become garbage."""
+    repository = open_place(place)
+    before = repository.lookup_snapshot(repository.lookup_branch(branch))
+    after = repository.lookup_snapshot(version)
+    data = {"branch": branch, "from_snapshot_id": before.id, "to_snapshot_id": after.id}
+    plan = Facts(
+        data
+        | {
+            "from_message": before.message,
+            "to_message": after.message,
+            "dry_run": dry_run,
+        },
+        dict.fromkeys(("from_message", "to_message"), wording.first_line),
+    )
+    if dry_run:
+        return plan
+    out.confirm(plan, f"Reset {wording.printable(branch)}?", yes=yes)
+    repository.reset_branch(branch, after.id, from_snapshot_id=before.id)
+    return Done(
+        f"Reset {wording.printable(branch)} from {wording.short_id(before.id)} "
+        f"to {wording.short_id(after.id)}",
+        data,
+    )
+
+
+def delete_branch(
+    out: Output,
+    place: Place,
+    branch: Branch,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> View:
+    """Delete a branch. Its commits stay until garbage is collected."""
+    repository = open_place(place)
+    tip = repository.lookup_snapshot(repository.lookup_branch(branch))
+    if branch == "main":
+        raise InvalidInputError("the branch main cannot be deleted: every repository has one")
+    data = {"branch": branch, "snapshot_id": tip.id}
+    plan = Facts(
+        {**data, "message": tip.message, "dry_run": dry_run}, {"message": wording.first_line}
+    )
+    if dry_run:
+        return plan
+    out.confirm(plan, f"Delete the branch {wording.printable(branch)}?", yes=yes)
+    repository.delete_branch(branch)
+    return Done(
+        f"Deleted the branch {wording.printable(branch)}, which was at {wording.short_id(tip.id)}",
+        data,
+    )

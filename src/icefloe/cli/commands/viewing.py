@@ -1,0 +1,56 @@
+"""The command `ui`: the web viewer."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Annotated
+
+import typer
+
+from icefloe.cli.arguments import Authorize, Place
+from icefloe.cli.command import HISTORY, command
+from icefloe.cli.output import Output, to_json
+from icefloe.cli.places import open_place
+from icefloe.cli.views import View
+from icefloe.errors import InvalidInputError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command."""
+    command(app, panel=HISTORY, examples=["icefloe ui ./weather", "icefloe ui era5 --no-browser"])(
+        ui
+    )
+
+
+def ui(
+    out: Output,
+    place: Place,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="A port of this machine; 0: any.")
+    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    authorize: Authorize = None,
+) -> View | None:
+    """Look at a repository in a browser: history, arrays as pictures, chunks, differences.
+
+    The page is served to this machine only, and only to whoever has the address with its token.
+    It cannot change anything. Ctrl-C stops it.
+    """
+    for package in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise InvalidInputError(f"the viewer needs {package}: pip install 'icefloe[ui]'")
+    from icefloe.viewer.server import Viewer
+
+    viewer = Viewer(open_place(place, authorize or ()), port)
+    if out.as_json:
+        sys.stdout.write(to_json({"url": viewer.url, "port": viewer.port}) + "\n")
+    else:
+        out.console.print(f"Open {viewer.url}", markup=False)
+    sys.stdout.flush()
+    if browser:
+        import webbrowser
+
+        webbrowser.open(viewer.url)
+    viewer.run()
+    return None

@@ -1,0 +1,108 @@
+"""Values as people read them: sizes, times, shapes, and text that is safe to print."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from icefloe.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHORT_ID = 8
+"""How many characters of an id people see; programs get all of them."""
+
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def printable(text: object) -> str:
+    r"""Text without control characters, which could move the cursor or forge lines.
+
+    >>> print(printable("fine\x1b[2J"))
+    fine\x1b[2J
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in str(text)
+    )
+
+
+def first_line(message: str) -> str:
+    """The title of a commit."""
+    return printable(message.splitlines()[0]) if message else ""
+
+
+def short_id(snapshot_id: str | None) -> str:
+    """The beginning of an id, as tables show it."""
+    return "" if snapshot_id is None else printable(snapshot_id[:SHORT_ID])
+
+
+def size(count: int | None) -> str:
+    """A number of bytes in binary units.
+
+    >>> size(1536)
+    '1.5 KiB'
+    """
+    if count is None:
+        return ""
+    number, unit = float(count), 0
+    while number >= 1024 and unit < len(_SIZE_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{number:.1f} {_SIZE_UNITS[unit]}"
+
+
+def moment(time: datetime) -> str:
+    """A time in UTC, to the minute."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def number(count: int | None) -> str:
+    """A count with separators."""
+    return "" if count is None else f"{count:,}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> counted(1, "branch", "branches"), counted(2, "branch", "branches"), counted(0, "tag")
+    ('1 branch', '2 branches', '0 tags')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shape(extents: Sequence[int] | None) -> str:
+    """A shape as `720 × 1440`."""
+    if extents is None:
+        return "irregular"
+    return " × ".join(map(str, extents)) or "scalar"
+
+
+def plain(value: Any) -> str:
+    """Any value of a table, in one line."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple | set):
+        return ", ".join(map(plain, value))
+    return printable(value)
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes such as `4096`, `32MiB` or `1.5 GiB`; units are powers of 1024.
+
+    >>> parse_size("32MiB")
+    33554432
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInputError(f"expected a size such as 4096, 512KiB or 32MiB, found {text!r}")
+    power = " KMGT".index((match[2] or " ")[0].upper().replace("B", " "))
+    return int(float(match[1]) * 1024**power)
