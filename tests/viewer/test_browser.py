@@ -1,0 +1,192 @@
+"""The page in a real browser (headless Chromium): what is seen, by keyboard, dark and light."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zarr
+
+from tests.viewer.repositories import climate_repository, field
+from tests.viewer.serving import served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icefloe.viewer.server import Viewer
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed, in which the page is looked at"
+)
+SCREENSHOTS = os.environ.get("ICEFLOE_SCREENSHOTS")
+"""A folder for pictures of the page, for those who want to look."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    with served(climate_repository(tmp_path_factory.mktemp("climate") / "climate")) as viewer:
+        yield viewer
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(browser: Any, viewer: Viewer, request: pytest.FixtureRequest) -> Iterator[Any]:
+    context = browser.new_context(
+        viewport={"width": 1360, "height": 900}, color_scheme=request.param
+    )
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    refused = "Failed to load resource"  # what Chromium logs of an answer that says why not
+    page.goto(viewer.url)
+    page.get_by_role("button", name="t2m").wait_for()
+    page.scheme = request.param
+    yield page
+    context.close()
+    assert [each for each in problems if not each.startswith(refused)] == []
+
+
+def look(page: Any, name: str) -> None:
+    if SCREENSHOTS:
+        page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{page.scheme}.png")
+
+
+def wait_for_picture(page: Any, text: str = "pixels from") -> str:
+    page.locator("#legend", has_text=text).wait_for()
+    return page.locator("#legend").inner_text()
+
+
+def test_a_repository_is_explored(page: Any) -> None:
+    assert "token" not in page.url
+    history = page.locator("#history button")
+    assert history.count() == 9
+    assert "Merge the correction" in history.first.inner_text()
+    assert "merges" in history.first.inner_text()
+    page.get_by_role("button", name="t2m").click()
+    legend = wait_for_picture(page)
+    assert legend.endswith("72 × 144 pixels from 9 chunks")
+    assert " K, " in legend
+    page.locator("#chunks-legend", has_text="36 of 54 chunks").wait_for()
+    look(page, "array")
+    # The picture is what the field is, with missing values in grey.
+    grey, warm = page.evaluate(
+        "() => [[2, 2], [70, 36]].map(([x, y]) => Array.from("
+        "document.getElementById('picture').getContext('2d').getImageData(x, y, 1, 1).data))"
+    )
+    assert grey == [128, 128, 128, 255]
+    assert warm != grey
+    page.locator("#picture").hover(position={"x": 382, "y": 96})
+    page.locator("#pointed", has_text="lon 143").wait_for()
+    row = int(page.locator("#pointed").inner_text().split("lat ")[1].split(",")[0])
+    value = float(page.locator("#pointed").inner_text().split(": ")[1])
+    assert value == pytest.approx(field(0)[row, 143] * 0.1, abs=1e-3)
+
+
+def test_sliders_choose_other_times_and_axes(page: Any) -> None:
+    page.get_by_role("button", name="t2m").click()
+    before = wait_for_picture(page)
+    slider = page.get_by_label("time")
+    slider.focus()
+    page.keyboard.press("End")
+    wait_for_picture(page, "all missing")  # nothing is written there yet
+    page.keyboard.press("Home")
+    page.locator("#legend", has_text=before).wait_for()
+    page.get_by_label("Down").select_option("0")
+    wait_for_picture(page, "12 × 144 pixels")
+    page.get_by_label("lat").wait_for()
+
+
+def test_two_versions_are_compared(page: Any) -> None:
+    page.get_by_role("button", name="t2m").click()
+    wait_for_picture(page)
+    page.get_by_label("Compare with").select_option("v1")
+    legend = wait_for_picture(page, "0 to 5 K")
+    assert "72 × 144" in legend
+    page.get_by_text("What changed from v1 to main").wait_for()
+    look(page, "difference")
+    page.get_by_label("Version").select_option("v1")
+    wait_for_picture(page, "nothing differs here")
+
+
+def test_everything_is_reached_by_keyboard(page: Any) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.locator("#history button").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator("#commit", has_text="Describe the model").wait_for()
+    page.locator("#tree button").first.focus()
+    while "t2m" not in page.evaluate("document.activeElement.textContent"):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    wait_for_picture(page)
+    page.locator("#picture").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("#pointed", has_text="lon 1: missing").wait_for()
+
+
+def test_screen_readers_get_names_for_everything(page: Any) -> None:
+    page.get_by_role("button", name="t2m").click()
+    wait_for_picture(page)
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, canvas')]
+             .filter(e => e.offsetParent && !(e.getAttribute('aria-label') || e.textContent.trim()
+                     || e.labels?.length))
+             .map(e => e.outerHTML)"""
+    )
+    assert unnamed == []
+    assert "surface/t2m" in page.locator("#picture").get_attribute("aria-label")
+    assert page.locator("h1, h2").count() == 4
+    assert page.locator("[role=status]").count() == 1
+
+
+def test_groups_show_the_sizes_of_their_arrays(page: Any) -> None:
+    page.get_by_role("button", name="surface", exact=True).click()
+    page.locator("caption", has_text="altogether").wait_for()
+    assert page.get_by_role("meter", name="share of /surface/t2m").count() == 1
+    look(page, "sizes")
+
+
+def test_arrays_without_a_picture_say_why(page: Any) -> None:
+    page.get_by_role("button", name="name").click()
+    page.locator("#status", has_text="not numbers").wait_for()
+    page.get_by_role("button", name="number").click()
+    page.locator("#details-title", has_text="/number").wait_for()
+    assert page.locator("#array").is_hidden()
+    page.get_by_role("button", name="time float64").click()
+    wait_for_picture(page, "0 to 11")
+
+
+def test_messages_are_text_and_never_markup(browser: Any, tmp_path: Path) -> None:
+    repository = climate_repository(tmp_path / "hostile")
+    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    with repository.transaction("main", message=hostile, metadata={"a": hostile}) as store:
+        zarr.create_group(store, path="x", attributes={hostile: hostile})
+    with served(repository) as viewer:
+        page = browser.new_context().new_page()
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        page.goto(viewer.url)
+        page.locator("#history button", has_text=hostile).first.wait_for()
+        page.get_by_role("button", name="x", exact=True).click()
+        page.locator("#facts", has_text="onerror").wait_for()
+        assert dialogs == []
+        assert page.locator("img").count() == 0
+        page.context.close()
