@@ -23,11 +23,18 @@ PUBLIC_NAMES = {
         initialize_logs print_debug_info set_logs_filter spec_version
         supported_spec_versions
     """,
+    "icefloe.engine.commit.forks": "OverlapWarning",
     "icefloe.engine.tree.chunk_batches": "ChunkBatch ChunkBytes",
     "icefloe.engine.history.blame": "Blame",
     "icefloe.display": "AncestryGraph",
+    "icefloe.model.session_mode": "SessionMode",
+    "icefloe.model.spec_version": "SpecVersion",
+    "icefloe.storage.access.redirects": "redirect_storage",
+    "icefloe.storage.attribution": "Attribution user_agent",
+    "icefloe.types": "CommitMethod",
     "icefloe.engine.info": "Diff ManifestFileInfo SnapshotInfo",
     "icefloe.engine.operation_log": "Operation",
+    "icefloe.model.repo_updates": "FeatureFlag RepoAvailability RepoStatus Update UpdateType",
     "icefloe.engine.retention.collection": "GCSummary",
     "icefloe.engine.retention.expiry": "ExpirationPolicy",
     "icefloe.engine.retention.leases": "Lease",
@@ -35,7 +42,8 @@ PUBLIC_NAMES = {
         AlreadyExistsError BrokenFilesError CommitStateUnknownError ConflictError
         DamagedChunkError ErrorKind ForkSessionError ForkedProcessError FormatError
         IcefloeError IcechunkError=IcefloeError InconsistentFilesError InvalidInputError
-        InvalidTypeError NodeNotFoundError NotFoundError ObjectNotFoundError ReadOnlyError
+        InvalidTypeError MissingPackageError NodeNotFoundError NotFoundError
+        ObjectNotFoundError ReadOnlyError
         ReadOnlyStoreError RebaseFailedError RefNotFoundError RepositoryNotFoundError
         SessionStateError SnapshotNotFoundError StorageError StoragePermissionError
         StorageUnreachableError StoreKeyNotFoundError TaskFailedError UnsafeStorageError
@@ -44,10 +52,11 @@ PUBLIC_NAMES = {
     "icefloe.model.chunk_refs": "ChunkKind ChunkType=ChunkKind",
     "icefloe.model.virtual_spec": "VirtualChunkSpec",
     "icefloe.repository": "Repository",
-    "icefloe.session": "ForkSession OverlapWarning Session",
+    "icefloe.session": "ForkSession Session",
     "icefloe.storage.access.credentials": """
         AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential
         AnyGcsStaticCredential AnyS3Credential AzureBearerCredential AzureCredentials
+        AzureRefreshableCredential
         AzureStaticCredentials Credentials GcsBearerCredential GcsCredentials
         GcsStaticCredentials S3Credentials S3StaticCredentials azure_anonymous_credentials
         azure_credentials azure_from_env_credentials azure_refreshable_credentials
@@ -61,8 +70,8 @@ PUBLIC_NAMES = {
         local_filesystem_storage r2_storage s3_storage tigris_storage
     """,
     "icefloe.storage.access.stores": """
-        AnyObjectStoreConfig ObjectStoreConfig S3Options azure_store gcs_store http_store
-        local_filesystem_store s3_store
+        AnyObjectStoreConfig ChecksumAlgorithm ObjectStoreConfig S3Options azure_store
+        gcs_store http_store local_filesystem_store s3_store
     """,
     "icefloe.storage.settings": """
         StorageConcurrencySettings StorageRetriesSettings StorageSettings

@@ -34,6 +34,7 @@ from icefloe.diagnostics import set_logs_filter as set_logs_filter
 from icefloe.diagnostics import spec_version as spec_version
 from icefloe.diagnostics import supported_spec_versions as supported_spec_versions
 from icefloe.display import AncestryGraph as AncestryGraph
+from icefloe.engine.commit.forks import OverlapWarning as OverlapWarning
 from icefloe.engine.history.blame import Blame as Blame
 from icefloe.engine.info import Diff as Diff
 from icefloe.engine.info import ManifestFileInfo as ManifestFileInfo
@@ -58,6 +59,7 @@ from icefloe.errors import IcefloeError as IcefloeError
 from icefloe.errors import InconsistentFilesError as InconsistentFilesError
 from icefloe.errors import InvalidInputError as InvalidInputError
 from icefloe.errors import InvalidTypeError as InvalidTypeError
+from icefloe.errors import MissingPackageError as MissingPackageError
 from icefloe.errors import NodeNotFoundError as NodeNotFoundError
 from icefloe.errors import NotFoundError as NotFoundError
 from icefloe.errors import ObjectNotFoundError as ObjectNotFoundError
@@ -77,10 +79,16 @@ from icefloe.errors import UnsafeStorageError as UnsafeStorageError
 from icefloe.errors import VirtualChunkError as VirtualChunkError
 from icefloe.model.chunk_refs import ChunkKind as ChunkKind
 from icefloe.model.chunk_refs import ChunkKind as ChunkType
+from icefloe.model.repo_updates import FeatureFlag as FeatureFlag
+from icefloe.model.repo_updates import RepoAvailability as RepoAvailability
+from icefloe.model.repo_updates import RepoStatus as RepoStatus
+from icefloe.model.repo_updates import Update as Update
+from icefloe.model.repo_updates import UpdateType as UpdateType
+from icefloe.model.session_mode import SessionMode as SessionMode
+from icefloe.model.spec_version import SpecVersion as SpecVersion
 from icefloe.model.virtual_spec import VirtualChunkSpec as VirtualChunkSpec
 from icefloe.repository import Repository as Repository
 from icefloe.session import ForkSession as ForkSession
-from icefloe.session import OverlapWarning as OverlapWarning
 from icefloe.session import Session as Session
 from icefloe.storage.access.credentials import AnyAzureCredential as AnyAzureCredential
 from icefloe.storage.access.credentials import AnyAzureStaticCredential as AnyAzureStaticCredential
@@ -90,6 +98,7 @@ from icefloe.storage.access.credentials import AnyGcsStaticCredential as AnyGcsS
 from icefloe.storage.access.credentials import AnyS3Credential as AnyS3Credential
 from icefloe.storage.access.credentials import AzureBearerCredential as AzureBearerCredential
 from icefloe.storage.access.credentials import AzureCredentials as AzureCredentials
+from icefloe.storage.access.credentials import AzureRefreshableCredential as AzureRefreshableCredential
 from icefloe.storage.access.credentials import AzureStaticCredentials as AzureStaticCredentials
 from icefloe.storage.access.credentials import Credentials as Credentials
 from icefloe.storage.access.credentials import GcsBearerCredential as GcsBearerCredential
@@ -122,7 +131,9 @@ from icefloe.storage.access.factories import local_filesystem_storage as local_f
 from icefloe.storage.access.factories import r2_storage as r2_storage
 from icefloe.storage.access.factories import s3_storage as s3_storage
 from icefloe.storage.access.factories import tigris_storage as tigris_storage
+from icefloe.storage.access.redirects import redirect_storage as redirect_storage
 from icefloe.storage.access.stores import AnyObjectStoreConfig as AnyObjectStoreConfig
+from icefloe.storage.access.stores import ChecksumAlgorithm as ChecksumAlgorithm
 from icefloe.storage.access.stores import ObjectStoreConfig as ObjectStoreConfig
 from icefloe.storage.access.stores import S3Options as S3Options
 from icefloe.storage.access.stores import azure_store as azure_store
@@ -130,11 +141,14 @@ from icefloe.storage.access.stores import gcs_store as gcs_store
 from icefloe.storage.access.stores import http_store as http_store
 from icefloe.storage.access.stores import local_filesystem_store as local_filesystem_store
 from icefloe.storage.access.stores import s3_store as s3_store
+from icefloe.storage.attribution import Attribution as Attribution
+from icefloe.storage.attribution import user_agent as user_agent
 from icefloe.storage.settings import StorageConcurrencySettings as StorageConcurrencySettings
 from icefloe.storage.settings import StorageRetriesSettings as StorageRetriesSettings
 from icefloe.storage.settings import StorageSettings as StorageSettings
 from icefloe.storage.settings import StorageTimeoutSettings as StorageTimeoutSettings
 from icefloe.storage.split import split_storage as split_storage
+from icefloe.types import CommitMethod as CommitMethod
 from icefloe.upkeep.compaction import CompactionSummary as CompactionSummary
 from icefloe.upkeep.findings import Problem as Problem
 from icefloe.upkeep.findings import ProblemKind as ProblemKind
@@ -154,13 +168,16 @@ __all__ = [
     "AnyObjectStoreConfig",
     "AnyS3Credential",
     "AppendSolver",
+    "Attribution",
     "AzureBearerCredential",
     "AzureCredentials",
+    "AzureRefreshableCredential",
     "AzureStaticCredentials",
     "BasicConflictSolver",
     "Blame",
     "BrokenFilesError",
     "CachingConfig",
+    "ChecksumAlgorithm",
     "ChunkBatch",
     "ChunkBytes",
     "ChunkKind",
@@ -168,6 +185,7 @@ __all__ = [
     "ChunkReadingConfig",
     "ChunkStorageStats",
     "ChunkType",
+    "CommitMethod",
     "CommitStateUnknownError",
     "CompactionSummary",
     "CompressionAlgorithm",
@@ -183,6 +201,7 @@ __all__ = [
     "Documents",
     "ErrorKind",
     "ExpirationPolicy",
+    "FeatureFlag",
     "ForkSession",
     "ForkSessionError",
     "ForkedProcessError",
@@ -211,6 +230,7 @@ __all__ = [
     "ManifestSplittingConfig",
     "MergeSolver",
     "MergedDocument",
+    "MissingPackageError",
     "NodeNotFoundError",
     "NotFoundError",
     "ObjectNotFoundError",
@@ -224,6 +244,8 @@ __all__ = [
     "ReadOnlyStoreError",
     "RebaseFailedError",
     "RefNotFoundError",
+    "RepoAvailability",
+    "RepoStatus",
     "RepoUpdateRetryConfig",
     "Repository",
     "RepositoryConfig",
@@ -232,10 +254,12 @@ __all__ = [
     "S3Options",
     "S3StaticCredentials",
     "Session",
+    "SessionMode",
     "SessionStateError",
     "Sides",
     "SnapshotInfo",
     "SnapshotNotFoundError",
+    "SpecVersion",
     "Storage",
     "StorageConcurrencySettings",
     "StorageError",
@@ -247,6 +271,8 @@ __all__ = [
     "StoreKeyNotFoundError",
     "TaskFailedError",
     "UnsafeStorageError",
+    "Update",
+    "UpdateType",
     "VerificationReport",
     "VersionSelection",
     "VirtualChunkContainer",
@@ -276,6 +302,7 @@ __all__ = [
     "local_filesystem_store",
     "print_debug_info",
     "r2_storage",
+    "redirect_storage",
     "s3_anonymous_credentials",
     "s3_credentials",
     "s3_from_env_credentials",
@@ -288,4 +315,5 @@ __all__ = [
     "split_storage",
     "supported_spec_versions",
     "tigris_storage",
+    "user_agent",
 ]

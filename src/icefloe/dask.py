@@ -8,6 +8,7 @@ import numpy as np
 
 from icefloe.distributed import extract_session, merge_sessions
 from icefloe.errors import InvalidTypeError
+from icefloe.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,7 @@ def store_dask(
     >>> zarr.open_array(session.store, path="a")[:]
     array([0, 1, 2, 3])
     """
+    require("store_dask", "dask")
     import dask.array as da
 
     for name in _DECIDED_HERE:

@@ -1,4 +1,4 @@
-"""Tells what is installed, and turns logging on and off for people who ask for it."""
+"""Prints which versions are installed, and configures logging."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from icefloe.errors import SnapshotNotFoundError
 from icefloe.formats.port import LiveTip
 from icefloe.model.record import Record
 
@@ -48,28 +48,43 @@ class AncestryGraph:
         ('main',)
     """
 
-    def __init__(self, rows: list[GraphRow]) -> None:
-        """Take the snapshots, children before parents."""
+    def __init__(self, rows: list[GraphRow], *, plain: bool = False) -> None:
+        """Take the snapshots, children before parents; `plain` draws them without colours."""
         self.rows = rows
+        self.plain = plain
 
     @classmethod
-    def of(cls, history: History, *, merges: bool = True) -> AncestryGraph:
-        """Read the graph of a repository; with `merges`, every snapshot is read."""
+    def of(
+        cls,
+        history: History,
+        *,
+        merges: bool = True,
+        start: SnapshotId | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """Read the graph of a repository, or the history of one snapshot.
+
+        Args:
+            history: Where to read.
+            merges: Whether to show what was merged, for which every snapshot is read.
+            start: The snapshot; all that branches and tags point to by default.
+            plain: Whether to draw without colours.
+        """
         branches: dict[SnapshotId, list[str]] = {}
         tags: dict[SnapshotId, list[str]] = {}
         for branch in sorted(history.refs.branches()):
-            tip = history.refs.tip(branch)
-            if isinstance(tip, LiveTip):
-                branches.setdefault(tip.snapshot_id, []).append(branch)
+            state = history.refs.tip(branch)
+            if isinstance(state, LiveTip):
+                branches.setdefault(state.snapshot_id, []).append(branch)
         for tag in sorted(history.refs.tags()):
             target = history.refs.tag(tag)
             if target is not None:
                 tags.setdefault(target, []).append(tag)
         stubs: dict[SnapshotId, SnapshotStub] = {}
         parents: dict[SnapshotId, SnapshotId | None] = {}
-        for start in (*branches, *tags):
+        for tip in (*branches, *tags) if start is None else (start,):
             child = None
-            for stub in history.stubs(start):
+            for stub in history.stubs(tip):
                 if child is not None:
                     parents[child] = stub.id
                 if stub.id in stubs:
@@ -77,7 +92,7 @@ class AncestryGraph:
                 stubs[stub.id] = stub
                 parents.setdefault(stub.id, None)
                 child = stub.id
-        merged = _merged(history, list(stubs)) if merges else {}
+        merged = history.merged_by(list(stubs)) if merges else {}
         ordered = sorted(stubs.values(), key=lambda s: s.written_at, reverse=True)
         return cls(
             [
@@ -88,15 +103,16 @@ class AncestryGraph:
                     message=s.message,
                     branches=tuple(branches.get(s.id, ())),
                     tags=tuple(tags.get(s.id, ())),
-                    merged_ids=merged.get(s.id, ()),
+                    merged_ids=tuple(map(str, merged.get(s.id, ()))),
                 )
                 for s in ordered
-            ]
+            ],
+            plain=plain,
         )
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for step in self._steps():
+        for step in self.steps():
             row = step.row
             marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
             title = _title(row)
@@ -117,13 +133,16 @@ class AncestryGraph:
         """
         places: dict[str, tuple[int, int]] = {}
         width = 1
-        for number, step in enumerate(self._steps()):
+        for number, step in enumerate(self.steps()):
             places[step.row.id] = (step.place, number)
             width = max(width, step.width)
         text_at = _LANE * width + _LANE
         lines = [_svg_merge(places, row, each) for row in self.rows for each in row.merged_ids]
         lines += [_svg_line(places, row) for row in self.rows]
         dots = [_svg_row(places[row.id], row, text_at) for row in self.rows]
+        if self.plain:
+            lines = [_without_colour(each) for each in lines if each]
+            dots = [_without_colour(each) for each in dots]
         longest = max((len(_svg_text(row)) for row in self.rows), default=0)
         size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
         return "\n".join(
@@ -139,7 +158,7 @@ class AncestryGraph:
         """Draw the graph for notebooks."""
         return self.to_svg()
 
-    def _steps(self) -> Iterator[_Step]:
+    def steps(self) -> Iterator[GraphStep]:
         """Each snapshot with its lane, among the lanes that run beside it."""
         lanes: list[str] = []
         for row in self.rows:
@@ -147,45 +166,40 @@ class AncestryGraph:
                 lanes.append(row.id)
             place, width = lanes.index(row.id), len(lanes)
             joined = [i for i, lane in enumerate(lanes) if lane == row.parent_id and i != place]
-            ends = None
+            ends = joins = None
             if row.parent_id is None:
                 del lanes[place]
             elif joined:
-                ends = max(place, joined[0])
-                lanes[min(place, joined[0])] = row.parent_id
+                joins, ends = sorted((place, joined[0]))
+                lanes[joins] = row.parent_id
                 del lanes[ends]
             else:
                 lanes[place] = row.parent_id
-            yield _Step(row, place, width, ends)
+            yield GraphStep(row=row, place=place, width=width, ends=ends, joins=joins)
 
 
-def _merged(history: History, snapshots: list[SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
-    """What each snapshot merged."""
-
-    def merged_by(snapshot_id: SnapshotId) -> tuple[str, ...]:
-        try:
-            return tuple(map(str, history.files.read_snapshot(snapshot_id).merged_ids()))
-        except SnapshotNotFoundError:
-            return ()  # old layouts mention a first snapshot that has no file
-
-    merged_ids = history.files.in_parallel(merged_by, snapshots)
-    return dict(zip(snapshots, merged_ids, strict=True))
-
-
-class _Step(NamedTuple):
+class GraphStep(NamedTuple):
     """Where a snapshot is drawn."""
 
     row: GraphRow
     place: int
+    """Its lane."""
     width: int
+    """How many lanes there are."""
     ends: int | None
     """The lane that ends below it, joining another."""
+    joins: int | None = None
+    """The lane that this one joins."""
 
 
 _SVG_FONT = 'font-family="monospace" font-size="12"'
 _LANE = 18
 _ROW = 24
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+
+def _without_colour(element: str) -> str:
+    return re.sub(r"#[0-9a-f]{3,6}\b", "currentColor", element)
 
 
 def _title(row: GraphRow) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.dask import store_dask
 from icefloe.errors import InvalidInputError, InvalidTypeError
+from icefloe.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, MutableMapping
@@ -27,7 +28,7 @@ _NAME_ATTRIBUTE = "__xarray_dataarray_name__"
 
 def to_icefloe(
     obj: xr.DataArray | xr.Dataset,
-    session: Session,
+    session: Session | ForkSession | IcefloeStore,
     *,
     group: str | None = None,
     mode: WriteMode | None = None,
@@ -43,11 +44,10 @@ def to_icefloe(
 
     Data in memory is written directly. Dask data is written by tasks, also in other processes:
     each writes to a fork of the session, and the forks are merged into the session at the end.
-    The session must not have uncommitted changes in that case.
 
     Args:
         obj: The object to write.
-        session: A writable session.
+        session: A writable session or fork, or its store.
         group: Path of the group; the root by default.
         mode: `w` creates or replaces the group, `w-` creates it and fails if it exists, `a`
             creates or overwrites variables, `a-` only changes variables that have `append_dim`,
@@ -71,26 +71,23 @@ def to_icefloe(
     >>> xarray.open_zarr(store, consolidated=False).t.values
     array([1.5, 2.5])
     """
+    require("to_icefloe", "xarray")
     dataset = _as_dataset(obj)
     _check_names(dataset)
+    root = _session_of(session)
     concrete_mode = _mode(mode, append_dim, region)
     lazy = any(v.chunks is not None and v.size > 0 for v in dataset.variables.values())
-    target: Session | ForkSession = session
+    target = root
     if lazy:
-        if session.has_uncommitted_changes:
-            raise InvalidInputError(
-                "dask arrays are written through forks of the session, which needs a session "
-                "without uncommitted changes. Please commit first."
-            )
-        target = session.fork()
+        target = root.fork()
     writer = _XarrayDatasetWriter(
         dataset, store=target.store, safe_chunks=safe_chunks, align_chunks=align_chunks
     )
     writer.open_group(group, concrete_mode, append_dim, region)
     writer.write_metadata(encoding)
     written = writer.write_lazy(chunkmanager_store_kwargs, split_every)
-    if target is not session:
-        session.merge(target if written is None else written)  # type: ignore[arg-type]
+    if target is not root:
+        root.merge(target if written is None else written)  # type: ignore[arg-type]
 
 
 to_icechunk = to_icefloe
@@ -166,6 +163,20 @@ class _XarrayDatasetWriter:
             split_every=split_every,
             **(store_kwargs or {}),
         )
+
+
+def _session_of(target: Session | ForkSession | IcefloeStore) -> Session | ForkSession:
+    from icefloe.session import ForkSession, Session
+    from icefloe.zarr_store.store import IcefloeStore
+
+    session = target.session if isinstance(target, IcefloeStore) else target
+    if not isinstance(session, Session | ForkSession):
+        raise InvalidTypeError(
+            f"expected a writable session or its store, found a {type(session).__name__}; "
+            "repo.writable_session(branch) makes one"
+        )
+    session.tree.check_writable()
+    return session
 
 
 def _as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import zarr
+
+import icefloe
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 CORE = (
@@ -43,8 +48,37 @@ ON_FIRST_USE = {"obstore", "yaml", "zstandard", "matplotlib", "requests"}
 """Libraries that wait until something needs them, so that a program starts quickly."""
 
 
+UNUSED_BY_READERS = (
+    "icefloe.changes.conflicts",
+    "icefloe.config.plain_tree",
+    "icefloe.config.safe_yaml",
+    "icefloe.config.serialization",
+    "icefloe.engine.branches",
+    "icefloe.engine.commit",
+    "icefloe.engine.operation_log",
+    "icefloe.engine.retention",
+    "icefloe.engine.user_references",
+    "icefloe.formats.dataset",
+    "icefloe.formats.store",
+    "icefloe.objects.foreign",
+    "icefloe.packing",
+    "icefloe.storage.access.credentials",
+    "icefloe.storage.object_store",
+    "icefloe.upkeep",
+)
+"""Rooms and modules that a process does without which opens a local repository and reads."""
+
+MODULES_OF_A_READER = 114
+"""How many modules of ours such a process loads at most; each takes a third of a millisecond."""
+
+
 def loaded_after(statements: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after some statements."""
+    return {name.split(".")[0] for name in modules_after(statements)}
+
+
+def modules_after(statements: str) -> set[str]:
+    """All modules that a fresh interpreter has loaded after some statements."""
     code = f"{statements}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -53,7 +87,7 @@ def loaded_after(statements: str) -> set[str]:
         check=True,
         env={"PYTHONPATH": str(SOURCE), "PATH": ""},
     )
-    return {name.split(".")[0] for name in json.loads(done.stdout)}
+    return set(json.loads(done.stdout))
 
 
 def test_import_icefloe_is_light() -> None:
@@ -70,6 +104,32 @@ def test_looking_at_a_repository_loads_neither_zarr_nor_a_client_for_buckets() -
         "assert repo.readonly_session('main').snapshot_id\n"
     )
     assert loaded & (HEAVY | ON_FIRST_USE - {"zstandard"}) == set()
+
+
+def test_a_cold_process_that_reads_an_array_loads_what_it_needs(tmp_path: Path) -> None:
+    """No clock, but what the clock would measure: names and number of the modules."""
+    repo = icefloe.Repository.create(str(tmp_path))
+    session = repo.writable_session("main")
+    values = zarr.create_array(session.store, name="a", shape=(100,), chunks=(25,), dtype="f4")
+    values[:] = np.arange(100)
+    session.commit("values")
+    zarr_alone = modules_after("import zarr")
+    loaded = modules_after(
+        "import icefloe, zarr\n"
+        f"repo = icefloe.Repository.open({str(tmp_path)!r})\n"
+        "store = repo.readonly_session('main').store\n"
+        "assert zarr.open_array(store, path='a', mode='r')[:].sum() == 4950\n"
+    )
+    ours = {name for name in loaded if name.split(".")[0] == "icefloe"}
+    needless = {
+        name
+        for name in ours
+        if any(f"{name}.".startswith(f"{each}.") for each in UNUSED_BY_READERS)
+    }
+    assert needless == set()
+    assert len(ours) <= MODULES_OF_A_READER
+    libraries = {name.split(".")[0] for name in loaded - zarr_alone - ours}
+    assert libraries - sys.stdlib_module_names == {"msgspec"}
 
 
 def test_no_module_of_the_core_loads_zarr_or_its_kin() -> None:
