@@ -1,4 +1,4 @@
-"""The main job, end to end on a laptop: files, Spark, one repository, SQL, pictures.
+"""The main job, end to end on a laptop: real files, Spark, one repository, SQL, pictures.
 
 `make demo` runs it: Spark in local mode, everything under build/demo, no network. It ends with a
 report in HTML.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import time
@@ -15,28 +16,45 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import demo_chapters as chapters
 import numpy as np
 import xarray as xr
-from demo_files import break_file, write_month
-from demo_report import Report
+from demo_data import Archive, find_samples
+from demo_pictures import Pictures
+from demo_report import Report, body_of
 
 import icefloe
 import icefloe.spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from pyspark.sql import SparkSession
+    from icefloe.spark import IngestReport
 
 # Of other libraries, about each other.
 warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
 warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr version 3")
 
 ROOT = Path(__file__).resolve().parent.parent
-MONTHS = [f"{year}-{month:02}" for year in (2023, 2024) for month in range(1, 13)]
-BROKEN = "2024-05"
-PLACES = {"Basel": (47.5, 7.5), "Nairobi": (-2.5, 37.5), "Manaus": (-2.5, -60.0)}
+BROKEN, WRONG = "2008-06", "2007-11"
 COLOURFUL = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+SET_UP = """\
+from pathlib import Path
+from typing import Any
+
+import icefloe
+import icefloe.spark
+import xarray as xr
+from icefloe.spark import GapFree, HasUnits, InRange, ingest, validate
+from icefloe.xarray import to_icefloe
+
+spark = icefloe.spark.local_session(2)  # or the session of your cluster
+files = Path("build/demo/files").absolute()
+place = Path("build/demo/repository")
+"""
+
+
+LOOK = '.venv/bin/icefloe ui build/demo/repository --authorize "file://$PWD/build/demo/files/"'
 
 
 def painted(text: str, code: str) -> str:
@@ -44,27 +62,35 @@ def painted(text: str, code: str) -> str:
 
 
 class Story:
-    """Numbered chapters, with the call that does the work shown beside what came of it."""
+    """Numbered chapters: why, the code that does it, and what came of it."""
 
     def __init__(self, report: Report) -> None:
         self.number = 0
         self.started = time.perf_counter()
         self.report = report
 
-    def chapter(self, title: str) -> None:
+    def chapter(self, title: str, text: str) -> None:
         self.number += 1
-        print(f"\n{painted(f'{self.number}. {title}', '1;36')}")
-        self.report.chapter(f"{self.number}. {title}")
+        seconds = time.perf_counter() - self.started
+        print(
+            f"\n{painted(f'{self.number}. {title}', '1;36')}  {painted(f'[{seconds:.0f} s]', '2')}"
+        )
+        self.report.chapter(f"{self.number}. {title}", text)
 
-    def call(self, code: str) -> None:
-        for line in code.splitlines():
-            print(f"   {painted('>>> ' + line, '2')}")
+    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Show the body of a function, and call it."""
+        self.show(body_of(step))
+        return step(*arguments)
+
+    def show(self, code: str) -> None:
+        for line in code.rstrip().splitlines():
+            print(f"   {painted(line, '2')}")
         self.report.code(code)
 
-    def say(self, text: object) -> None:
-        for line in str(text).rstrip().splitlines():
+    def say(self, text: str) -> None:
+        for line in text.splitlines():
             print(f"   {line}")
-        self.report.text(str(text))
+        self.report.paragraph(text)
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         cells = [[_cell(value) for value in row] for row in rows]
@@ -79,208 +105,299 @@ class Story:
             print(f"   {line(row)}".rstrip())
         self.report.table(headings, cells)
 
+    def figure(self, name: str, caption: str) -> None:
+        print(f"   {painted(f'picture: {name}', '2')}")
+        self.report.figure(name, caption)
+
 
 def _cell(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-# --- the chapters --------------------------------------------------------------------------------
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def make_files(story: Story, folder: Path) -> Path:
-    story.chapter("Files arrive: a month of weather in each, one of them broken")
-    files = folder / "files"
-    files.mkdir(parents=True)
-    for month in MONTHS[:-1]:
-        write_month(files, month)
-    break_file(files / f"reanalysis-{BROKEN}.nc")
-    size = sum(path.stat().st_size for path in files.iterdir())
-    story.say(f"{len(MONTHS) - 1} NetCDF files, {size / 1e6:.0f} MB: t2m (packed), pr, daily")
-    return files
+def readable(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
-def create(story: Story, folder: Path, files: Path) -> icefloe.Repository:
-    story.chapter("Create a repository that may refer to these files")
-    prefix = files.as_uri() + "/"
-    config = icefloe.RepositoryConfig()
-    config.set_virtual_chunk_container(
-        icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(files)))
+def tell_files(story: Story, archive: Archive) -> None:
+    story.chapter(
+        "The files",
+        "Four archives, as institutes publish them: NetCDF files with other grids, calendars and "
+        "names. Two things go wrong, as they do: the download of one month broke off, and another"
+        " month was stored in degrees Celsius while its units say kelvin. (These two faults are "
+        "ours; the values of all other files are the originals.)",
     )
-    story.call('repo = icefloe.Repository.create("build/demo/repository", config, …)')
-    return icefloe.Repository.create(
-        folder / "repository", config, authorize_virtual_chunk_access={prefix: None}
+    rows = [
+        ("sst", "OSTIA, satellites and buoys: monthly sea surface temperature at the equator"),
+        ("scenarios", "Unified Model: North America 1860 to 2099, emission scenarios A1B and E1"),
+        ("ocean", "NEMO: sea surface temperature of three months on its own curved grid"),
+        ("index", "Southern Oscillation Index: monthly air pressure differences since 1866"),
+    ]
+    story.table(
+        ["archive", "files", "size", "what it is"],
+        [
+            (name, len(list((archive.folder / name).iterdir())),
+             readable(archive.size(archive.folder / name)), what)
+            for name, what in rows
+        ],
+    )  # fmt: skip
+    story.say(archive.samples.credit)
+
+
+def table_of_reports(story: Story, reports: Iterable[tuple[str, IngestReport]]) -> None:
+    story.table(
+        ["group", "new", "replaced", "unchanged", "quarantined", "references"],
+        [
+            (name, len(each.new), len(each.replaced), len(each.unchanged), len(each.broken),
+             each.job.chunks)
+            for name, each in reports
+        ],
+    )  # fmt: skip
+
+
+def bring_in(story: Story, spark: Any, repo: icefloe.Repository, archive: Archive) -> int:
+    story.chapter(
+        "Bring them in through Spark, by reference",
+        "Executors read the headers of the files and note where each chunk lies; no value is "
+        "copied. Files are put together by their coordinates, and each call is one commit. The "
+        "scenario is a dimension that no file has: it comes from the file names. The broken file "
+        "is quarantined, and everything else goes on.",
+    )
+    reports = story.run(chapters.first_delivery, spark, repo, archive.folder)
+    table_of_reports(story, zip(("/sst", "/scenarios", "/index"), reports, strict=True))
+    for broken in reports[0].broken:
+        sizes = re.findall(r"eof = (\d+)", broken.reason)
+        there, whole = sizes if len(sizes) == 2 else ("?", "?")
+        name = broken.url.rpartition("/")[2]
+        story.say(f"{broken.action}: {name} is truncated, {there} of {whole} bytes are there.")
+    return sum(report.job.chunks for report in reports)
+
+
+def next_delivery(
+    story: Story, spark: Any, repo: icefloe.Repository, archive: Archive, pictures: Pictures
+) -> int:
+    story.chapter(
+        "A correction arrives: run the same line again",
+        f"The archive delivers {BROKEN} whole, a second version of {WRONG}, and two new months. "
+        "Files that have not changed are not opened. The corrected month replaces the wrong one, "
+        "the late month takes its place in the middle, and the version from before stays readable"
+        " by its tag. (Had the archive overwritten the wrong file, reading it in the old version "
+        "would be refused: references know the state of the file that they were made for.)",
+    )
+    archive.deliver([BROKEN, *archive.months[-2:]])
+    archive.deliver([WRONG], version=2)
+    report, again = story.run(chapters.second_delivery, spark, repo, archive.folder)
+    table_of_reports(story, [("/sst", report), ("/sst, once more", again)])
+    before, after = story.run(chapters.before_and_after, repo)
+    pictures.before_and_after("before-after.png", before, after)
+    story.figure(
+        "before-after.png",
+        "Time travel: sea surface temperature at the equator in the version tagged first-delivery"
+        f" and in the newest one. {WRONG} was far too cold, {BROKEN} was missing, and two months "
+        "were to come. Land is grey.",
+    )
+    return int(report.job.chunks)
+
+
+def ask(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) -> None:
+    story.chapter(
+        "Ask in SQL, weighted by area",
+        "Arrays are tables. A degree of longitude is shorter in the north, so that a plain "
+        "average of cells would count Canada twice: weights are the cosine of the latitude. This "
+        "model's calendar has 360 days, so its times are text.",
+    )
+    story.show(f'MEANS_BY_YEAR = """{chapters.MEANS_BY_YEAR}"""')
+    by_year = story.run(chapters.warming, spark, repo)
+    periods = [(1861, 1890), (1971, 2000), (2070, 2099)]
+    means = {period: by_year.loc[period[0] : period[1]].mean() for period in periods}
+    story.table(
+        ["period", "A1B, °C", "E1, °C"],
+        [(f"{a} to {b}", float(row["A1B"]), float(row["E1"])) for (a, b), row in means.items()],
+    )
+    pictures.scenarios("scenarios.png", by_year)
+    story.figure(
+        "scenarios.png",
+        "Mean air temperature at 1.5 m over North America (15°N to 60°N) by year, with the mean "
+        "of the decade around it: two scenarios that share their past.",
+    )
+    pictures.warming("warming.png", chapters.opened(repo, "scenarios").air_temperature)
+    story.figure(
+        "warming.png",
+        "Warming from 1861-1890 to 2070-2099 in each scenario, read through references with "
+        "xarray. Coastlines: Natural Earth.",
     )
 
 
-def ingest_virtually(
-    story: Story, spark: SparkSession, repo: icefloe.Repository, files: Path
+def compute(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) -> None:
+    story.chapter(
+        "A climatology and anomalies, on the cluster",
+        "Reductions and functions of blocks run next to the data; cells never pass through "
+        "Spark's rows. Both results are arrays with coordinates, and each is one commit.",
+    )
+    for report in story.run(chapters.climatology, spark, repo):
+        story.say(str(report).rpartition(";")[0])
+    index = story.run(chapters.nino34, repo)
+    pictures.hovmoller("anomaly.png", chapters.opened(repo, "sst").anomaly)
+    story.figure(
+        "anomaly.png",
+        "Hovmöller diagram of the anomaly along the equator (5°S to 5°N), against the monthly "
+        "means of these four and a half years: La Niña of 2007/08 and El Niño of 2009/10 in the "
+        "Pacific.",
+    )
+    pictures.enso("enso.png", index, chapters.opened(repo, "index").SOI_Darwin)
+    story.figure(
+        "enso.png",
+        "The Niño 3.4 index from these anomalies, and the Southern Oscillation Index, which is "
+        "measured by barometers: two archives that know nothing of each other.",
+    )
+
+
+def work_together(
+    story: Story, spark: Any, repo: icefloe.Repository, archive: Archive, pictures: Pictures
 ) -> None:
-    story.chapter("Bring them in through Spark, by reference: no value is copied")
-    story.call('icefloe.spark.ingest(spark, repo, "files/*.nc", on_broken="quarantine")')
-    report = icefloe.spark.ingest(
-        spark, repo, str(files / "*.nc"), on_broken="quarantine", message="2023 to November 2024"
+    story.chapter(
+        "Two people, two branches, one mistake",
+        "Ana and Ben work at the same time, each on a branch; readers of main see neither. Before"
+        " Ana publishes, an expectation checks her branch: every sea surface is between -2 and 40"
+        " °C.",
     )
-    story.say(report)
-
-
-def append(story: Story, spark: SparkSession, repo: icefloe.Repository, files: Path) -> None:
-    story.chapter("December arrives, and the broken file again: run the same job")
-    repo.create_tag("november", repo.lookup_branch("main"))
-    for month in (BROKEN, MONTHS[-1]):
-        write_month(files, month)
-    story.call('icefloe.spark.ingest(spark, repo, "files/*.nc")')
-    report = icefloe.spark.ingest(
-        spark, repo, str(files / "*.nc"), message="December 2024, and May again"
+    mistake = story.run(chapters.mistake_on_a_branch, spark, repo, archive.folder)
+    checked = story.run(chapters.expectation, spark, repo)
+    for failure in checked.failures:
+        story.say(f"Expectation not met: {failure.detail}")
+    story.say(
+        "Nobody else has seen it. She rolls back, does it right, and both branches are merged:"
     )
-    story.say(report)
-    again = icefloe.spark.ingest(spark, repo, str(files / "*.nc"))
-    story.say(f"once more, nothing is new: {len(again.unchanged)} files unchanged, no commit")
-
-
-def copy_in(story: Story, spark: SparkSession, repo: icefloe.Repository, files: Path) -> None:
-    story.chapter("The same files as a copy: decoded, in chunks of a quarter, compressed")
-    chunks = {"time": 92, "lat": 73, "lon": 48}
-    story.call('icefloe.spark.ingest(spark, repo, "files/*.nc", mode="copy", group="/copy", …)')
-    report = icefloe.spark.ingest(
-        spark,
-        repo,
-        str(files / "*.nc"),
-        mode="copy",
-        group="/copy",
-        decode=True,
-        chunks=chunks,
-        message="A copy of both years",
+    story.run(chapters.mend_and_merge, repo, mistake)
+    checked = chapters.expectation(spark, repo)
+    if checked.failures:
+        raise AssertionError(checked)
+    story.say("The expectations again: all are met.")
+    graph = repo.ancestry_graph()
+    for line in str(graph).splitlines():
+        print(f"   {line}")
+    story.report.svg(graph.to_svg(), "Every job, delivery, mistake and merge of this page.")
+    ocean = chapters.opened(repo, "ocean")
+    pictures.ocean("ocean.png", ocean)
+    story.figure(
+        "ocean.png",
+        "What Ben brought in: the sea surface of February 2015 in NEMO, on its own curved grid.",
     )
-    story.say(report)
 
 
-def query(story: Story, spark: SparkSession, repo: icefloe.Repository) -> None:
-    story.chapter("Arrays are tables: ask with SQL")
-    story.call('icefloe.spark.register(spark, repo, "weather")')
-    icefloe.spark.register(
-        spark, repo, "weather", sel={"lat": slice(35.0, 60.0), "lon": slice(-10.0, 30.0)}
+def change_chunks(story: Story, spark: Any, repo: icefloe.Repository) -> None:
+    story.chapter(
+        "Chunks for time series",
+        "The files have one chunk for each year: good for maps, bad for time series. Rechunking "
+        "gives the array other chunks in one commit. It is a trade, so both sides are measured, "
+        "each by five new sessions.",
     )
-    sql = """SELECT year(time) AS year, quarter(time) AS quarter,
-       avg(t2m) - 273.15 AS mean, max(t2m) - 273.15 AS warmest,
-       sum(pr) / count(DISTINCT lat, lon) AS rain
-FROM weather GROUP BY 1, 2 ORDER BY 1, 2"""
-    story.call(sql)
-    rows = spark.sql(sql).collect()
-    story.table(["year", "quarter", "mean °C", "warmest °C", "rain mm"], rows)
+    series, one_map = (slice(None), slice(None), 20, 24), (0, 100)
+    before = [chapters.milliseconds(repo, *region) for region in (series, one_map)]
+    report = story.run(chapters.rechunk, spark, repo)
+    after = [chapters.milliseconds(repo, *region) for region in (series, one_map)]
+    story.table(
+        ["read", "before", "", "after", ""],
+        [
+            ("240 years at one place, both scenarios", "480 chunks", f"{before[0]:.1f} ms",
+             "1 chunk", f"{after[0]:.1f} ms"),
+            ("a map of one year", "1 chunk", f"{before[1]:.1f} ms",
+             f"{report.chunks} chunks", f"{after[1]:.1f} ms"),
+        ],
+    )  # fmt: skip
 
 
-def climatology(story: Story, spark: SparkSession, repo: icefloe.Repository) -> xr.DataArray:
-    story.chapter("A monthly climatology, computed on the cluster")
-    call = 'icefloe.spark.reduce(spark, repo, "/t2m", "mean", "/climate/t2m", by="time.month")'
-    story.call(call)
-    report = icefloe.spark.reduce(
-        spark, repo, "/t2m", "mean", "/climate/t2m", by="time.month", message="Climatology"
+def tell_costs(story: Story, archive: Archive, sizes: dict[str, int]) -> None:
+    story.chapter(
+        "What it cost",
+        "References are a few bytes for each chunk, and versions share what they have in common.",
     )
-    story.say(report)
-    return opened(repo, group="climate")["t2m"].load()
+    story.table(
+        ["what", "size"],
+        [("all files of the archives", readable(archive.size())), *(
+            (name, readable(size)) for name, size in sizes.items()
+        )],
+    )  # fmt: skip
 
 
-def rechunk(story: Story, spark: SparkSession, repo: icefloe.Repository) -> None:
-    story.chapter("Chunks for time series: rechunk, in one transaction")
-    before = time_of_series(repo)
-    story.call('icefloe.spark.rechunk(spark, repo, "/copy/t2m", {"time": -1, "lat": 8, "lon": 8})')
-    report = icefloe.spark.rechunk(
-        spark,
-        repo,
-        "/copy/t2m",
-        {"time": -1, "lat": 8, "lon": 8},
-        message="Chunks for time series",
-    )
-    story.say(report)
-    after = time_of_series(repo)
-    story.say(f"two years at one place: {before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now")
-
-
-def time_of_series(repo: icefloe.Repository) -> float:
-    session = repo.readonly_session("main")
-    session.read_region("/copy/t2m", (slice(0, 1), 0, 0))  # opens the manifest
-    started = time.perf_counter()
-    session.read_region("/copy/t2m", (slice(None), 40, 75))
-    return time.perf_counter() - started
-
-
-def look_back(story: Story, repo: icefloe.Repository) -> tuple[xr.Dataset, xr.Dataset]:
-    story.chapter("What happened? History, differences, time travel")
-    story.call("print(repo.ancestry_graph())")
-    story.say(repo.ancestry_graph())
-    story.report.svg(repo.ancestry_graph().to_svg())
-    story.call('print(repo.diff(from_tag="november", to_branch="main"))')
-    diff = repo.diff(from_tag="november", to_branch="main")
-    counts = {path: len(index) for path, index in diff.chunk_indexes().items()}
-    story.table(["array", "chunks written"], sorted(counts.items()))
-    old, new = opened(repo, tag="november"), opened(repo)
-    for name, data in (("november", old), ("main", new)):
-        days = data.sizes["time"]
-        first, last = data.time.values[[0, -1]].astype("datetime64[D]")
-        story.say(f"{name}: {days} days, {first} to {last}")
-    return old, new
-
-
-def opened(
-    repo: icefloe.Repository, group: str | None = None, tag: str | None = None
-) -> xr.Dataset:
-    session = repo.readonly_session(None if tag else "main", tag=tag)
-    return xr.open_zarr(session.store, group=group, consolidated=False, chunks=None)
-
-
-def draw(report: Report, repo: icefloe.Repository, climate: xr.DataArray, new: xr.Dataset) -> None:
-    report.maps("climatology.png", climate, months=(1, 4, 7, 10))
-    series = opened(repo, group="copy")["t2m"]
-    lines = {name: series.sel(lat=lat, lon=lon) for name, (lat, lon) in PLACES.items()}
-    report.series("places.png", lines)
-    rain = new["pr"].sel(time=slice("2024-12-01", "2024-12-31")).mean("time")
-    report.rain("december.png", rain)
-
-
-# --- all of it -----------------------------------------------------------------------------------
+def check(repo: icefloe.Repository, archive: Archive) -> None:
+    """What the repository says is what the original files say."""
+    folder = archive.samples.folder
+    with xr.open_dataset(folder / "ostia_monthly.nc") as expected:
+        sst = chapters.opened(repo, "sst")
+        np.testing.assert_array_equal(sst.time, expected.time)
+        np.testing.assert_array_equal(sst.surface_temperature, expected.surface_temperature)
+        np.testing.assert_allclose(sst.celsius, expected.surface_temperature - 273.15, atol=1e-3)
+    scenarios = chapters.opened(repo, "scenarios").air_temperature
+    for name in ("A1B", "E1"):
+        with xr.open_dataset(folder / f"{name}_north_america.nc") as expected:
+            np.testing.assert_array_equal(scenarios.sel(scenario=name), expected.air_temperature)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
-    folder: Path = parser.parse_args().folder.resolve()
+    parser.add_argument("--synthetic", action="store_true", help="made-up files, labelled as such")
+    options = parser.parse_args()
+    folder: Path = options.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    report = Report(folder)
-    story = Story(report)
+    samples = find_samples(folder / "synthetic", synthetic=options.synthetic)
+    if samples.is_synthetic:
+        print(samples.credit)
+    archive = Archive(samples, folder / "files")
+    archive.deliver(archive.months[:-2])
+    archive.truncate(BROKEN)
+    archive.confuse_units(WRONG)
 
-    print("Starting Spark in local mode ...")
+    report = Report(folder, samples.credit)
+    pictures = Pictures(folder, is_synthetic=samples.is_synthetic)
+    story = Story(report)
+    tell_files(story, archive)
+    print("\nStarting Spark in local mode ...")
     spark = icefloe.spark.local_session(cores=2, name="icefloe demo")
     try:
-        files = make_files(story, folder)
-        repo = create(story, folder, files)
-        ingest_virtually(story, spark, repo, files)
-        append(story, spark, repo, files)
-        query(story, spark, repo)
-        climate = climatology(story, spark, repo)
-        copy_in(story, spark, repo, files)
-        rechunk(story, spark, repo)
-        _, new = look_back(story, repo)
-        check(repo, files)
+        tell_story(story, spark, archive, pictures)
     finally:
         spark.stop()
-    draw(report, repo, climate, new)
     page = report.write()
     print(f"\nDone in {time.perf_counter() - story.started:.0f} s. Open {os.path.relpath(page)}")
     return 0
 
 
-def check(repo: icefloe.Repository, files: Path) -> None:
-    """What the repository says is what the files say."""
-    with xr.open_mfdataset(str(files / "*.nc"), chunks=None) as expected:
-        for group in (None, "copy"):
-            found = opened(repo, group=group)
-            np.testing.assert_array_equal(found["time"], expected["time"])
-            for name in ("t2m", "pr"):
-                day = {"time": slice("2024-05-10", "2024-05-12")}
-                np.testing.assert_allclose(
-                    found[name].sel(day), expected[name].sel(day), rtol=1e-6, equal_nan=True
-                )
+def tell_story(story: Story, spark: Any, archive: Archive, pictures: Pictures) -> None:
+    story.chapter(
+        "A repository that may refer to them",
+        "A repository reads files outside of itself only where you allow it: once in its "
+        "configuration, and again each time that somebody opens it.",
+    )
+    story.show(SET_UP + "\n\n" + body_of(chapters.opened, with_signature=True))
+    place = archive.folder.parent / "repository"
+    repo = story.run(chapters.create_repository, archive.folder, place)
+    references = bring_in(story, spark, repo, archive)
+    references += next_delivery(story, spark, repo, archive, pictures)
+    sizes = {f"the repository with {references:,} references to them": size_of(place)}
+    ask(story, spark, repo, pictures)
+    compute(story, spark, repo, pictures)
+    work_together(story, spark, repo, archive, pictures)
+    change_chunks(story, spark, repo)
+    sizes[f"the same with all results and {len(list(repo.ancestry(branch='main')))} commits"] = (
+        size_of(place)
+    )
+    tell_costs(story, archive, sizes)
+    check(repo, archive)
+    story.chapter(
+        "Look at it, and go on",
+        "The repository is a folder. The viewer shows its history, its arrays and what changed, "
+        "in a browser.",
+    )
+    story.report.next_steps(LOOK, ROOT / "docs" / "pictures" / "viewer-array.png")
+    print(f"   {LOOK}")
 
 
 if __name__ == "__main__":

@@ -1,118 +1,139 @@
-"""The report of the demo: pictures and a page of HTML that shows what was done."""
+"""The report of the demo: one page of HTML, pictures and all, that can be sent to a colleague."""
 
 from __future__ import annotations
 
+import ast
+import base64
+import inspect
+import textwrap
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-import numpy as np
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import BashLexer, PythonLexer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import xarray as xr
-
+TITLE = "Four archives, one repository"
+INTRODUCTION = (
+    "Files of four archives become one versioned dataset through Spark, without copying them. A "
+    "broken file is put aside, a wrong one corrected; SQL, a climatology and anomalies follow, "
+    "two people work on branches, and every version stays readable. All code on this page is what"
+    " ran, in this order."
+)
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1c2733; }
-h1, h2 { font-weight: 600; color: #0b3c5d; } h2 { margin-top: 2.2rem; font-size: 1.2rem; }
-pre { background: #f3f6f9; padding: .7rem 1rem; border-radius: 6px; overflow-x: auto;
-      font-size: .85rem; }
-pre.code { border-left: 4px solid #328cc1; }
-table { border-collapse: collapse; } td, th { padding: .2rem .9rem; text-align: right; }
-tr:nth-child(even) { background: #f3f6f9; } th { border-bottom: 2px solid #328cc1; }
-img, svg { max-width: 100%; }
+:root { color-scheme: light; }
+body { font: 17px/1.6 system-ui, sans-serif; max-width: 52rem; margin: 0 auto;
+       padding: 1rem 1.2rem 4rem;
+       color: #1c2733; background: #fff; }
+h1 { font-size: 2rem; line-height: 1.2; margin: 2rem 0 .5rem; color: #0b3c5d; }
+h2 { margin: 3rem 0 .4rem; font-size: 1.35rem; color: #0b3c5d; border-top: 1px solid #d8e0e7;
+     padding-top: 1.6rem; }
+.lead { font-size: 1.15rem; color: #3a4a59; }
+.credit { font-size: .85rem; color: #5c6b78; }
+pre { background: #f5f7f9; padding: .8rem 1rem; border-radius: 6px; overflow-x: auto;
+      font-size: .82rem; line-height: 1.45; border-left: 4px solid #328cc1; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+td, th { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid #328cc1; white-space: nowrap; }
+td { border-bottom: 1px solid #e4eaef; }
+td.number { text-align: right; white-space: nowrap; }
+figure { margin: 1.6rem 0; }
+figure img, figure svg { max-width: 100%; height: auto; display: block; }
+figcaption { font-size: .9rem; color: #3a4a59; margin-top: .4rem; }
+@media (max-width: 40rem) { body { font-size: 16px; } h1 { font-size: 1.6rem; } }
+@media print { pre { white-space: pre-wrap; } }
 """
+NEXT = (
+    ("docs/tutorial/files-to-sql.md", "the same with files of your own, step by step"),
+    ("docs/how-to/ingest.md", "ingest thousands of files: options, ensembles, long jobs"),
+    ("docs/how-to/sql.md", "SQL that reads only what a query needs, and statements that write"),
+    ("docs/how-to/branches.md", "branches, merges, conflicts"),
+    ("docs/how-to/spark-cluster.md", "a real cluster"),
+)
+
+
+def body_of(function: Callable[..., Any], *, with_signature: bool = False) -> str:
+    """The source of a function as a reader would type it: without docstring and final return."""
+    source = textwrap.dedent(inspect.getsource(function))
+    node = ast.parse(source).body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise TypeError(f"{function} is not a function")
+    lines = source.splitlines()
+    if with_signature:
+        return "\n".join(lines)
+    first = node.body[1] if ast.get_docstring(node) else node.body[0]
+    last = node.body[-2] if isinstance(node.body[-1], ast.Return) else node.body[-1]
+    return textwrap.dedent("\n".join(lines[first.lineno - 1 : last.end_lineno]))
 
 
 class Report:
-    """Collects what the demo says; writes it with pictures as one page."""
+    """Collects what the demo tells, shows and draws; writes it as one page."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, credit: str) -> None:
         self._folder = folder
+        self._credit = credit
+        self._format = HtmlFormatter(style="friendly", nowrap=False, cssclass="code")
         self._parts: list[str] = []
-        self._pictures: list[str] = []
 
-    def chapter(self, title: str) -> None:
+    def chapter(self, title: str, text: str) -> None:
         self._parts.append(f"<h2>{escape(title)}</h2>")
+        self.paragraph(text)
+
+    def paragraph(self, text: str) -> None:
+        self._parts.append(f"<p>{escape(text)}</p>")
 
     def code(self, text: str) -> None:
-        self._parts.append(f'<pre class="code">{escape(text)}</pre>')
+        self._parts.append(highlight(text, PythonLexer(), self._format))
 
-    def text(self, text: str) -> None:
-        self._parts.append(f"<pre>{escape(text.rstrip())}</pre>")
+    def figure(self, name: str, caption: str) -> None:
+        self._picture(self._folder / name, caption)
 
-    def svg(self, picture: str) -> None:
-        self._parts[-1] = picture  # better than the same as text
+    def _picture(self, path: Path, caption: str) -> None:
+        data = base64.b64encode(path.read_bytes()).decode()
+        self._parts.append(
+            f'<figure><img src="data:image/png;base64,{data}" alt="{escape(caption)}">'
+            f"<figcaption>{escape(caption)}</figcaption></figure>"
+        )
+
+    def svg(self, picture: str, caption: str) -> None:
+        self._parts.append(
+            f'<figure><div class="scroll">{picture}</div>'
+            f"<figcaption>{escape(caption)}</figcaption></figure>"
+        )
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         head = "".join(f"<th>{escape(cell)}</th>" for cell in headings)
-        lines = (
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-        )
-        self._parts.append(f"<table><tr>{head}</tr>{''.join(lines)}</table>")
+        lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        self._parts.append(f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>')
 
-    # --- pictures
-
-    def maps(self, name: str, climate: xr.DataArray, months: tuple[int, ...]) -> None:
-        titles = {1: "January", 4: "April", 7: "July", 10: "October"}
-        figure, axes = plt.subplots(2, 2, figsize=(11, 6), layout="constrained")
-        for axis, month in zip(axes.flat, months, strict=True):
-            drawn = self._map(axis, climate.sel(month=month) - 273.15, "RdYlBu_r", (-45, 35))
-            axis.set_title(titles[month])
-        figure.colorbar(drawn, ax=axes, label="mean temperature, °C", shrink=0.8)
-        figure.suptitle("Climatology 2023 and 2024, reduced on Spark")
-        self._save(figure, name)
-
-    def rain(self, name: str, values: xr.DataArray) -> None:
-        figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
-        drawn = self._map(axis, values, "YlGnBu", (0, float(np.nanquantile(values, 0.99))))
-        figure.colorbar(drawn, ax=axis, label="mm per day")
-        axis.set_title("Mean precipitation, December 2024, read through references")
-        self._save(figure, name)
-
-    def series(self, name: str, lines: Mapping[str, xr.DataArray]) -> None:
-        figure, axis = plt.subplots(figsize=(11, 3.6), layout="constrained")
-        for place, line in lines.items():
-            axis.plot(line["time"].values, line.values - 273.15, lw=0.9, label=place)
-        axis.set_ylabel("°C")
-        axis.grid(alpha=0.3)
-        axis.legend(loc="lower center", ncols=len(lines), frameon=False)
-        axis.set_ylim(bottom=-35)
-        axis.set_title("Two years at three places, from chunks made for time series")
-        self._save(figure, name)
-
-    @staticmethod
-    def _map(axis: Any, values: xr.DataArray, colours: str, limits: tuple[float, float]) -> Any:
-        axis.set_xticks([-120, -60, 0, 60, 120])
-        axis.set_yticks([-60, -30, 0, 30, 60])
-        return axis.pcolormesh(
-            values["lon"],
-            values["lat"],
-            values.values,
-            cmap=colours,
-            vmin=limits[0],
-            vmax=limits[1],
-        )
-
-    def _save(self, figure: Any, name: str) -> None:
-        figure.savefig(self._folder / name, dpi=110)
-        plt.close(figure)
-        self._pictures.append(name)
+    def next_steps(self, command: str, viewer: Path) -> None:
+        self._parts.append(highlight(command, BashLexer(), self._format))
+        if viewer.exists():
+            self._picture(viewer, "The viewer: history, tree, an array as a picture, its chunks.")
+        items = "".join(f"<li><code>{page}</code>: {escape(what)}</li>" for page, what in NEXT)
+        self._parts.append(f"<p>What next? In the project's folder:</p><ul>{items}</ul>")
 
     def write(self) -> Path:
         """Write the page; returns where it is."""
-        pictures = "".join(f'<p><img src="{name}" alt="{name}"></p>' for name in self._pictures)
         page = self._folder / "report.html"
+        style = f"{STYLE}{self._format.get_style_defs()}"
         page.write_text(
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>icefloe demo</title>'
-            f"<style>{STYLE}</style><h1>What the demo did</h1>{pictures}{''.join(self._parts)}"
-            "</html>",
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>icefloe: {TITLE}</title><style>{style}</style></head>"
+            f'<body><h1>{TITLE}</h1><p class="lead">{escape(INTRODUCTION)}</p>'
+            f"{''.join(self._parts)}"
+            f'<p class="credit">{escape(self._credit)}</p></body></html>',
             encoding="utf-8",
         )
         return page
+
+
+def _cell(text: str) -> str:
+    is_number = text[:1].isdigit() and len(text) < 14
+    return f'<td class="number">{escape(text)}</td>' if is_number else f"<td>{escape(text)}</td>"
