@@ -5,6 +5,8 @@ COLOURS = {
     "icefloe-nosync": "#56b4d3",
     "icefloe-store": "#1f9e89",
     "icefloe-dataset": "#7ad151",
+    "icefloe-icechunk1": "#b8860b",
+    "icefloe-icechunk2": "#e0a526",
     "icechunk": "#444444",
     "icechunk-newest": "#999999",
     "zarr-local": "#d98c21",

@@ -1,4 +1,4 @@
-"""How cases grow: cases with the parameter `growth` over the number of their references."""
+"""How cases grow: cases with the parameter `growth` over their size or number of references."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ HEADINGS = {
     "refs-read-chunk": "open, read one chunk",
     "refs-read-coordinate": "open, read a small\narray next to it",
     "refs-change-chunk": "change and commit\none chunk",
+    "growth-commit": "commit after\ncommits",
+    "growth-open": "open after\ncommits",
+    "growth-tag": "create a tag among\nbranches and tags",
+    "growth-commit-among-references": "commit among\nbranches and tags",
+    "growth-node": "open, read one node\nof many",
+    "growth-garbage": "collect\nobjects",
 }
 
 
@@ -51,12 +57,16 @@ def draw_growth(about: dict[str, Any], rows: list[dict[str, Any]], path: Path) -
     for (heading, _), axes in zip(MEASURES.values(), panels[0], strict=True):
         axes.set_title(heading, fontsize=10)
     for axes in panels[-1]:
-        axes.set_xlabel("references")
+        axes.set_xlabel("references, or what the line says")
     handles, names = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return True
+
+
+def _size_of(parameters: dict[str, Any]) -> int:
+    return int(parameters["size"] if "size" in parameters else parameters["references"])
 
 
 def draw_panel(
@@ -66,7 +76,7 @@ def draw_panel(
         axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center", color="#888888")
     for peer in (peer for peer in COLOURS if any(row["peer"] == peer for row in rows)):
         points = sorted(
-            (row["parameters"]["references"], row[measure] / unit)
+            (_size_of(row["parameters"]), row[measure] / unit)
             for row in rows
             if row["peer"] == peer and row[measure]
         )

@@ -17,7 +17,9 @@ OFFICIAL = ("icechunk", "icechunk-newest")
 """Ratios are relative to the better of these."""
 VERSIONED = ("icefloe", "icefloe-nosync", *OFFICIAL)
 """Peers that have commits."""
-GENERATIONS = ("icefloe-store", "icefloe-dataset")
+IN_OFFICIAL_FORMAT = ("icefloe-icechunk1", "icefloe-icechunk2")
+"""icefloe on repositories of the two official format versions."""
+GENERATIONS = ("icefloe-store", "icefloe-dataset", *IN_OFFICIAL_FORMAT)
 """The other generations of the format; like the official package, without fsync."""
 ALL = (*VERSIONED, "zarr-local", "zarr-obstore")
 WITH_RUST = (*ALL, "zarrs")
@@ -62,22 +64,36 @@ class IcefloePeer:
     modules: tuple[str, ...] = ("icefloe",)
     loaded_on_first_use: tuple[str, ...] = (
         "icefloe.repository",
+        "icefloe.engine.branches.commits",
+        "icefloe.engine.branches.refs",
+        "icefloe.engine.commit.publication",
+        "icefloe.engine.commit.write",
+        "icefloe.engine.retention.collection",
+        "icefloe.engine.user_references",
         "icefloe.zarr_store.store",
         "icefloe.storage.local",
+        "icefloe.storage.object_store",
+        "obstore",
         "zstandard",
     )
 
     environment = ""
 
     def __init__(
-        self, durability: Literal["fsync", "none"], generation: str = "repository"
+        self,
+        durability: Literal["fsync", "none"],
+        generation: str = "repository",
+        spec_version: int | None = None,
     ) -> None:
         self.durability: str = durability
         self.generation = generation
+        self.spec_version = spec_version
         self.label = "icefloe" if durability == "fsync" else "icefloe, no fsync"
         if generation != "repository":
             self.label = f"icefloe, generation {generation}"
             self.loaded_on_first_use += (f"icefloe.formats.{generation}.codec",)
+        if spec_version is not None:
+            self.label = f"icefloe, official format {spec_version}"
         if generation == "dataset":
             self.loaded_on_first_use += ("pandas",)  # pyarrow loads it if it is there
 
@@ -91,7 +107,9 @@ class IcefloePeer:
     def create(self, folder: Path) -> Any:
         import icefloe
 
-        return icefloe.Repository.create(self._storage(folder), generation=self.generation)
+        return icefloe.Repository.create(
+            self._storage(folder), generation=self.generation, spec_version=self.spec_version
+        )
 
     def open(self, folder: Path) -> Any:
         import icefloe
@@ -236,6 +254,8 @@ PEERS: dict[str, Peer] = {
     "icefloe-nosync": IcefloePeer(durability="none"),
     "icefloe-store": IcefloePeer(durability="none", generation="store"),
     "icefloe-dataset": IcefloePeer(durability="none", generation="dataset"),
+    "icefloe-icechunk1": IcefloePeer("none", generation="icechunk", spec_version=1),
+    "icefloe-icechunk2": IcefloePeer("none", generation="icechunk", spec_version=2),
     "icechunk": OfficialPeer(),
     "icechunk-newest": NewestOfficialPeer(),
     "zarr-local": ZarrPeer(through_obstore=False),

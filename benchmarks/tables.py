@@ -37,23 +37,33 @@ def prepare(spark: Any, folder: Path, days: int) -> None:
             "lon": np.arange(LONGITUDES, dtype="f8"),
         },
     )
+    eight = xr.Dataset({f"v{number}": dataset.t2m + number for number in range(8)})
     repo = icefloe.Repository.create(str(folder / "repository"))
     session = repo.writable_session("main")
-    dataset.to_zarr(
-        session.store, consolidated=False, zarr_format=3, encoding={"t2m": {"chunks": CHUNK}}
-    )
+    for group, data in {"/": dataset, "eight": eight}.items():
+        data.to_zarr(
+            session.store,
+            group=group,
+            mode="a",
+            consolidated=False,
+            zarr_format=3,
+            encoding={name: {"chunks": CHUNK} for name in data.data_vars},
+        )
     session.commit("data")
     compute_statistics(spark, repo, progress=False)
     table(spark, repo).write.parquet(str(folder / "parquet"))
+    table(spark, repo, group="eight").write.parquet(str(folder / "parquet-of-eight"))
 
 
 def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
     """What is measured: by question, how each candidate answers it."""
     from pyspark.sql.functions import month
 
-    from icefloe.spark import reduce, table
+    from icefloe.spark import reduce, register, sql, table
 
     repo, rows = str(folder / "repository"), str(folder / "parquet")
+    register(spark, repo, "eight", group="eight")
+    spark.read.parquet(str(folder / "parquet-of-eight")).createOrReplaceTempView("parquet_of_eight")
 
     def parquet() -> Any:
         return spark.read.parquet(rows)
@@ -69,6 +79,9 @@ def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
     total = "sum(t2m)", "sum(lat)", "sum(lon)", "max(time)"
     one_week = "time between '2020-01-10' and '2020-01-16'"
     hot = "t2m > 330"  # the last tenth of the days
+    of_eight = "SELECT lat, avg(v3) FROM {} GROUP BY lat"
+    week_of_eight = "SELECT avg(v3) FROM {} WHERE time >= '2020-01-10' AND time < '2020-01-17'"
+    eight: dict[str, Any] = {"group": "eight", "columns": ["time", "lat", "v3"]}
     return {
         "sum of all columns": {
             "parquet": lambda: parquet().selectExpr(*total).collect(),
@@ -92,6 +105,20 @@ def cases(spark: Any, folder: Path) -> dict[str, dict[str, Any]]:
                 spark, repo, sel={"time": slice("2020-01-10", "2020-01-16")}
             ).agg({"t2m": "avg"}).collect(),
         },
+        "one of eight variables": {
+            "parquet": lambda: spark.sql(of_eight.format("parquet_of_eight")).collect(),
+            "by hand": lambda: table(spark, repo, **eight).groupBy("lat").avg("v3").collect(),
+            "sql": lambda: sql(spark, of_eight.format("eight")).collect(),
+            "view": lambda: spark.sql(of_eight.format("eight")).collect(),
+        },
+        "a week of one of eight": {
+            "parquet": lambda: spark.sql(week_of_eight.format("parquet_of_eight")).collect(),
+            "by hand": lambda: table(
+                spark, repo, sel={"time": slice("2020-01-10", "2020-01-16")}, **eight
+            ).agg({"v3": "avg"}).collect(),
+            "sql": lambda: sql(spark, week_of_eight.format("eight")).collect(),
+            "view": lambda: spark.sql(week_of_eight.format("eight")).collect(),
+        },
         "count of hot cells": {
             "parquet": lambda: parquet().filter(hot).count(),
             "table": lambda: table(spark, repo, where=hot).count(),
@@ -104,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--questions", default="", help="only questions with this text in them")
     arguments = parser.parse_args()
     from icefloe.spark import local_session
 
@@ -111,7 +139,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(spark, folder, arguments.days)
-        questions = cases(spark, folder)
+        questions = {
+            question: candidates
+            for question, candidates in cases(spark, folder).items()
+            if arguments.questions in question
+        }
         seconds: dict[tuple[str, str], list[float]] = {}
         for repetition in range(arguments.repetitions + 1):
             for question, candidates in questions.items():

@@ -150,6 +150,14 @@ def commit_references(state: tuple[Any, dict[str, Any]], _: int) -> None:
     session.commit("references")
 
 
+def with_list(setting: Setting) -> tuple[Any, dict[str, Any]]:
+    """A list of specs for all peers, made before: what VirtualiZarr and most users pass."""
+    import_everything(setting.peer)
+    given = columns(setting)
+    given["list"] = prepared_list(setting, given)
+    return create(setting), given
+
+
 # --- one chunk among many
 
 
@@ -351,6 +359,15 @@ CASES = [
         start=with_references,
         parameters={"references": 10**6, "files": 10**6},
         quick={"references": 2000, "files": 2000},
+    ),
+    Case(
+        name="refs-commit-list",
+        title="set and commit {references:,} virtual references in {files:,} files, as a list",
+        peers=EVERYONE,
+        run=commit_references,
+        start=with_list,
+        parameters={"references": 10**6, "files": 10_000},
+        quick={"references": 2000, "files": 20},
     ),
     Case(
         name="refs-commit-native",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.case import Case, Setting
+from benchmarks.cases.small_operations import write_array
 from benchmarks.peers import GENERATIONS, VERSIONED, import_everything
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ COMMITS = 20
 
 def write_references(setting: Setting) -> None:
     """A short history, with tags and branches all along."""
-    repository = setting.peer.create(setting.folder)
+    write_array(Setting(setting.peer, setting.folder, {"operations": 1}))
+    repository = setting.peer.open(setting.folder)
     for _ in range(COMMITS):
         setting.peer.commit_nothing(repository)
     snapshots = [info.id for info in repository.ancestry(branch="main")]

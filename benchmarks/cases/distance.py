@@ -1,0 +1,302 @@
+"""Everything far away: an S3 bucket whose every answer is late by some milliseconds.
+
+The bucket is in memory in a process of its own (`benchmarks/distant_bucket.py`), so what is
+measured is the number of requests that wait for each other, and how much is under way at a time.
+Times include starting a session, opening and committing; imports do not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks import distant_bucket, s3_server
+from benchmarks.case import Case, Setting
+from benchmarks.peers import GENERATIONS, OFFICIAL, import_everything
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PEERS = ("icefloe", *OFFICIAL)
+EVERY_GENERATION = (*PEERS, *GENERATIONS)
+DELAY_MS = 50
+VARIABLES, CHUNKS_OF_EACH, COMMITS, BRANCHES = 10, 4, 32, 21
+
+
+class Place(NamedTuple):
+    """A bucket, and how to create and open a repository in it."""
+
+    setting: Setting
+    create: Callable[[], Any]
+    open: Callable[[], Any]
+    url: str
+    address: dict[str, Any]
+
+
+def far_away(setting: Setting) -> Place:
+    import_everything(setting.peer)
+    if setting.peer.distribution == "icefloe":
+        import icefloe as library
+    else:
+        import icechunk as library  # type: ignore[no-redef]
+    url = distant_bucket.start(setting["delay_ms"])
+    address: dict[str, Any] = {
+        "bucket": s3_server.BUCKET,
+        "prefix": setting.folder.name,
+        "region": "us-east-1",
+        "endpoint_url": url,
+        "allow_http": True,
+        "force_path_style": True,
+        **s3_server.CREDENTIALS,
+    }
+    generation = getattr(setting.peer, "generation", None)
+    options = {"generation": generation} if generation else {}
+    return Place(
+        setting,
+        lambda: library.Repository.create(library.s3_storage(**address), **options),
+        lambda: library.Repository.open(library.s3_storage(**address)),
+        url,
+        address,
+    )
+
+
+# --- operations on a small dataset
+
+
+def dataset() -> Any:
+    import numpy as np
+    import xarray as xr
+
+    values = np.arange(CHUNKS_OF_EACH * 1000, dtype="float64")
+    return xr.Dataset({f"v{number}": ("x", values + number) for number in range(VARIABLES)})
+
+
+def write_dataset(repository: Any) -> None:
+    session = repository.writable_session("main")
+    encoding = {f"v{number}": {"chunks": (1000,)} for number in range(VARIABLES)}
+    dataset().to_zarr(session.store, zarr_format=3, consolidated=False, encoding=encoding)
+    session.commit("dataset")
+
+
+def change_one_chunk(repository: Any, number: int) -> None:
+    import zarr
+
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="v0")[:1000] = number + 1.0
+    session.commit("one chunk")
+
+
+def with_dataset(setting: Setting) -> Place:
+    place = far_away(setting)
+    write_dataset(place.create())
+    return place
+
+
+def with_history(setting: Setting) -> tuple[Place, Any]:
+    place = with_dataset(setting)
+    repository = place.open()
+    for number in range(COMMITS - 2):
+        change_one_chunk(repository, number)
+    tip = repository.lookup_branch("main")
+    for number in range(BRANCHES - 1):
+        repository.create_branch(f"branch-{number}", tip)
+    return place, place.open()
+
+
+def create(place: Place, _: int) -> None:
+    place.create()
+
+
+def created(setting: Setting) -> Any:
+    return far_away(setting).create()
+
+
+def write_and_commit(repository: Any, _: int) -> None:
+    write_dataset(repository)
+
+
+def open_and_read_one(place: Place, _: int) -> None:
+    import xarray as xr
+
+    store = place.open().readonly_session("main").store
+    opened = xr.open_zarr(store, consolidated=False, chunks=None)
+    if float(opened["v3"].values[5]) != 8.0:
+        raise AssertionError("read something else")
+
+
+def open_and_read_all(place: Place, _: int) -> None:
+    import xarray as xr
+
+    store = place.open().readonly_session("main").store
+    xr.open_zarr(store, consolidated=False, chunks=None).load()
+
+
+def commit_one_chunk(state: tuple[Place, Any], number: int) -> None:
+    change_one_chunk(state[1], number)
+
+
+def read_history(state: tuple[Place, Any], _: int) -> None:
+    if len(list(state[0].open().ancestry(branch="main"))) < COMMITS:
+        raise AssertionError("read too little")
+
+
+def list_branches(state: tuple[Place, Any], _: int) -> None:
+    if len(state[1].list_branches()) != BRANCHES:
+        raise AssertionError("listed something else")
+
+
+def create_tag(state: tuple[Place, Any], number: int) -> None:
+    repository = state[1]
+    repository.create_tag(f"tag-{number}", repository.lookup_branch("main"))
+
+
+# --- throughput
+
+
+def values_of(setting: Setting) -> Any:
+    import numpy as np
+
+    length = setting["chunks"] * setting["chunk_bytes"] // 4
+    random = np.random.default_rng(20260115)
+    # Half of the bits are noise, so that compressors have something to do and something to gain.
+    return random.integers(0, 2**16, size=length, dtype=np.uint32)
+
+
+class Throughput(NamedTuple):
+    """A place, an empty repository in it, and what to write."""
+
+    place: Place
+    repository: Any
+    values: Any
+
+
+def with_values(setting: Setting) -> Throughput:
+    place = far_away(setting)
+    return Throughput(place, place.create(), values_of(setting))
+
+
+def write_through_zarr(state: Throughput, _: int) -> None:
+    import zarr
+
+    session = state.repository.writable_session("main")
+    array = zarr.create_array(
+        session.store,
+        name="array",
+        shape=state.values.shape,
+        chunks=(state.place.setting["chunk_bytes"] // 4,),
+        dtype="uint32",
+    )
+    array[:] = state.values
+    session.commit("values")
+
+
+def write_through_xarray(state: Throughput, _: int) -> None:
+    import xarray as xr
+
+    session = state.repository.writable_session("main")
+    chunk = state.place.setting["chunk_bytes"] // 4
+    xr.Dataset({"array": ("x", state.values)}).to_zarr(
+        session.store, zarr_format=3, consolidated=False, encoding={"array": {"chunks": (chunk,)}}
+    )
+    session.commit("values")
+
+
+def with_written(setting: Setting) -> Throughput:
+    state = with_values(setting)
+    write_through_zarr(state, 0)
+    return state
+
+
+def read_through_zarr(state: Throughput, _: int) -> None:
+    import zarr
+
+    store = state.place.open().readonly_session("main").store
+    values: Any = zarr.open_array(store, path="array", mode="r")[:]
+    if values.nbytes != state.values.nbytes or values[-1] != state.values[-1]:
+        raise AssertionError("read something else")
+
+
+def read_through_xarray(state: Throughput, _: int) -> None:
+    import xarray as xr
+
+    store = state.place.open().readonly_session("main").store
+    values = xr.open_zarr(store, consolidated=False, chunks=None)["array"].values
+    if values.nbytes != state.values.nbytes or values[-1] != state.values[-1]:
+        raise AssertionError("read something else")
+
+
+def _operation(
+    name: str,
+    title: str,
+    run: Callable[[Any, int], object],
+    start: Callable[[Setting], Any],
+    operations: int = 3,
+) -> Case:
+    return Case(
+        name=f"distance-{name}",
+        title=f"{title}, S3 {{delay_ms}} ms away",
+        peers=EVERY_GENERATION,
+        run=run,
+        start=start,
+        parameters={"delay_ms": DELAY_MS, "operations": operations},
+        quick={"delay_ms": 5, "operations": 1},
+    )
+
+
+LARGE = {"chunks": 1024, "chunk_bytes": 2**20, "delay_ms": DELAY_MS}
+SMALL = {"chunks": 5_000, "chunk_bytes": 2**14, "delay_ms": DELAY_MS}
+"""The official package takes four minutes for 50,000."""
+
+
+def _throughput(
+    name: str, title: str, run: Callable[[Any, int], object], start: Callable[[Setting], Any]
+) -> list[Case]:
+    return [
+        Case(
+            name=f"distance-{name}-{size}",
+            title=f"{title} {{chunks:,}} × {unit}, zstd, S3 {{delay_ms}} ms away",
+            peers=PEERS,
+            run=run,
+            start=start,
+            parameters=parameters,
+            quick={"chunks": 20, "delay_ms": 5},
+        )
+        for size, unit, parameters in (("large", "1 MiB", LARGE), ("small", "16 KiB", SMALL))
+    ]
+
+
+CASES = [
+    Case(
+        name="distance-create",
+        title="create a repository, S3 {delay_ms} ms away",
+        peers=EVERY_GENERATION,
+        run=create,
+        start=far_away,
+        parameters={"delay_ms": DELAY_MS},
+        quick={"delay_ms": 5},
+    ),
+    Case(
+        name="distance-write-dataset",
+        title="write 10 variables of 4 chunks and commit, S3 {delay_ms} ms away",
+        peers=EVERY_GENERATION,
+        run=write_and_commit,
+        start=created,
+        parameters={"delay_ms": DELAY_MS},
+        quick={"delay_ms": 5},
+    ),
+    _operation(
+        "open-variable", "open, `open_zarr`, read one variable", open_and_read_one, with_dataset
+    ),
+    _operation(
+        "open-dataset", "open, `open_zarr`, read all ten variables", open_and_read_all, with_dataset
+    ),
+    _operation(
+        "change-chunk", "new session, change one chunk, commit", commit_one_chunk, with_history
+    ),
+    _operation("history", "open, read a history of 32 and more", read_history, with_history),
+    _operation("branches", "list 21 branches", list_branches, with_history),
+    _operation("tag", "create a tag", create_tag, with_history),
+    *_throughput("zarr-write", "write through zarr", write_through_zarr, with_values),
+    *_throughput("zarr-read", "read through zarr", read_through_zarr, with_written),
+    *_throughput("xarray-write", "write through xarray", write_through_xarray, with_values),
+    *_throughput("xarray-read", "read through xarray", read_through_xarray, with_written),
+]
