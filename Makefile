@@ -11,10 +11,10 @@ ENVIRONMENT := scripts/make_environment.sh
 REQUIREMENTS := pyproject.toml constraints.txt
 PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 NEWEST_PYTHON := 3.13
-NEWEST_TESTS := tests/conformance/zarr tests/property/test_shards.py
+NEWEST_TESTS := tests/conformance/zarr tests/conformance/official tests/property/test_shards.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements map clean
+.PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements budgets map cli decisions plots test-wheel clean
 
 help:  ## list these targets
 	@echo "icefloe: transactional, versioned Zarr arrays. Targets:"
@@ -70,22 +70,41 @@ bench: .venv-bench/.ready  ## compare with the official package and plain zarr (
 	fi
 	.venv-bench/bin/python -m benchmarks.run $(ARGS)
 
-docs: .venv-docs/.ready  ## build the documentation site into build/site
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+docs: .venv-docs/.ready  ## build the documentation site into build/site, and check its links
+	@.venv-docs/bin/zensical build --strict --clean --config-file mkdocs.yml
+	@.venv-docs/bin/python scripts/check_links.py build/site
 	@echo "Open build/site/index.html"
 
 pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upgrade: newest versions)
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
 	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
 
-api: .venv/.ready  ## renew the stubs and the listing of public names after a deliberate change
+api: .venv/.ready  ## renew the stubs, schemas, API pages and listing of public names after a deliberate change
 	@mkdir -p build
 	.venv/bin/python scripts/write_stubs.py
+	.venv/bin/python scripts/write_schema.py
+	.venv/bin/python scripts/write_api_pages.py
 	.venv/bin/python scripts/list_api.py icefloe > build/public_api.json
 	mv build/public_api.json tests/architecture/public_api.json
 
 requirements: .venv/.ready  ## renew the page that says which test shows which requirement
 	.venv/bin/python scripts/list_requirements.py
+
+budgets: .venv/.ready  ## count the requests of all operations again, after a deliberate change
+	.venv/bin/python -m scripts.write_budgets
+
+cli: .venv/.ready  ## renew the reference page and the pictures of the command line
+	.venv/bin/python scripts/write_cli_reference.py
+	.venv/bin/python scripts/draw_cli_pictures.py
+
+decisions: .venv/.ready  ## list the decision records in their index and in the navigation
+	.venv/bin/python scripts/list_decisions.py
+
+plots: .venv/.ready  ## draw the plots of the performance page again, after its tables changed
+	.venv/bin/python scripts/draw_performance.py
+
+test-wheel:  ## build the wheel, install it into an empty environment, and use it there
+	scripts/test_wheel.sh $(PYTHON)
 
 map: .venv/.ready  ## draw the rooms of the code, their sizes and imports, for ARCHITECTURE.md
 	.venv/bin/python scripts/draw_map.py
@@ -96,13 +115,13 @@ clean:  ## remove everything that these targets made
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest]" --group dev
+	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest-all,cli,ui]" --group dev
 
 .venv-newest/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray]" --group test
 
 .venv-bench/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable ".[xarray,spark,java,ingest]" --group bench
+	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable ".[xarray,spark,java,ingest-all]" --group bench
 
 .venv-bench-newest/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-bench-newest $(NEWEST) --group bench
