@@ -26,7 +26,12 @@ EXTRAS = (
     "connect",
     "java",
     "ingest",
+    "ingest-grib",
+    "ingest-tiff",
+    "ingest-filters",
     "cli",
+    "sql",
+    "ui",
 )  # those that a `make` target installs
 SOURCE_ONLY = ("pyspark",)  # published without wheels; plain Python, so nothing is compiled
 HEADER = """\
@@ -44,7 +49,8 @@ def requirements() -> list[str]:
     found = [*project["build-system"]["requires"], "editables", "pip"]
     found += project["project"]["dependencies"]
     for extra in EXTRAS:
-        found += project["project"]["optional-dependencies"][extra]
+        wanted = project["project"]["optional-dependencies"][extra]
+        found += [item for item in wanted if not item.startswith("icefloe[")]
     for group in groups.values():
         found += [item for item in group if isinstance(item, str)]
     return sorted(set(found))

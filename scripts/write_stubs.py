@@ -12,7 +12,14 @@ from pathlib import Path
 
 from icefloe.lazy_names import public_names
 
-PACKAGES = ("icefloe", "icefloe.spark", "icefloe.tables", "icefloe.virtual")
+PACKAGES = (
+    "icefloe",
+    "icefloe.config",
+    "icefloe.spark",
+    "icefloe.storage",
+    "icefloe.tables",
+    "icefloe.virtual",
+)
 SOURCE = Path(__file__).parents[1] / "src"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import pytest
 from scipy.io import netcdf_file
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 
 NAMES = (
     "Difference",
+    "FileAttribute",
     "ParseOptions",
+    "Policies",
     "ingested_files",
     "plan_files",
     "read_file",
     "read_header",
     "reference_files",
     "references",
+    "write_virtual",
 )
 
 
@@ -40,6 +44,8 @@ def write_month(path: Path, times: list[int]) -> None:
 def scope(tmp_path: Path) -> dict[str, Any]:
     write_month(tmp_path / "jan.nc", [0, 1])
     write_month(tmp_path / "feb.nc", [2, 3])
+    with h5py.File(tmp_path / "march.h5", "w") as file:
+        file["rain"] = [[1.0, 2.0]]
     prefix = f"{tmp_path.as_uri()}/"
     config = icefloe.RepositoryConfig.default()
     config.set_virtual_chunk_container(
