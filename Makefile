@@ -97,7 +97,7 @@ cli: .venv/.ready  ## renew the reference page and the pictures of the command l
 	.venv/bin/python scripts/write_cli_reference.py
 	.venv/bin/python scripts/draw_cli_pictures.py
 
-decisions: .venv/.ready  ## list the decision records in their index and in the navigation
+decisions: .venv/.ready  ## number the decision records without gaps, and list them in their index and in the navigation
 	.venv/bin/python scripts/list_decisions.py
 
 plots: .venv/.ready  ## draw the plots of the performance page again, after its tables changed
