@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests import counting  # noqa: E402
+from tests import class_archive, counting  # noqa: E402
 from tests.profiles import PROFILE  # noqa: E402
 
 pytest_plugins = ["tests.endpoints.fixtures", "tests.formats", "tests.generations_touched"]
@@ -151,6 +151,7 @@ settings.register_profile(
 # No test asks a network for the role of this machine.
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 settings.load_profile(PROFILE)
+class_archive.use_everywhere()
 
 UNIT_EXAMPLES = 15
 """Unit tests with examples run often, so each tries few; the laws are in `tests/property`."""
