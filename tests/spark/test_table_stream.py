@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import zarr
 
 import icefloe
 from tests.builders import read_dataset
+from tests.profiles import IS_DEEP
 from tests.spark.programs import run_program
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 
 
 def days(count: int, start: str) -> xr.Dataset:
