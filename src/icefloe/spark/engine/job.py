@@ -187,9 +187,10 @@ class JobReport(Record, frozen=True):
         moved = f"{readable_size(self.bytes_written)} written"
         if not self.bytes_written:
             moved = f"{readable_size(self.bytes_read)} read"
+        tasks = "1 task" if self.plan.tasks == 1 else f"{self.plan.tasks:,} tasks"
         return (
             f"{self.plan.label}: {self.chunks:,} chunks, {moved} "
-            f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
+            f"in {self.seconds:.1f} s by {tasks}; committed as {self.snapshot_id}"
         )
 
 
