@@ -137,6 +137,20 @@ def test_version_1_has_no_moves_and_says_nothing_of_itself() -> None:
 
 
 @BOTH
+def test_branches_whose_names_differ_in_case(version: int) -> None:
+    """Version 1 has a folder for each, which a file system may mix up; version 2 has a list."""
+    repo = make(version)
+    tip = repo.lookup_branch("main")
+    repo.create_branch("dev", tip)
+    if version == 1:
+        with pytest.raises(AlreadyExistsError, match="only in case"):
+            repo.create_branch("Dev", tip)
+        repo.delete_branch("dev")  # and nothing is left of it
+    repo.create_branch("Dev", tip)
+    assert repo.list_branches() == {"main", "Dev"} | ({"dev"} if version == 2 else set())
+
+
+@BOTH
 def test_a_deleted_tag_uses_up_its_name(version: int) -> None:
     repo = make(version)
     tip = repo.lookup_branch("main")
