@@ -82,7 +82,7 @@ def test_virtual_chunks_in_a_bucket_with_each_kind_of_check(
     config = icechunk.RepositoryConfig.default()
     store = icechunk.s3_store(**where)
     config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(url, store))
-    keys = {
+    keys: dict[str, Any] = {
         "access_key_id": s3_endpoint.access_key_id,
         "secret_access_key": s3_endpoint.secret_access_key,
     }
