@@ -1598,7 +1598,7 @@ Repository.set_status makes it writable again
 
         Args:
             target: An empty location: a storage, a URL or a path.
-            generation: `repository`, `store` or `dataset`.
+            generation: `repository`, `store`, `dataset` or `icechunk`.
             spec_version: Version of that generation; the newest if not given.
             progress: Called with the name of a stage, and how much of how much of it is done.
         """
