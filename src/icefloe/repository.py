@@ -949,14 +949,17 @@ Repository.set_status makes it writable again
 
         refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
 
-    def delete_branch(self, branch: str) -> None:
+    def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
         """Delete a branch other than `main`. Its snapshots stay until garbage is collected.
 
         Args:
             branch: The name of the branch.
+            from_snapshot_id: Delete it only if it points to this snapshot: no commit that somebody
+                else has just made is lost.
 
         Raises:
             RefNotFoundError: If there is no such branch.
+            ConflictError: If it does not point to `from_snapshot_id`.
             InvalidInputError: If it is `main`.
 
         Examples:
@@ -969,7 +972,7 @@ Repository.set_status makes it writable again
         """
         from icefloe.engine.branches import refs
 
-        refs.delete_branch(self._context, branch)
+        refs.delete_branch(self._context, branch, from_snapshot_id)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag for a snapshot; it cannot be moved.

@@ -207,15 +207,20 @@ class Job:
     """One transaction whose chunks are written by tasks on Spark."""
 
     def __init__(
-        self, spark: SparkSession, repository: Repository | str, label: str, options: JobOptions
+        self,
+        spark: SparkSession,
+        repository: Repository | str,
+        label: str,
+        options: JobOptions,
+        session: Session | None = None,
     ) -> None:
-        """Open a writable session on the branch."""
+        """Open a writable session on the branch, or take one that was opened there before."""
         options.check()
         self.spark = spark
         self.repository = open_repository(repository)
         self.label = label
         self.options = options
-        self.session: Session = self.repository.writable_session(options.branch)
+        self.session: Session = session or self.repository.writable_session(options.branch)
         self._started = time.monotonic()
         self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []

@@ -42,7 +42,7 @@ from icefloe.spark.publishing.pipeline_file import (
     inputs_of,
     load_pipeline,
 )
-from icefloe.spark.publishing.publication import publish, read_report
+from icefloe.spark.publishing.publication import delete_if_at, publish, read_report
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.storage.access.stores import local_filesystem_store
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -234,12 +234,11 @@ class _PipelineRun:
         repository = self._open()
         quarantine = f"quarantine-{name}-{self._attempt(repository)}"
         branches = repository.list_branches()
-        if quarantine in branches and retry:
-            repository.delete_branch(quarantine)
-        elif quarantine in branches:
+        if quarantine in branches:
             validation = read_report(repository, quarantine)
-            if validation is not None:  # P3
+            if validation is not None and not retry:  # P3
                 return PipelineReport(name, "failed", validation=validation, quarantine=quarantine)
+            repository.delete_branch(quarantine)  # without a report: of a driver that died
         was_there = self._stage(repository, branches)
         steps = tuple(self._step(repository, step) for step in self._pipeline.steps)
         base = self._base(repository)
@@ -247,7 +246,7 @@ class _PipelineRun:
         if staged == base:  # P1
             # A driver may have died between publishing and maintenance.
             done = self._maintain(repository) if was_there else {}
-            repository.delete_branch(self._staging)
+            delete_if_at(repository, self._staging, staged)
             return PipelineReport(name, "up to date", steps=steps, maintenance=done)
         self._squash(repository, base)
         outcome = publish(
@@ -264,7 +263,7 @@ class _PipelineRun:
         )
         self._write_report(outcome.validation)
         maintenance = self._maintain(repository) if outcome.published else {}
-        repository.delete_branch(self._staging)
+        delete_if_at(repository, self._staging, outcome.validation.snapshot_id)
         return PipelineReport(
             name,
             "published" if outcome.published else "failed",
