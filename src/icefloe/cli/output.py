@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.progress import start_progress
+from icefloe.progress import report_progress, start_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,12 +85,19 @@ class Output:
 
     @contextlib.contextmanager
     def working(self, label: str) -> Iterator[None]:
-        """Show that something takes a while, on terminals."""
+        """Show that something takes a while, and how far it is, on terminals."""
         if self.quiet or not sys.stderr.isatty():
-            yield
+            with report_progress(lambda *_: None):
+                yield
             return
-        with self.messages.status(label):
-            yield
+        with self.messages.status(label) as status:
+
+            def show(stage: str, done: int, total: int | None) -> None:
+                of = "" if total is None else f" of {total:,}"
+                status.update(f"{label}: {stage} {done:,}{of}")
+
+            with report_progress(show):
+                yield
 
     def progress(self, label: str, total: int | None = None, *, unit: str = "step") -> Progress:
         """Start a progress bar on standard error, on terminals."""
