@@ -316,7 +316,8 @@ def pass_the_class_of_a_solver(place: Place) -> object:
 
 
 @mistake(
-    "a writable session cannot be pickled; use fork() and merge() to write from several processes",
+    "a writable session cannot be pickled for other processes: open with a read-only session, "
+    "repo.readonly_session(...), what they read, and use fork() and merge() to write from them",
     icefloe.InvalidInputError,
 )
 def pickle_a_writable_session(place: Place) -> object:
