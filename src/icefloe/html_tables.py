@@ -10,11 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    import numpy as np
     import numpy.typing as npt
 
 _CELL = 'style="text-align:left;padding:2px 10px;vertical-align:top"'
@@ -95,6 +95,8 @@ def chunk_map(coords: npt.NDArray[np.integer[Any]], grid: Sequence[int]) -> Mark
 
     The last two dimensions are drawn, large ones with several chunks in a cell.
     """
+    import numpy as np  # not for the command line's --help, which needs the sizes of this module
+
     shape = ([1, 1, *grid])[-2:]
     rows, columns = (min(n, limit) for n, limit in zip(shape, (_ROWS, _COLUMNS), strict=True))
     places = np.zeros((len(coords), 2), dtype=np.int64)

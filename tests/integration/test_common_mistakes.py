@@ -223,7 +223,7 @@ def mistype_a_tag(place: Place) -> object:
 
 @mistake(
     "invalid snapshot id: `not-an-id`; expected 20 characters of base 32 or at least the first 4 "
-    "of them, or a branch or tag",
+    "of them, or a branch or tag; there are 'experiment', 'main', 'v1'",
     icefloe.SnapshotNotFoundError,
 )
 def mistype_a_snapshot(place: Place) -> object:
