@@ -20,6 +20,7 @@ import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError
+from icefloe.html_tables import Report
 from icefloe.ingest.log import ingested_files
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
@@ -77,7 +78,7 @@ class StepReport(Record, frozen=True):
     detail: str = ""
 
 
-class PipelineReport(Record, frozen=True):
+class PipelineReport(Report, frozen=True):
     """What a run of a pipeline did; `print` it."""
 
     name: str
