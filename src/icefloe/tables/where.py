@@ -362,10 +362,10 @@ def conjuncts(condition: Condition) -> list[Condition]:
 def evaluate(condition: Condition, columns: Mapping[str, pa.Array]) -> pa.Array:
     """Evaluate a condition on columns: true, false or null, as in SQL."""
     match condition:
-        case Compare(name, operator, value, None):
-            return _compare(columns[name], name, operator, value)
         case Compare(name, operator, value, part):
-            return _COMPUTE[operator](TIME_PARTS[part](columns[name]), value)
+            if part is not None:
+                return _COMPUTE[operator](TIME_PARTS[part](columns[name]), value)
+            return _compare(columns[name], name, operator, value)
         case IsNull(name, negated):
             return pc.is_valid(columns[name]) if negated else pc.is_null(columns[name])
         case Both(parts):
