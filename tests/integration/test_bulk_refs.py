@@ -407,7 +407,7 @@ def test_other_refusals() -> None:
         (VirtualChunkSpec([1, 0], URL, 1.5, 4), "offset .* whole number"),  # type: ignore[arg-type]
         (VirtualChunkSpec([1, 0], URL, -1, 4), "found -1 in row 1"),
         (VirtualChunkSpec([1, 0], URL, 2**63, 4), "below 2..63"),
-        (VirtualChunkSpec([1, 0], URL, 0, None), "length .* whole number"),  # type: ignore[arg-type]
+        (VirtualChunkSpec([1, 0], URL, 0, None), "length .* whole number"),
         (VirtualChunkSpec([1, 0], URL, 2**70, 4), "offset .* whole number"),
     ],
 )

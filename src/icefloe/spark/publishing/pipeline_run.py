@@ -20,14 +20,14 @@ import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError
-from icefloe.html_tables import Report
+from icefloe.html_tables import Report, readable_size
 from icefloe.ingest.log import ingested_files
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
 from icefloe.model.moments import parse_age
 from icefloe.model.record import Record
 from icefloe.repository import Repository
-from icefloe.spark.engine.job import JobOptions, JobReport, readable_size
+from icefloe.spark.engine.job import JobOptions, JobReport
 from icefloe.spark.jobs.copy import copy
 from icefloe.spark.jobs.ingest_rounds import staging_branch
 from icefloe.spark.jobs.ingesting import ingest
