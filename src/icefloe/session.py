@@ -516,8 +516,9 @@ class Session(TreeSession):
     def __getstate__(self) -> dict[str, Any]:
         if not self.read_only:
             raise InvalidInputError(
-                "a writable session cannot be pickled; use fork() and merge() to write from "
-                "several processes"
+                "a writable session cannot be pickled for other processes: open with a read-only "
+                "session, repo.readonly_session(...), what they read, and use fork() and merge() "
+                "to write from them"
             )
         return {"context": self.tree.context, "snapshot_id": self.tree.snapshot.id}
 

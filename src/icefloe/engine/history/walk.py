@@ -161,9 +161,12 @@ class History:
         if is_short_id(name):
             snapshot_id = find_short_id(self, name)
         if snapshot_id is None and _steps().fullmatch(name) is None:
+            from icefloe.model.spelling import suggestion
+
+            known = (*self.refs.branches(), *self.refs.tags())
             raise SnapshotNotFoundError(
                 f"invalid snapshot id: `{name}`; expected 20 characters of base 32 or at least "
-                f"the first {SHORTEST_ID} of them, or a branch or tag",
+                f"the first {SHORTEST_ID} of them, or a branch or tag{suggestion(name, known)}",
                 name,
             )
         return snapshot_id

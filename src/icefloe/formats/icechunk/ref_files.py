@@ -434,7 +434,7 @@ def _keys(what: RefType, name: object) -> list[str]:
     with contextlib.suppress(InvalidInputError, UnicodeEncodeError):
         keys = [check_key(_key(what, name))]
         if next(_strange_characters(name), None) is not None:
-            keys.append(_key(what, quote(name, safe=_VERBATIM)))
+            keys.append(_key(what, _encoded(name)))
         return keys
     return []
 
@@ -447,7 +447,12 @@ def _tombstone_of(key: str) -> str:
     return key.removesuffix(_REF_FILE) + _TOMBSTONE
 
 
+def _encoded(name: str) -> str:
+    """A name as some official storages write it; `quote` leaves tildes alone, and they do not."""
+    return quote(name, safe=_VERBATIM).replace("~", "%7E")
+
+
 def _decoded(text: str) -> str:
     """The name that a storage may have encoded; the text itself if it is no such encoding."""
-    name = unquote(text, errors="strict") if "%" in text else text
-    return name if quote(name, safe=_VERBATIM) == text else text
+    name = unquote(text) if "%" in text else text
+    return name if _encoded(name) == text else text
