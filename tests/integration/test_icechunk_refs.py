@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
 import pytest
 import zarr
 
@@ -396,6 +398,18 @@ def test_a_short_log_is_no_conflict() -> None:
     repo.create_branch("last", "main")
     repo.storage.delete_many(backups)  # somebody tidied up: what happened is not known
     session.commit("on top again")
+
+
+def test_a_log_of_the_end_of_time_is_damaged() -> None:
+    repo = make(2)
+    found = document(repo)
+    times = np.full(len(found.updates), 2**64 - 1, dtype=np.uint64)
+    updates = msgspec.structs.replace(found.updates, updated_at=times)
+    repo.storage.put("repo", msgspec.structs.replace(found, updates=updates).encode(1))
+    repo = Repository.open(repo.storage)
+    assert len(list(repo.ops_log())) == 1  # the others are as new
+    with pytest.raises(FormatError, match="no time is later"):
+        repo.create_branch("dev", "main")
 
 
 def test_settings_of_ours_are_kept_beside_those_of_the_official_package() -> None:
