@@ -112,11 +112,19 @@ def test_a_damaged_reference_is_named(content: bytes) -> None:
 def test_names_that_some_official_storages_encode_are_read_and_not_given() -> None:
     repo = make(1)
     tip = repo.lookup_branch("main")
-    for folder in ("tag.v%231", "tag.caf%C3%A9", "tag.50%", "branch.a~b"):
+    for folder in (
+        "tag.v%231",
+        "tag.caf%C3%A9",
+        "tag.50%",
+        "tag.x%FF",
+        "branch.a~b",
+        "branch.c%7Ed",
+    ):
         repo.storage.put(f"refs/{folder}/ref.json", json.dumps({"snapshot": tip}).encode())
-    assert repo.list_tags() == {"v#1", "café", "50%"}
+    assert repo.list_tags() == {"v#1", "café", "50%", "x%FF"}
     assert {repo.lookup_tag(tag) for tag in repo.list_tags()} == {tip}
-    assert repo.list_branches() == {"main", "a~b"}
+    assert repo.list_branches() == {"main", "a~b", "c~d"}
+    assert repo.lookup_branch("c~d") == tip
     for name in ("v#2", "über", "a*", "x|y", "~t"):
         with pytest.raises(InvalidInputError, match="official readers do not list"):
             repo.create_tag(name, tip)
@@ -137,6 +145,20 @@ def test_version_1_has_no_moves_and_says_nothing_of_itself() -> None:
 
 
 # --- both versions
+
+
+@BOTH
+def test_branches_whose_names_differ_in_case(version: int) -> None:
+    """Version 1 has a folder for each, which a file system may mix up; version 2 has a list."""
+    repo = make(version)
+    tip = repo.lookup_branch("main")
+    repo.create_branch("dev", tip)
+    if version == 1:
+        with pytest.raises(AlreadyExistsError, match="only in case"):
+            repo.create_branch("Dev", tip)
+        repo.delete_branch("dev")  # and nothing is left of it
+    repo.create_branch("Dev", tip)
+    assert repo.list_branches() == {"main", "Dev"} | ({"dev"} if version == 2 else set())
 
 
 @BOTH

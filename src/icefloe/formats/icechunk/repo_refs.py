@@ -1,6 +1,6 @@
 """Branches and tags of version 2: they move by replacing the `repo` file by its successor.
 
-Every change is one update of the file (section `updates` of docs/reference/formats/icechunk.md):
+Every change is one update of the file (section `updates` of docs/reference/format-icechunk.md):
 read it, check what the change needs, copy the file to `overwritten/`, and replace it if nobody else
 did meanwhile; otherwise begin again. The update is entered in the file's log of operations.
 """

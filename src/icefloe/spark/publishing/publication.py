@@ -24,9 +24,9 @@ from icefloe.errors import (
     RebaseFailedError,
     RefNotFoundError,
 )
+from icefloe.html_tables import Report
 from icefloe.model import paths
 from icefloe.model.ids import SnapshotId
-from icefloe.model.record import Record
 from icefloe.spark.publishing.validating import validate
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -50,7 +50,7 @@ REPORT_GROUP = "/.validation"
 _MAX_TRIES = 10
 
 
-class PublishReport(Record, frozen=True):
+class PublishReport(Report, frozen=True):
     """What became of a staging branch."""
 
     target: str
