@@ -99,11 +99,11 @@ def _distinct(names: list[str]) -> list[str]:
     >>> _distinct(["x", "y", "x", "x_1"])
     ['x', 'y', 'x_2', 'x_1']
     """
-    found: list[str] = []
+    distinct_names: list[str] = []
     for name in names:
         number, distinct = 0, name
-        while distinct in found or (number and distinct in names):
+        while distinct in distinct_names or (number and distinct in names):
             number += 1
             distinct = f"{name}_{number}"
-        found.append(distinct)
-    return found
+        distinct_names.append(distinct)
+    return distinct_names
