@@ -89,6 +89,8 @@ class RepoRefs(RefDefaults):
 
     numbers_moves = False
 
+    lists_snapshots = True
+
     def __init__(self, storage: Storage) -> None:
         """Take where the repository is."""
         self._storage = storage
@@ -195,7 +197,7 @@ class RepoRefs(RefDefaults):
             return
         state = newest.branches.get(branch)
         has_moved = False
-        for at, update, document in self._moves(branch):
+        for at, update, document in self._moves(branch, newest):
             has_moved = True
             after = _new_tip(update.kind) or state
             if isinstance(update.kind, UpdateType.BranchDeleted):
@@ -206,15 +208,17 @@ class RepoRefs(RefDefaults):
         if not has_moved and state is not None:
             yield LiveTip(branch, _sequence(newest, branch), state)
 
-    def _moves(self, branch: str) -> Iterator[tuple[int, Update, RepoDocument]]:
+    def _moves(
+        self, branch: str, newest: RepoDocument
+    ) -> Iterator[tuple[int, Update, RepoDocument]]:
         """The updates that concern a branch, over all backups, newest first."""
-        for document in self._documents():
+        for document in self._documents(newest):
             for at, update in document.updates.moves(branch):
                 yield at, update, document
 
-    def _documents(self) -> Iterator[RepoDocument]:
+    def _documents(self, newest: RepoDocument | None) -> Iterator[RepoDocument]:
         """The file, and the backups in which its log of operations goes on, newest first."""
-        document: RepoDocument | None = self.read()
+        document = newest
         seen: set[str] = set()
         while document is not None:
             yield document
@@ -231,7 +235,7 @@ class RepoRefs(RefDefaults):
     def updates(self) -> Iterator[Update]:
         """What was done to the repository, newest first, as far as it can be found."""
         last: int | None = None
-        for document in self._documents():
+        for document in self._documents(self.read()):
             for row in range(len(document.updates)):
                 at = int(document.updates.updated_at[row])
                 if last is None or at < last:
