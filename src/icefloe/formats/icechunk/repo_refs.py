@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -653,9 +654,15 @@ class RepoRefs(RefDefaults):
 class _RepoView(RepoRefs):
     """References as they were when they were first read here."""
 
+    def __init__(self, storage: Storage) -> None:
+        """Take where the repository is."""
+        super().__init__(storage)
+        self._reading = threading.Lock()
+
     def read(self) -> RepoDocument | None:
         """What the file said; None if there is none."""
-        return super().read() if self._latest is None else self._latest
+        with self._reading:  # threads that ask at the same time share one request
+            return super().read() if self._latest is None else self._latest
 
 
 def metadata_of(document: RepoDocument) -> dict[str, Any]:
