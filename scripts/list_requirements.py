@@ -75,7 +75,7 @@ The specifications that icefloe implements were read line by line, and each line
 something has a number: `R0` to `R4` for the five documents, `H` for what they leave open, `F8` for
 what must hold between icefloe and the official package on that package's formats. This page says
 which tests show that it holds. `make check` fails if a line that *must* hold, that *follows* from
-one, or that is *agreed with official*, has no test. A class or a module stands for all of its tests.
+one, or that is *agreed with official*, has no test. A class or a module means all of its tests.
 
 Naming a number proves nothing yet, so two more things are checked:
 

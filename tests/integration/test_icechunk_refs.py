@@ -25,6 +25,7 @@ from icefloe import (
     Repository,
     RepositoryConfig,
     RepoStatus,
+    SessionStateError,
     StorageError,
     UpdateType,
 )
@@ -381,6 +382,45 @@ def test_a_commit_on_a_branch_that_was_reset_away_and_back_is_a_conflict() -> No
     repo.reset_branch("main", tip)
     with pytest.raises(ConflictError):
         session.commit("based on another state")
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_a_commit_notices_moves_that_only_backups_tell_of(is_collected: bool) -> None:
+    """The log in the file may be short, and other branches have moved since."""
+    repo = make(2, inline_chunk_threshold_bytes=0)
+    refs: Any = repo._context.refs
+    refs.set_config(lambda _: flexbuffers.encode({"num_updates_per_repo_info_file": 1}))
+    tip = repo.lookup_branch("main")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 1
+    session.tree.settle_pending()
+    if is_collected:  # G7
+        refs.repeat([refs.tip("main")])
+        (chunk, *_) = repo.storage.list("chunks/")
+        repo.storage.delete_many([chunk.key])
+    else:
+        repo.reset_branch("main", "main~1")
+        repo.reset_branch("main", tip)
+    repo.create_branch("other", tip)
+    with pytest.raises(SessionStateError if is_collected else ConflictError):
+        session.commit("based on another state")
+
+
+def test_a_short_log_is_no_conflict() -> None:
+    repo = make(2)
+    refs: Any = repo._context.refs
+    refs.set_config(lambda _: flexbuffers.encode({"num_updates_per_repo_info_file": 1}))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 1
+    for number in range(3):
+        repo.create_branch(f"other{number}", "main")
+    backups = [info.key for info in repo.storage.list("overwritten/")]
+    session.commit("on top")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 2
+    repo.create_branch("last", "main")
+    repo.storage.delete_many(backups)  # somebody tidied up: what happened is not known
+    session.commit("on top again")
 
 
 def test_settings_of_ours_are_kept_beside_those_of_the_official_package() -> None:

@@ -31,7 +31,7 @@ from icefloe.formats.authorship import signed
 from icefloe.formats.icechunk.layout import LAYOUT, REFS_FOLDER
 from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
 from icefloe.formats.port import MAIN, BranchState, DeletedTip, LiveTip, RefDefaults, branch_moved
-from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of
+from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of, without_twins
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.concurrency import each_at_once
 from icefloe.storage.keys import check_key
@@ -349,13 +349,30 @@ class RefFiles(RefDefaults):
     ) -> None:
         """Publish a repository with its branches and tags, `main` last."""
         del snapshots, config
-        for tag, target in tags.items():
-            if self.tag(tag) != target:
-                self.create_tag(tag, target)
-        for branch in sorted(branches, key=lambda name: name == MAIN):
+        self.check_names(branches, tags)
+        new_tags = self._create_new("tag", tags)
+        for tag in tags.keys() - new_tags:  # an earlier try left it, or one that is hard to tell
+            if self.tag(tag) != tags[tag]:
+                self.create_tag(tag, tags[tag])
+        new_branches = self._create_new(
+            "branch", {name: target for name, target in branches.items() if name != MAIN}
+        )
+        for branch in sorted(branches.keys() - new_branches, key=lambda name: name == MAIN):
             tip = self.tip(branch)
             if tip is None or tip.snapshot_id != branches[branch]:
                 self.create_branch(branch, branches[branch])
+
+    def _create_new(self, what: RefType, targets: Mapping[str, SnapshotId]) -> set[str]:
+        """Create those of some references whose names are free; returns these names."""
+        if not targets or not self._storage.capabilities.can_list:
+            return set()
+        new = without_twins(targets.keys(), {*self._names(what, {_REF_FILE}), MAIN})
+        each_at_once(
+            self._storage,
+            lambda name: self._storage.create(_key(what, name), signed(_content(targets[name], 0))),
+            new,
+        )
+        return new
 
     def _refuse_twins(self, name: str, what: RefType, taken: str) -> None:
         """Refuse a name that is taken, or that some file systems could not tell from one (H-25)."""

@@ -217,9 +217,9 @@ class RepoRefs(RefDefaults):
             for at, update in document.updates.moves(branch):
                 yield at, update, document
 
-    def _documents(self, newest: RepoDocument | None) -> Iterator[RepoDocument]:
+    def _documents(self, newest: RepoDocument | None = None) -> Iterator[RepoDocument]:
         """The file, and the backups in which its log of operations goes on, newest first."""
-        document = newest
+        document = newest or self.read()
         seen: set[str] = set()
         while document is not None:
             yield document
@@ -233,10 +233,28 @@ class RepoRefs(RefDefaults):
             except ObjectNotFoundError:
                 return  # somebody tidied up: the log ends here
 
+    def _check_unmoved(self, document: RepoDocument, tip: BranchTip) -> None:
+        """Raise ConflictError if a branch moved, or garbage was collected, since `tip`."""
+        actual = document.branches.get(tip.branch)
+        if actual != tip.snapshot_id or self._has_moved(document, tip):
+            raise branch_moved(tip, actual)
+
+    def _has_moved(self, newest: RepoDocument, tip: BranchTip) -> bool:
+        """Whether a branch may have left `tip` and come back, or garbage was collected."""
+        oldest = newest
+        for document in self._documents(newest):
+            moved = document.updates.last_move(tip.branch)
+            if moved is not None:
+                return moved > tip.sequence
+            if document.updates.oldest_at() <= tip.sequence + 1:
+                return False  # it lists all that was done since
+            oldest = document
+        return oldest.before_updates is not None  # then the rest of the log is lost
+
     def updates(self) -> Iterator[Update]:
         """What was done to the repository, newest first, as far as it can be found."""
         last: int | None = None
-        for document in self._documents(self.read()):
+        for document in self._documents():
             for row in range(len(document.updates)):
                 at = int(document.updates.updated_at[row])
                 if last is None or at < last:
@@ -318,7 +336,7 @@ class RepoRefs(RefDefaults):
         """Publish a commit that was just written as the next state of a branch, like `advance`."""
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_unmoved(document, tip)
+            self._check_unmoved(document, tip)
             new, before = str(snapshot.id), str(tip.snapshot_id)
             kind: UpdateKind = UpdateType.NewCommit(tip.branch, new)
             pruned: Sequence[SnapshotId] = ()
@@ -342,7 +360,7 @@ class RepoRefs(RefDefaults):
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_unmoved(document, tip)
+            self._check_unmoved(document, tip)
             branches = dict(document.branches)
             before = str(tip.snapshot_id)
             if snapshot_id is None:
@@ -686,16 +704,7 @@ def _sequence(document: RepoDocument, branch: str) -> int:
     Where the log of operations does not reach back so far, it is before all of it.
     """
     moved = document.updates.last_move(branch)
-    return int(document.updates.updated_at[-1]) - 1 if moved is None else moved
-
-
-def _check_unmoved(document: RepoDocument, tip: BranchTip) -> None:
-    """Raise ConflictError if a branch moved, or garbage was collected, since it was at `tip`."""
-    actual = document.branches.get(tip.branch)
-    moved = document.updates.last_move(tip.branch)
-    if actual == tip.snapshot_id and (moved is None or moved <= tip.sequence):
-        return
-    raise branch_moved(tip, actual)
+    return document.updates.oldest_at() - 1 if moved is None else moved
 
 
 def _with_snapshot(
