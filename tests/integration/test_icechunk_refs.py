@@ -110,6 +110,7 @@ def test_a_damaged_reference_is_named(content: bytes) -> None:
 
 
 def test_names_that_some_official_storages_encode_are_read_and_not_given() -> None:
+    # F8-05
     repo = make(1)
     tip = repo.lookup_branch("main")
     for folder in (
@@ -296,6 +297,7 @@ def test_every_update_backs_up_the_file_and_is_logged() -> None:
 
 
 def test_the_log_goes_on_in_backups() -> None:
+    # F8-06, F8-12
     repo = make(2)
     tree = flexbuffers.encode({"num_updates_per_repo_info_file": 3})
     repo._context.refs.set_config(lambda _: tree)  # type: ignore[attr-defined]
@@ -314,6 +316,7 @@ def test_the_log_goes_on_in_backups() -> None:
 
 
 def test_status_flags_and_metadata_are_kept_and_obeyed() -> None:
+    # F8-06
     repo = make(2)
     tip = repo.lookup_branch("main")
     repo.set_metadata({"owner": "ocean group", "n": [1, None, {"k": 0.5}]})
