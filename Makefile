@@ -26,6 +26,7 @@ demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
 ifeq ($(strip $(ARGS)),)
 	@.venv/bin/python -m tests.endpoints.azurite & # a minute at first, while other tests run
+	@.venv/bin/python -m tests.class_archive 2>/dev/null & # the same, half a minute
 endif
 	$(PYTEST) $(ARGS)
 ifeq ($(strip $(ARGS)),)

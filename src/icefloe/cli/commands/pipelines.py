@@ -66,7 +66,8 @@ def run(
     loaded = load_pipeline(pipeline)
     check_functions(loaded.pipeline, {})  # before a JVM is started
     with out.working(f"running {loaded.pipeline.name}"):
-        spark = _session(master, remote)
+        with out.hushed():
+            spark = _session(master, remote)
         report = run_pipeline(spark, loaded, dry_run=dry_run, retry=retry, progress=False)
     data: dict[str, Any] = report.to_data() | {"dry_run": dry_run}
     sentence = "\n".join(map(printable, str(report).splitlines()))

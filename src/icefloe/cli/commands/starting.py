@@ -109,13 +109,8 @@ def migrate(
 def _copy(
     out: Output, source: Repository, target: str, generation: str, spec_version: int | None
 ) -> MigrationReport:
-    with out.progress("copy", unit="object") as bar:
-        return source.migrate(
-            storage_at(target),
-            generation=generation,
-            spec_version=spec_version,
-            progress=lambda _stage, done, total: bar.update(done, total),
-        )
+    with out.working("copying"):
+        return source.migrate(storage_at(target), generation=generation, spec_version=spec_version)
 
 
 def _copied(report: MigrationReport, sentence: str) -> View:
