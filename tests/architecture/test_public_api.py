@@ -159,7 +159,7 @@ def test_ipython_completes_names_of_submodules() -> None:
     program = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
-        "shell.run_cell('import icefloe.spark; icefloe.virtual, icefloe.conflicts')\n"
+        "shell.run_cell('import icefloe.spark, icefloe.virtual, icefloe.conflicts')\n"
         "for line in ('icefloe.spark.ing', 'icefloe.virtual.ref', 'icefloe.conflicts.Bas'):\n"
         "    print(*shell.complete(line)[1])\n"
     )
