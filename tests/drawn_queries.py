@@ -13,10 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COLUMNS = {
-    "weather": ("day", "lat", "lon", "t2m", "rain"),
+    "weather": ("time", "lat", "lon", "t2m", "rain"),
     "station": ("lat", "height", "t2m"),
 }
-"""All are numbers; `t2m` of both, `rain` and `height` have nulls."""
+"""Columns whose names begin with `time` are times, all others numbers; `t2m` of both, `rain` and
+`height` have nulls."""
+TIMES = ("2000-12-31 18:00:00", "2001-01-01 00:00:00", "2001-03-15 06:30:00", "2002-01-01 00:00:00")
+"""The times of `weather`."""
+
+
+def _is_time(column: str) -> bool:
+    return column.rsplit(".", maxsplit=1)[-1].startswith("time")
+
+
+def _numbers(columns: list[str]) -> list[str]:
+    return [column for column in columns if not _is_time(column)]
 
 
 @st.composite
@@ -38,9 +49,10 @@ class _Drawing:
     def _chance(self, percent: int) -> bool:
         return self._draw(st.integers(0, 99)) >= 100 - percent
 
-    def _name(self) -> str:
+    def _name(self, column: str = "") -> str:
+        """A new name; one that says so for a column of times."""
         self._count += 1
-        return f"n{self._count}"
+        return f"{'time' if _is_time(column) else 'n'}{self._count}"
 
     def filtered(self) -> str:
         """A query on what another gives, with conditions that may be passed on to its tables."""
@@ -54,15 +66,17 @@ class _Drawing:
             return f"SELECT * FROM ({text}) d WHERE {conditions[0]}"
         if kind == "with":
             return f"WITH d AS ({text}) SELECT count(*) AS n FROM d WHERE {conditions[0]}"
-        if kind == "joined":
+        if kind == "joined" and _numbers(outputs):
             join = self._one_of("LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
-            on = f"d.{outputs[0]} = s.lat"
+            on = f"d.{_numbers(outputs)[0]} = s.lat"
             return f"SELECT * FROM ({text}) d {join} station s ON {on} WHERE {conditions[0]}"
         parts = [f"SELECT * FROM d WHERE {condition}" for condition in conditions]
         return f"WITH d AS ({text}) {self._one_of(*parts, 'SELECT * FROM d')} UNION ALL {parts[0]}"
 
     def _simple(self, outputs: list[str]) -> str:
         column = f"d.{self._one_of(*outputs)}"
+        if _is_time(column):
+            return self._of_time(column)
         number = self._draw(st.integers(0, 4))
         return self._one_of(f"{column} > {number}", f"{column} = {number}", f"{column} IS NULL")
 
@@ -97,8 +111,17 @@ class _Drawing:
         ):
             return f"SELECT * FROM {sources}{where}", [c.split(".")[1] for c in columns]
         count = width or self._draw(st.integers(1, 3))
-        chosen = [self._one_of(*columns) for _ in range(count)]
-        names = [self._name() for _ in chosen]
+        # Operands of unions have the same types, and what is computed is a number.
+        numbers = _numbers(columns)
+        if width is not None and not numbers:
+            values = ["1"] * width
+            names = [self._name() for _ in values]
+            listed = ", ".join(f"{v} AS {n}" for v, n in zip(values, names, strict=True))
+            return f"SELECT {listed} FROM {sources}{where}", names
+        chosen = [self._one_of(*(columns if width is None else numbers)) for _ in range(count)]
+        if kind in ("group", "window"):
+            chosen[1:] = [self._one_of(*(numbers or ["1"])) for _ in chosen[1:]]
+        names = [self._name(column) for column in chosen]
         rest = ""
         if kind == "group":
             values = [chosen[0]] + [self._aggregate(c) for c in chosen[1:]]
@@ -106,7 +129,7 @@ class _Drawing:
         elif kind == "window":
             values = [chosen[0]] + [self._window(chosen[0], c, columns) for c in chosen[1:]]
         else:
-            values = [c if self._chance(80) else f"{c} + 1" for c in chosen]
+            values = [c if _is_time(c) or self._chance(80) else f"{c} + 1" for c in chosen]
         listed = ", ".join(f"{v} AS {n}" for v, n in zip(values, names, strict=True))
         distinct = "DISTINCT " if kind == "distinct" else ""
         if depth and width is None and self._chance(35):
@@ -138,7 +161,7 @@ class _Drawing:
         for _ in range(self._one_of(0, 0, 1, 1, 2)):
             other, others = self.source(depth + 1)
             kind = self._one_of("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI", "ANTI", ",")
-            on = f"{self._one_of(*columns)} = {self._one_of(*others)}"
+            on = self._equal(columns, others)
             if self._chance(50):
                 on += f" AND {self.predicate(columns + others, 3)}"
             if kind == ",":
@@ -149,6 +172,12 @@ class _Drawing:
             text = f"{text} {kind} {other} ON {on}"
             columns = columns + others
         return text, columns
+
+    def _equal(self, columns: list[str], others: list[str]) -> str:
+        """A condition that a column is equal to one of others, of the same type."""
+        column = self._one_of(*columns)
+        alike = [other for other in others if _is_time(other) == _is_time(column)]
+        return f"{column} = {self._one_of(*alike)}" if alike else f"{column} IS NOT NULL"
 
     # --- predicates
 
@@ -165,6 +194,8 @@ class _Drawing:
 
     def leaf(self, columns: list[str]) -> str:
         column = self._one_of(*columns)
+        if _is_time(column):
+            return self._of_time(column)
         number = self._draw(st.integers(-1, 6))
         other = self._draw(st.integers(0, 6))
         return self._one_of(
@@ -177,7 +208,29 @@ class _Drawing:
             f"{column} IS {self._one_of('NULL', 'NOT NULL')}",
             f"{column} < {number}.5",
             f"{column} + 1 > {number}",
-            f"{column} >= {self._one_of(*columns)}",
+            f"{column} >= {self._one_of(*_numbers(columns))}",
+        )
+
+    def _of_time(self, column: str) -> str:
+        operator = self._one_of("=", "<", "<=", ">", ">=", "<>")
+        number = self._draw(st.integers(0, 4))
+        moment = self._one_of(*TIMES, "2001-03-01 00:00:00", "2001-07-04 12:00:00")
+        unit = self._one_of("year", "quarter", "month", "week", "day", "hour")
+        return self._one_of(
+            f"{column} {operator} '{moment}'",
+            f"{column} NOT BETWEEN '2001-01-01' AND '{moment}'",
+            f"{column} BETWEEN '2001-01-01' AND '{moment}'",
+            f"year({column}) {operator} {1999 + number}",
+            f"year({column}) NOT IN (2001, {1999 + number})",
+            f"{1999 + number} {self._one_of('<', '>=', '=')} extract(YEAR FROM {column})",
+            f"month({column}) {operator} {number}",
+            f"month({column}) IN ({number}, 12)",
+            f"{self._one_of('quarter', 'day', 'dayofyear', 'hour')}({column}) {operator} {number}",
+            f"weekofyear({column}) BETWEEN {number} AND 30",
+            f"date_trunc('{unit}', {column}) {operator} '{moment}'",
+            f"CAST({column} AS DATE) {operator} '{moment[:10]}'",
+            f"CAST({column} AS DATE) BETWEEN '2001-01-01' AND '{moment[:10]}'",
+            f"{column} IS {self._one_of('NULL', 'NOT NULL')}",
         )
 
     def subquery(self, columns: list[str], depth: int) -> str:
@@ -186,7 +239,8 @@ class _Drawing:
         own = [f"{alias}.{column}" for column in COLUMNS[table]]
         outer = self._one_of(*columns)
         where = self.predicate(own, depth + 3)
-        if self._chance(50):
-            return f"{outer} IN (SELECT {self._one_of(*own)} FROM {table} {alias} WHERE {where})"
-        where = f"{self._one_of(*own)} = {outer} AND {where}"
+        alike = [column for column in own if _is_time(column) == _is_time(outer)]
+        if alike and self._chance(50):
+            return f"{outer} IN (SELECT {self._one_of(*alike)} FROM {table} {alias} WHERE {where})"
+        where = f"{self._equal([outer], own)} AND {where}"
         return f"EXISTS (SELECT * FROM {table} {alias} WHERE {where})"

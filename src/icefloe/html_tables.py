@@ -93,16 +93,17 @@ def readable_size(size: float) -> str:
 def chunk_map(coords: npt.NDArray[np.integer[Any]], grid: Sequence[int]) -> Markup:
     """Which chunks of a grid are in a list, as a picture: darker where there are more of them.
 
-    The last two dimensions are drawn, large ones with several chunks in a cell.
+    The last two dimensions are drawn, large ones with several chunks in a cell. Chunks outside of
+    the grid, of an array that became smaller, are drawn beside it.
     """
     import numpy as np  # not for the command line's --help, which needs the sizes of this module
 
-    shape = ([1, 1, *grid])[-2:]
-    rows, columns = (min(n, limit) for n, limit in zip(shape, (_ROWS, _COLUMNS), strict=True))
     places = np.zeros((len(coords), 2), dtype=np.int64)
     dims = min(2, len(grid))
     if dims:
         places[:, 2 - dims :] = np.asarray(coords, dtype=np.int64)[:, -dims:]
+    shape = np.maximum(([1, 1, *grid])[-2:], places.max(axis=0, initial=-1) + 1).tolist()
+    rows, columns = (min(n, limit) for n, limit in zip(shape, (_ROWS, _COLUMNS), strict=True))
     cells = places * (rows, columns) // np.maximum(shape, 1)
     counts = np.zeros((max(rows, 1), max(columns, 1)))
     np.add.at(counts, (cells[:, 0], cells[:, 1]), 1)

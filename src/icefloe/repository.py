@@ -950,14 +950,17 @@ Repository.set_status makes it writable again
 
         refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
 
-    def delete_branch(self, branch: str) -> None:
+    def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
         """Delete a branch other than `main`. Its snapshots stay until garbage is collected.
 
         Args:
             branch: The name of the branch.
+            from_snapshot_id: Delete it only if it points to this snapshot: no commit that somebody
+                else has just made is lost.
 
         Raises:
             RefNotFoundError: If there is no such branch.
+            ConflictError: If it does not point to `from_snapshot_id`.
             InvalidInputError: If it is `main`.
 
         Examples:
@@ -970,7 +973,7 @@ Repository.set_status makes it writable again
         """
         from icefloe.engine.branches import refs
 
-        refs.delete_branch(self._context, branch)
+        refs.delete_branch(self._context, branch, from_snapshot_id)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag for a snapshot; it cannot be moved.
@@ -1603,7 +1606,7 @@ Repository.set_status makes it writable again
 
         Args:
             target: An empty location: a storage, a URL or a path.
-            generation: `repository`, `store` or `dataset`.
+            generation: `repository`, `store`, `dataset` or `icechunk`.
             spec_version: Version of that generation; the newest if not given.
             progress: Called with the name of a stage, and how much of how much of it is done; a
                 bar is shown in terminals and notebooks if it is not given.

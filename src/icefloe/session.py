@@ -19,6 +19,7 @@ from icefloe.errors import (
     InvalidTypeError,
     SessionStateError,
 )
+from icefloe.lazy_names import collector_paused
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkKind, InlineRef, NativeRef, PendingRef, VirtualRef
@@ -131,7 +132,8 @@ class TreeSession:
             >>> zarr.open_group(session.store)["t"][:].tolist()
             [7, 7, 7, 7]
         """
-        from icefloe.zarr_store.store import IcefloeStore
+        with collector_paused():
+            from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
 

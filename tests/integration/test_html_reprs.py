@@ -318,3 +318,17 @@ def test_maps_of_large_grids_are_small() -> None:
     assert chunk_map(np.zeros((1, 0), dtype=np.int64), ()).count("<rect") == 1
     assert chunk_map(np.empty((0, 1), dtype=np.int64), (0,)).count("<rect") == 1
     assert "&lt;b&gt;" in html_table("<b>", [])
+
+
+def test_the_difference_to_a_smaller_array_is_shown(repo: Repository) -> None:
+    ids = []
+    for size in (8, 2, 0):
+        session = repo.writable_session("main")
+        root = zarr.open_group(session.store, mode="a")
+        if "shrinks" not in root:
+            root.create_array("shrinks", shape=(8, 8), chunks=(2, 2), dtype="u1")[:] = 1
+        root["shrinks"].resize((size, size))
+        ids.append(session.commit(f"{size} by {size}"))
+    for older, newer in ((0, 1), (0, 2), (1, 2)):
+        diff = repo.diff(from_snapshot_id=ids[older], to_snapshot_id=ids[newer])
+        assert "shrinks" in read(diff).text

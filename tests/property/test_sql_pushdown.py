@@ -14,17 +14,18 @@ from hypothesis import given
 from icefloe.spark.statements.predicates import condition_text
 from icefloe.spark.statements.pushdown import SourceColumns, table_needs
 from icefloe.spark.statements.references import DIALECT, parse_query
-from tests.drawn_queries import COLUMNS, queries
+from tests.drawn_queries import COLUMNS, TIMES, queries
 
 
 def tables() -> dict[str, pa.Table]:
     rng = np.random.default_rng(5)
-    days, lats, lons = (part.ravel() for part in np.meshgrid(range(4), range(4), range(3)))
+    times, lats, lons = (part.ravel() for part in np.meshgrid(range(4), range(4), range(3)))
+    moments = np.array(TIMES, dtype="M8[us]")[times]
 
     def with_gaps(size: int, share: float = 0.3) -> pa.Array:
         return pa.array(rng.integers(0, 6, size), mask=rng.random(size) < share)
 
-    weather = {"day": days, "lat": lats, "lon": lons}
+    weather = {"time": moments, "lat": lats, "lon": lons}
     weather |= {"t2m": with_gaps(48), "rain": with_gaps(48).cast(pa.float32())}
     station = {"lat": np.arange(1, 6), "height": with_gaps(5), "t2m": with_gaps(5)}
     return {"weather": pa.table(weather), "station": pa.table(station)}

@@ -16,6 +16,8 @@ from icefloe.spark import (
     write_table,
 )
 from icefloe.spark import sql as run_sql
+from icefloe.spark.engine.application import Application
+from icefloe.tables.job_summary import JobSummary
 
 VALUES = np.arange(600.0).reshape(20, 30)
 
@@ -64,8 +66,20 @@ def write_by_format(rows: Any, url: str) -> dict[str, Any]:
     provided = spark.read.format("icefloe").options(group="again", storage_provider="ours")
     register_functions(spark)
     told = spark.sql(f"SELECT message FROM icefloe_history('{url}') WHERE steps_back = 0").collect()
-    session = icefloe.Repository.open(url).readonly_session("main")
+    repo = icefloe.Repository.open(url)
+    session = repo.readonly_session("main")
+    # The server knows its application; what a client of Spark Connect sees of it is the same.
+    summary = JobSummary.of(next(iter(repo.ancestry(branch="main"))).metadata)
+    known = Application.of(spark)
     return {
+        "summary": [
+            summary.job,
+            summary.rows,
+            summary.application_id == known.id,
+            summary.application_name == known.name,
+            summary.user == known.user,
+            summary.spark_version == known.version,
+        ],
         "told": told[0][0],
         "again": np.array_equal(session.read_region("/again/v"), VALUES[10:] * 2),
         "provided": provided.load("ours://").count() == VALUES[10:].size,

@@ -69,6 +69,32 @@ def test_every_commit_of_a_job_has_a_summary(spark: SparkSession, tmp_path: Path
     assert (newest(other).job, newest(other).rows) == ("write_table", 2)
 
 
+def test_commits_of_the_data_source_have_the_same_summary(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    repo = icefloe.Repository.create(str(tmp_path / "repo"))
+    base = repo.lookup_branch("main")
+    rows = spark.range(6).selectExpr("id AS x", "id * 0.5D AS v").repartition(3)
+    options = {"dims": "x", "chunks": '{"x": 2}', "snapshot-property.by": "test"}
+    rows.write.format("icefloe").mode("append").options(**options).save(str(tmp_path / "repo"))
+    register(spark, repo, "halves")
+    columns = [name for name in JobSummary.__struct_fields__ if name != "files"]
+    text = f"SELECT {', '.join(columns)}, metadata['by'] AS kept FROM halves.snapshots"
+    (row,) = sql(spark, f"{text} WHERE job IS NOT NULL").collect()
+    by_job = write_table(rows, repo, group="/by_job", dims=["x"], chunks={"x": 2})
+    known = newest(repo)
+    assert row.job == "df.write"
+    assert row.kept == "test"
+    assert row.input_snapshots == [base]
+    same = ("application_id", "application_name", "user", "spark_version", "icefloe_version")
+    for name in (*same, "chunks", "rows", "bytes_written"):
+        assert row[name] == getattr(known, name), name
+    assert row.chunks == by_job.chunks == 3
+    assert row.tasks == 3
+    assert row.seconds > 0
+    assert row.task_seconds > 0
+
+
 def test_a_summary_of_an_ingest_counts_files_of_all_rounds(
     spark: SparkSession, tmp_path: Path
 ) -> None:

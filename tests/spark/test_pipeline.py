@@ -52,8 +52,15 @@ expectations:
   - {expect: gap_free, arrays: time, step: 1D}
 maintenance:
   expire_snapshots: {older_than: 1000d}
+  garbage_collect: {older_than: 1000d}
 reports: reports
 """
+
+
+MAINTAINED = {
+    "expire_snapshots": "0 snapshots",
+    "garbage_collect": "0 B in 0 chunk files and others",
+}
 
 
 class Weather:
@@ -98,7 +105,7 @@ def test_a_pipeline_publishes_what_is_new_and_nothing_twice(weather: Weather) ->
     assert not (weather.folder / "repo").exists()
     first = weather.run()
     assert first.status == "published", str(first)
-    assert first.maintenance == {"expire_snapshots": "0 snapshots"}
+    assert first.maintenance == MAINTAINED
     assert weather.commits() == ["weather", "Repository initialized"]
     summary = JobSummary.of(next(iter(weather.repo.ancestry(branch="main"))).metadata)
     assert (summary.job, summary.files) == ("ingest, map_blocks, reduce", 1)
@@ -110,8 +117,14 @@ def test_a_pipeline_publishes_what_is_new_and_nothing_twice(weather: Weather) ->
     weather.add_day(1, 290.0)
     planned = weather.run(dry_run=True)
     assert planned.steps[0].detail == "2 files, 1 of them new"
-    assert weather.run().status == "published"
+    second = weather.run()
+    assert second.status == "published"
+    # The result of the first day stays as it is.
+    assert second.steps[1].detail == "1 chunks, where inputs have changed"
+    assert second.steps[2].detail == "2 chunks"
     assert weather.commits()[:2] == ["weather", "weather"]
+    logged = [each.kind for each in weather.repo.operations()]
+    assert logged.count("garbage_collect") == 2
     np.testing.assert_allclose(read_array(weather.repo, "mean", branch="main"), 285 - 273.15, 1e-5)
     assert weather.repo.list_branches() == {"main"}
     names = {path.suffix for path in (weather.folder / "reports").iterdir()}
@@ -178,7 +191,7 @@ def test_a_run_after_a_dead_driver_goes_on(
     weather.run()
     first = weather.repo.lookup_branch("main")
     weather.add_day(1, 290.0)
-    for name in ("map_blocks", "reduce"):
+    for name in ("update_mapped", "reduce"):
         with monkeypatch.context() as patch:
             patch.setattr(pipeline_run, name, dying(getattr(pipeline_run, name), 0))
             with pytest.raises(Death):
@@ -197,7 +210,7 @@ def test_a_run_after_a_dead_driver_goes_on(
             weather.run()
     finished = weather.run()
     assert (finished.status, finished.maintenance) == (
-        "up to date", {"expire_snapshots": "0 snapshots"},
+        "up to date", MAINTAINED,
     )  # fmt: skip
     assert weather.repo.list_branches() == {"main"}
     assert weather.commits() == ["weather"] * 3 + ["Repository initialized"]

@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given, settings
 from pyspark.errors import AnalysisException
 
 import icefloe
 from icefloe import spark as floe
 from icefloe.errors import AlreadyExistsError, InvalidInputError
-from tests.drawn_queries import queries
+from icefloe.spark.statements.queries import Statements
+from tests.drawn_queries import COLUMNS, TIMES, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +159,27 @@ def test_names_of_with_and_of_spark_are_left_alone(
     assert one(named) == 48
 
 
+def test_conditions_on_parts_of_times_leave_chunks_out(
+    spark: SparkSession, repo: icefloe.Repository
+) -> None:
+    conditions = {
+        "year(time) = 2024 AND day(time) IN (7, 8)": 4,
+        "year(time) < 2024": 0,
+        "date_trunc('week', time) = '2024-01-08'": 4,
+        "CAST(time AS DATE) <= '2024-01-02'": 4,
+        "time BETWEEN '2024-01-03' AND '2024-01-05'": 8,
+        "dayofweek(time) = 1 OR month(time) = 2": 4,  # the seventh was a Sunday
+    }
+    for condition, chunks in conditions.items():
+        query = f"SELECT count(t2m), sum(t2m) FROM weather WHERE {condition}"
+        assert rows(floe.sql(spark, query)) == rows(spark.sql(query)), condition
+        assert f"reads {chunks} of 32 chunks" in told(spark, query), condition
+    read = "SELECT count(*) FROM weather WHERE weekday(time) = 0 AND hour(time) = 0"
+    assert one(floe.sql(spark, read)) == 48
+    by_table = floe.table(spark, repo, where="month(time) = 1 and day(time) > 7")
+    assert by_table.count() == 24
+
+
 @pytest.fixture(scope="module")
 def drawn_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """`weather` and `station` as arrays, and the same cells as plain DataFrames in `whole_…`."""
@@ -167,10 +190,14 @@ def drawn_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     def with_gaps(*shape: int) -> Any:
         return np.where(rng.random(shape) < 0.3, np.nan, rng.integers(0, 6, shape))
 
-    dims = ("day", "lat", "lon")
+    dims = ("time", "lat", "lon")
     weather = xr.Dataset(
         {name: (dims, with_gaps(4, 4, 3)) for name in ("t2m", "rain")},
-        coords={"day": np.arange(4), "lat": np.arange(4), "lon": np.arange(3)},
+        coords={
+            "time": np.array(TIMES, "M8[ns]"),
+            "lat": np.arange(4),
+            "lon": np.arange(3),
+        },
     )
     station = xr.Dataset(
         {name: (("lat",), with_gaps(5)) for name in ("height", "t2m")},
@@ -180,15 +207,14 @@ def drawn_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     weather.to_zarr(session.store, group="weather", consolidated=False, encoding=chunks)
     station.to_zarr(session.store, group="station", consolidated=False, mode="a")
     session.commit("tables for drawn queries")
-    order = {"weather": ["day", "lat", "lon", "t2m", "rain"], "station": ["lat", "height", "t2m"]}
     floe.compute_statistics(spark, repo, group="weather")
-    for name, columns in order.items():
+    for name, columns in COLUMNS.items():
         whole = floe.register(spark, repo, name, group=name, columns=columns)
         spark.createDataFrame(whole.toArrow(), whole.schema).createOrReplaceTempView(
             f"whole_{name}"
         )
     yield
-    for name in order:
+    for name in COLUMNS:
         floe.sql(spark, f"DROP TABLE {name}")
 
 
@@ -254,6 +280,28 @@ def test_delete_and_update_change_cells(spark: SparkSession, repo: icefloe.Repos
     with pytest.raises(InvalidInputError, match="change the tip of a branch"):
         floe.sql(spark, "DELETE FROM weather.tag_v1")
     assert len(commits(repo)) == 4
+
+
+def test_an_update_does_not_undo_a_commit_that_comes_while_it_is_computed(
+    spark: SparkSession, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sets was computed from what was there when it began."""
+    query = Statements.query
+
+    def query_slowly(self: Statements, text: str) -> DataFrame:
+        rows = query(self, text)
+        if "CAST" in text:
+            session = repo.writable_session("main")
+            zarr.open_array(session.store, path="rain")[0, 0, 0] = 99
+            session.commit("meanwhile")
+        return rows
+
+    before = float(opened(repo).rain[0, 0, 1])
+    with monkeypatch.context() as context:
+        context.setattr(Statements, "query", query_slowly)
+        with pytest.raises(icefloe.RebaseFailedError):
+            floe.sql(spark, "UPDATE weather SET rain = rain + 1 WHERE time = '2024-01-01'")
+    assert opened(repo).rain[0, 0, :2].values.tolist() == [99, before]
 
 
 def test_merge_sets_adds_and_clears_cells(spark: SparkSession, repo: icefloe.Repository) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,14 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
+from pyspark.errors import StreamingQueryException
 
 import icefloe
+from icefloe.spark import register_storage_provider
+from icefloe.tables.job_summary import JobSummary
 from tests.builders import read_dataset
+from tests.profiles import IS_DEEP
+from tests.spark.deadly_storage import ARMED, deadly
 from tests.spark.programs import run_program
 
 if TYPE_CHECKING:
@@ -23,9 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 
 
 def days(count: int, start: str) -> xr.Dataset:
@@ -76,6 +77,17 @@ def test_each_commit_flows_from_one_repository_to_another(
     xr.testing.assert_equal(found.load(), wanted.load())
     commits = [info.metadata for info in target.ancestry(branch="main")]
     assert [m.get("txnVersion") for m in commits[:3]] == [2, 1, 0]
+    summaries = [JobSummary.of(properties) for properties in commits[:3]]
+    assert [each.rows for each in summaries] == [8, 4, 8]
+    assert [each.chunks for each in summaries] == [2, 1, 1]
+    for each in summaries:
+        assert each.job == "df.writeStream"
+        assert each.application_id == spark.sparkContext.applicationId
+        assert each.application_name == spark.sparkContext.appName
+        assert each.user == spark.sparkContext.sparkUser()
+        assert each.tasks > 0
+        assert each.bytes_written > 0
+        assert each.seconds >= each.task_seconds / each.tasks > 0
     assert pa.types.is_floating(pa.array(found.v.values.ravel()).type)
 
 
@@ -163,6 +175,46 @@ def test_change_data_tells_deletes_and_the_values_before(
     assert plain(between.load(str(place)).collect()) == told[second]
     kinds = between.load(str(place)).where("v > 3").select("_change_type").collect()
     assert sorted(row[0] for row in kinds) == ["delete", "update_postimage"]
+
+
+def test_a_stream_whose_processes_are_killed_writes_everything_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = icefloe.Repository.create(str(tmp_path / "source"))
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    target = icefloe.Repository.create(str(tmp_path / "target"), config=config)
+    target.save_config()
+    session = spark.newSession()
+    register_storage_provider(session, "deadly", deadly(str(tmp_path)))
+
+    def run() -> None:
+        query = (
+            table_of(session, tmp_path / "source")
+            .writeStream.format("icefloe")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("storage-provider", "deadly")
+            .option("dims", "time,x")
+            .option("operation", "append")
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "target"))
+        )
+        assert query.awaitTermination(120)
+
+    add(source, 1, "2020-01-01", encoding={"v": {"chunks": (1, 4)}, "time": {"chunks": (1,)}})
+    armed = tmp_path / ARMED
+    # A task that writes rows, a commit that is not published, and one that is.
+    moments = ["before chunks/", "before refs/", "after refs/"]
+    for day, moment in enumerate(moments, start=2):
+        armed.write_text(moment)
+        with pytest.raises(StreamingQueryException) as failed:
+            run()
+        assert not armed.exists(), failed.value
+        add(source, 1, f"2020-01-0{day}", append_dim="time")
+    run()
+    xr.testing.assert_equal(read_dataset(target).load(), read_dataset(source).load())
+    commits = [info.metadata for info in target.ancestry(branch="main")][:-1]
+    assert [each["txnVersion"] for each in commits] == [1, 0]
+    assert len({each["txnAppId"] for each in commits}) == 1
 
 
 @pytest.mark.slow

@@ -47,6 +47,14 @@ def _needed_chunks(session: SessionPort, plan: TablePlan) -> Keep:
             for dim in plan.table.dims
             if (known := _coordinate_bounds(plan, dim)) is not None
         }
+        for one in conditions.comparisons_of_parts(plan.condition):
+            known = (
+                _coordinate_bounds(plan, one.column, one.part)
+                if one.column in plan.table.dims
+                else None
+            )
+            if known is not None:
+                bounds[conditions.bounds_key(one.column, one.part)] = known
         for name in conditions.columns_of(plan.condition) - set(plan.table.dims):
             known = _variable_bounds(session, plan, name) if plan.request.use_statistics else None
             if known is not None:
@@ -62,7 +70,7 @@ def _needed_chunks(session: SessionPort, plan: TablePlan) -> Keep:
 def _plain(condition: Condition, plan: TablePlan) -> Condition:
     """The condition with values in the form that bounds have: times as microseconds."""
     match condition:
-        case Compare(name, operator, value):
+        case Compare(name, operator, value, None):
             kind = plan.table.field(name).type
             literal = conditions.literal_for(kind, name, value)
             if pa.types.is_timestamp(kind):
@@ -77,14 +85,17 @@ def _plain(condition: Condition, plan: TablePlan) -> Condition:
     return condition
 
 
-def _coordinate_bounds(plan: TablePlan, dim: str) -> Bounds | None:
-    """The bounds of a coordinate in each selected chunk along its dimension; None for text."""
+def _coordinate_bounds(plan: TablePlan, dim: str, part: str | None = None) -> Bounds | None:
+    """The bounds of a coordinate in each selected chunk along its dimension; None for text.
+
+    With `part`, the bounds of a part of its times.
+    """
     axis = plan.table.dims.index(dim)
     edges = plan.chunks.edges[axis]
     column = plan.coordinates[dim]
     shape = [1] * len(plan.table.dims)
     shape[axis] = len(edges) - 1
-    values = _comparable(column)
+    values = _comparable(column if part is None else conditions.TIME_PARTS[part](column))
     if values is None or not len(column):
         return None
     starts = edges[:-1]

@@ -161,6 +161,8 @@ def plan_table(session: SessionPort, request: ScanRequest) -> TablePlan:
     condition = (
         None if request.where is None else conditions.parse_condition(request.where, table.names)
     )
+    if condition is not None:
+        conditions.check_parts(condition, lambda name: table.field(name).type)
     coordinates = {
         dim: read_coordinate(session, table, dim, size)
         for dim, size in zip(table.dims, table.shape, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ MAX_CONDITION_LENGTH = 1024 * 1024
 MAX_CONDITION_NESTING = 50
 _MAX_NUMBER_LENGTH = 400
 """Any float64 is shorter."""
+_MAX_PART = 2**31
+"""No part of a time is larger, nor any literal that is worth comparing with one."""
 _SPACE = re.compile(r"\s*")
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
@@ -44,12 +47,31 @@ _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+TIME_PARTS: dict[str, Callable[[Any], Any]] = {
+    "year": pc.year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "weekofyear": pc.iso_week,
+    "dayofyear": pc.day_of_year,
+    "day": pc.day,
+    "dayofmonth": pc.day,
+    # As in Spark, weeks begin on Sunday, with the number 1.
+    "dayofweek": partial(pc.day_of_week, count_from_zero=False, week_start=7),
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+}
+"""Functions of times that are whole numbers, by their names in SQL."""
+
+
 class Compare(Record, frozen=True):
-    """A column compared with a value."""
+    """A column, or a part of the times in it, compared with a value."""
 
     column: str
     operator: str
     value: Any
+    part: str | None = None
+    """The name of one of `TIME_PARTS`."""
 
 
 class IsNull(Record, frozen=True):
@@ -122,8 +144,8 @@ class _Parser:
 
     def _error(self, found: str) -> InvalidInputError:
         return InvalidInputError(
-            "a condition compares columns with values (=, <>, <, <=, >, >=, BETWEEN, IN, "
-            "IS NULL), joined by AND, OR and NOT; "
+            "a condition compares columns, or parts of times such as month(time), with values (=, "
+            "<>, <, <=, >, >=, BETWEEN, IN, IS NULL), joined by AND, OR and NOT; "
             f"cannot read {shortened(found)!r} in {shortened(self._text)!r}"
         )
 
@@ -236,6 +258,10 @@ class _Parser:
         if kind in {"escaped", "quoted"}:
             return "column", text
         word = text.lower()
+        if kind == "word" and word in TIME_PARTS and self._take_operator("("):
+            column = self._column(self._operand())
+            self._need(")")
+            return "part", (word, column)
         if kind != "word" or word in _KEYWORDS - {"true", "false"}:
             raise self._error(text)
         if word in {"true", "false"}:
@@ -270,8 +296,14 @@ class _Parser:
         return same[0]
 
     def _compare(self, left: tuple[str, Any], operator: str, right: tuple[str, Any]) -> Condition:
-        if left[0] == "value" and right[0] == "column":
+        if left[0] == "value" and right[0] in ("column", "part"):
             left, right, operator = right, left, _FLIPPED[operator]
+        if left[0] == "part" and right[0] == "value":
+            part, column = left[1]
+            is_number = isinstance(right[1], int) and not isinstance(right[1], bool)
+            if not is_number or abs(right[1]) > _MAX_PART:
+                raise self._error(f"{part}({column}) {operator} {right[1]}")
+            return Compare(column, operator, right[1], part)
         if left[0] != "column" or right[0] != "value":
             raise self._error(f"{left[1]} {operator} {right[1]}")
         return Compare(self._column(left), operator, right[1])
@@ -283,8 +315,8 @@ def _joined(kind: type[Both] | type[Either], parts: list[Condition]) -> Conditio
 
 def _negate(condition: Condition) -> Condition:
     match condition:
-        case Compare(column, operator, value):
-            return Compare(column, _NEGATED[operator], value)
+        case Compare(column, operator, value, part):
+            return Compare(column, _NEGATED[operator], value, part)
         case IsNull(column, negated):
             return IsNull(column, not negated)
         case Both(parts):
@@ -300,6 +332,26 @@ def columns_of(condition: Condition) -> set[str]:
     return set().union(*map(columns_of, condition.parts))
 
 
+def comparisons_of_parts(condition: Condition) -> list[Compare]:
+    """The comparisons of parts of times in a condition."""
+    match condition:
+        case Compare():
+            return [] if condition.part is None else [condition]
+        case IsNull():
+            return []
+    return [one for part in condition.parts for one in comparisons_of_parts(part)]
+
+
+def check_parts(condition: Condition, kind_of: Callable[[str], pa.DataType]) -> None:
+    """Raise InvalidInputError for parts of what is no time."""
+    for one in comparisons_of_parts(condition):
+        kind = kind_of(one.column)
+        if not pa.types.is_timestamp(kind):
+            raise InvalidInputError(
+                f"{one.part}({one.column}) is a part of a time, and {one.column!r} is of {kind}"
+            )
+
+
 def conjuncts(condition: Condition) -> list[Condition]:
     """Conditions that must all hold."""
     if isinstance(condition, Both):
@@ -310,7 +362,9 @@ def conjuncts(condition: Condition) -> list[Condition]:
 def evaluate(condition: Condition, columns: Mapping[str, pa.Array]) -> pa.Array:
     """Evaluate a condition on columns: true, false or null, as in SQL."""
     match condition:
-        case Compare(name, operator, value):
+        case Compare(name, operator, value, part):
+            if part is not None:
+                return _COMPUTE[operator](TIME_PARTS[part](columns[name]), value)
             return _compare(columns[name], name, operator, value)
         case IsNull(name, negated):
             return pc.is_valid(columns[name]) if negated else pc.is_null(columns[name])
@@ -332,7 +386,8 @@ def _reduced(join: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
 def _compare(column: pa.Array, name: str, operator: str, value: Any) -> pa.Array:
     literal = literal_for(column.type, name, value)
     if pa.types.is_floating(column.type) or pa.types.is_floating(literal.type):
-        column = column.cast(pa.float64())
+        # Integers that float64 has not are beyond all literals that it has exactly.
+        column = column.cast(pa.float64(), safe=False)
         literal = literal.cast(pa.float64())
     found = _COMPUTE[operator](column, literal)
     if operator in {">", ">="} and pa.types.is_floating(column.type):
@@ -369,6 +424,11 @@ def _incomparable(wanted: pa.DataType, name: str, value: Any) -> InvalidInputErr
     )
 
 
+def bounds_key(column: str, part: str | None = None) -> str:
+    """Under which name the bounds of a column, or of a part of it, are given to `may_match`."""
+    return column if part is None else f"{part}({column})"
+
+
 def may_match(condition: Condition, bounds: Mapping[str, Bounds]) -> Truth | bool:
     """The blocks in which a condition may hold somewhere; True if too little is known."""
     match condition:
@@ -388,8 +448,8 @@ def may_match(condition: Condition, bounds: Mapping[str, Bounds]) -> Truth | boo
                 return True
             nulls: Truth = ~known.known | (~known.only_null if negated else known.some_null)
             return nulls
-        case Compare(name, operator, value):
-            known = bounds.get(name)
+        case Compare(name, operator, value, part):
+            known = bounds.get(bounds_key(name, part))
             return True if known is None else _may_compare(known, operator, value)
 
 

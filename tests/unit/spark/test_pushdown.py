@@ -46,7 +46,33 @@ CONDITIONS = {
     "-3 < n": "n > -3",
     "n <=> 3": "n = 3",
     "NOT n <=> 3": None,
-    "year(time) = 2024": None,
+    "year(time) = 2024": "time >= '2024-01-01 00:00:00' AND time < '2025-01-01 00:00:00'",
+    "extract(YEAR FROM time) < 2024": "time < '2024-01-01 00:00:00'",
+    "NOT year(time) IN (2024)": "time < '2024-01-01 00:00:00' OR time >= '2025-01-01 00:00:00'",
+    "year(time) = 9999": None,  # there is no year behind it
+    "year(time) = 2024.5": None,
+    "year(n) = 2024": None,
+    "year(time) + 1 = 2024": None,
+    "month(time) BETWEEN 6 AND 8": "(month(time) >= 6) AND (month(time) <= 8)",
+    "12 > dayofmonth(time)": "day(time) < 12",
+    "dayofweek((time)) = 1": "dayofweek(time) = 1",
+    "extract(SECOND FROM time) = 1": None,  # has a fraction
+    "date_trunc('mm', time) = '2024-02-01'": (
+        "time >= '2024-02-01 00:00:00' AND time < '2024-03-01 00:00:00'"
+    ),
+    "date_trunc('MONTH', time) = '2024-02-02'": None,  # holds nowhere
+    "date_trunc('quarter', time) > '2024-12-31'": "time >= '2025-01-01 00:00:00'",
+    "date_trunc('century', time) = '2000-01-01'": None,
+    "trunc(time, 'week') <= DATE '2024-01-31'": "time < '2024-02-05 00:00:00'",
+    "trunc(time, 'hour') <= DATE '2024-01-31'": None,  # null in Spark
+    "CAST(time AS DATE) <> '2024-01-31'": (
+        "time < '2024-01-31 00:00:00' OR time >= '2024-02-01 00:00:00'"
+    ),
+    "to_date(time) >= DATE '2024-01-31'": "time >= '2024-01-31 00:00:00'",
+    "date(time) < TIMESTAMP_NTZ '2024-01-31 12:00:00'": "time < '2024-02-01 00:00:00'",
+    "CAST(time AS DATE) = '2024-01-31 12:00:00'": None,
+    "to_date(time, 'yyyy') = '2024-01-01'": None,
+    "CAST(name AS DATE) = '2024-01-31'": None,
     "n = 1.5": "n = 1.5",
     "n > 9007199254740993.0": None,  # Spark compares decimals
     "t2m = 16777217": None,  # Spark may compare float32
@@ -76,6 +102,9 @@ def test_local_times_are_widened_where_a_zone_may_shift_them() -> None:
         "time >= '2023-12-30T00:00:00' AND time <= '2024-01-03T00:00:00'"
     )
     assert where("time <> TIMESTAMP '2024'", zone_is_utc=False) is None
+    assert where("year(time) > 2024", zone_is_utc=False) == "time >= '2025-01-01 00:00:00'"
+    assert where("hour(time) = 6", zone_is_utc=False) == "hour(time) = 6"
+    assert where("date_trunc('day', time) > '2024-01-01'", zone_is_utc=False) is None
 
 
 JOINS = {

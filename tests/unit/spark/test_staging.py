@@ -19,6 +19,7 @@ from icefloe.spark.engine.tasks import pack
 from icefloe.spark.engine.transactions import Transaction
 from icefloe.spark.tables import staging
 from icefloe.spark.tables.staging import StagedCommit, commit_staged, stage
+from icefloe.tables.job_summary import JobSummary
 from icefloe.tables.table_plan import ScanRequest
 from icefloe.tables.table_scan import Scan
 from icefloe.tables.target_arrays import RowSummary, WriteRequest, dims_of, prepare
@@ -86,7 +87,11 @@ def test_rows_create_arrays_that_xarray_reads(repo: icefloe.Repository) -> None:
     first = write(repo, rows, dims=("time", "x"), chunks={"time": 3, "x": 2})
     xr.testing.assert_identical(opened(repo).drop_attrs(), dataset)
     assert opened(repo).t.encoding["chunks"] == (3, 2)
-    assert repo.lookup_snapshot(first).metadata == {"by": "test"}
+    properties = repo.lookup_snapshot(first).metadata
+    assert properties["by"] == "test"
+    summary = JobSummary.of(properties)
+    assert (summary.job, summary.rows, summary.chunks) == ("df.write", 20, 12)
+    assert summary.input_snapshots == (repo.lookup_snapshot(first).parent_id,)
     assert len(list(repo.ancestry(branch="main"))) == 2
 
 

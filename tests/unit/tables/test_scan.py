@@ -155,6 +155,18 @@ CONDITIONS = {
     "(time < timestamp '2020-01-31 12:00:00' or time = '2020-02-02') and NOT lon <> 3": lambda f: (
         ((f.time < "2020-01-31 12:00") | (f.time == "2020-02-02")) & (f.lon == 3)
     ),
+    "month(time) = 1 and hour(TIME) >= 12": lambda f: (
+        (f.time.dt.month == 1) & (f.time.dt.hour > 11)
+    ),
+    "dayofyear(time) between 31 and 32 or t2m > 290": lambda f: (
+        f.time.dt.day_of_year.isin([31, 32]) | (f.t2m > 290)
+    ),
+    "not dayofweek(time) in (1, 7) and 5 = weekofyear(time)": lambda f: (
+        (f.time.dt.day_of_week < 5) & (f.time.dt.isocalendar().week == 5)
+    ),
+    "year(time) = 2020 and quarter(time) = 1 and day(time) <> 1 and second(time) = 0": lambda f: (
+        f.time.dt.day != 1
+    ),
     "310 < T2M or `rain` not in (1, 2.5)": lambda f: (f.t2m > 310) | ~f.rain.isin([1, 2.5]),
 }
 
@@ -178,6 +190,12 @@ def test_where_leaves_the_rows_that_pandas_leaves(session: icefloe.Session, wher
         ("t2m > 1 garbage", "cannot read"),
         ("time > 'yesterday'", "ISO 8601"),
         ("lat = 'x'", "cannot be compared"),
+        ("month(lat) = 1", "'lat' is of float"),
+        ("month(time) = 1.5", "cannot read"),
+        ("month(time) = 99999999999", "cannot read"),
+        ("month(time) IS NULL", "cannot read"),
+        ("month(month(time)) = 1", "cannot read"),
+        ("century(time) = 20", "cannot read"),
     ],
 )
 def test_conditions_that_are_not_understood(
@@ -219,6 +237,15 @@ def test_coordinates_prune_before_anything_is_read(session: icefloe.Session) -> 
     either = "lat > 55 and t2m > 0 or lat > 55 and lon > 7 and t2m > 3"
     some = Scan(session, ScanRequest(variables=("t2m",), task_bytes=1, where=either))
     assert len(some.splits()) == 4 * 2
+    january = "month(time) = 1 and t2m > 0"
+    assert num_splits(session, january) == 2 * 2 * 2
+    assert num_splits(session, f"{january} or month(time) = 1 and lat > 0") == 2 * 2 * 2
+    assert num_splits(session, "month(time) = 3 or month(time) = 4 and lat > 0") == 0
+
+
+def num_splits(session: icefloe.Session, where: str) -> int:
+    request = ScanRequest(variables=("t2m",), task_bytes=1, where=where)
+    return len(Scan(session, request).splits())
 
 
 def test_lines_hold_the_same_cells(session: icefloe.Session) -> None:
@@ -275,6 +302,13 @@ def test_conditions_on_texts() -> None:
     session = stored(dataset)
     assert frame(session, where="name = 'b' or v = 3").v.tolist() == [2, 3]
     assert frame(session, where="name >= 'b' and v < 3").v.tolist() == [2]
+
+
+def test_fractions_are_compared_with_integers_that_no_float_has() -> None:
+    numbers = np.array([-(2**63), -3, 2, 3, 2**53 + 1, 2**63 - 1])
+    session = stored(xr.Dataset({"v": ("x", numbers)}))
+    assert frame(session, where="v > 2.5").v.tolist() == numbers[3:].tolist()
+    assert frame(session, where="v <= -2.5 or v = 2.0").v.tolist() == numbers[:3].tolist()
 
 
 def test_bounds_are_no_data_of_their_own() -> None:

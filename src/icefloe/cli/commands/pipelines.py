@@ -52,7 +52,7 @@ def run(
 ) -> View:
     """Run a pipeline on Spark: ingest, compute, validate, publish, maintain.
 
-    Running it again does what is new, and goes on after a run that died. If validation fails,
+    Running it again does what is new, and continues after a run that died. If validation fails,
     nothing is published, and the exit code is 1. Pipelines that name functions are run by
     `icefloe.spark.run_pipeline`, which is given the functions.
     """

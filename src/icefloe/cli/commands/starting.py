@@ -84,7 +84,7 @@ def clone(out: Output, place: Place, target: Target) -> View:
     """Copy a repository with all of its history, branches and tags to another place.
 
     Chunk files are linked, or copied by the store itself, where both places share a disk or a
-    bucket. A copy that was interrupted is started again and goes on. At the end every snapshot is
+    bucket. If it is interrupted, start it again: it continues. At the end every snapshot is
     compared with its original.
     """
     source = open_place(place)

@@ -188,9 +188,10 @@ class JobReport(Report, frozen=True):
         moved = f"{readable_size(self.bytes_written)} written"
         if not self.bytes_written:
             moved = f"{readable_size(self.bytes_read)} read"
+        tasks = "1 task" if self.plan.tasks == 1 else f"{self.plan.tasks:,} tasks"
         return (
             f"{self.plan.label}: {self.chunks:,} chunks, {moved} "
-            f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
+            f"in {self.seconds:.1f} s by {tasks}; committed as {self.snapshot_id}"
         )
 
 
@@ -198,15 +199,20 @@ class Job:
     """One transaction whose chunks are written by tasks on Spark."""
 
     def __init__(
-        self, spark: SparkSession, repository: Repository | str, label: str, options: JobOptions
+        self,
+        spark: SparkSession,
+        repository: Repository | str,
+        label: str,
+        options: JobOptions,
+        session: Session | None = None,
     ) -> None:
-        """Open a writable session on the branch."""
+        """Open a writable session on the branch, or take one that was opened there before."""
         options.check()
         self.spark = spark
         self.repository = open_repository(repository)
         self.label = label
         self.options = options
-        self.session: Session = self.repository.writable_session(options.branch)
+        self.session: Session = session or self.repository.writable_session(options.branch)
         self._started = time.monotonic()
         self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []

@@ -142,7 +142,7 @@ def copy_coordinates(
     """Copy coordinates of the inputs next to a new array, as xarray users expect."""
     for dimension in dims:
         place = f"{(paths.parent(path) or '').rstrip('/')}/{dimension}"
-        if place == path or target.get_node(place) is not None:
+        if place == path or _fits(target, place, path, dimension):
             continue
         candidates = (
             find_coordinate(source, each.path, dimension)
@@ -152,8 +152,19 @@ def copy_coordinates(
         stored = next((array for array in candidates if array is not None), None)
         if stored is not None:
             new = arrays.like(stored, stored.shape, stored.shape or (1,), None)
-            created = arrays.create(target, place, new)
+            created = arrays.create(target, place, new, overwrite=True)
             target.write_region(created, ..., stored[...])
+
+
+def _fits(target: SessionPort, place: str, path: str, dimension: str) -> bool:
+    """Whether there is a coordinate, or something else, that is not one of a shorter result."""
+    node = target.get_node(place)
+    if node is None:
+        return False
+    result = arrays.open_array(target, path)
+    if not node.is_array or node.array.rank != 1 or node.array.dimension_names != (dimension,):
+        return True
+    return bool(node.array.shape[0] == result.shape[named_dims(result).index(dimension)])
 
 
 def decoded_coordinate(array: zarr.Array[Any], dimension: str) -> xr.DataArray:

@@ -121,22 +121,17 @@ def map_blocks(
     job.add_input(base.snapshot_id)
     spec = SessionSpec.of(base)
     names = [inputs] if isinstance(inputs, str) else list(inputs)
-    input_arrays = [InputArray.of(base, name, spec) for name in names]
-    if boundary not in BOUNDARIES and isinstance(boundary, str):
-        raise InvalidInputError(f"a boundary is a number or one of {BOUNDARIES}: {boundary!r}")
-    ordered = tuple(dims) if dims is not None else joint_dims(input_arrays)
-    calculation = BlockFunction(
-        function=function,
-        inputs=input_arrays,
-        dims=ordered,
-        shape=joint_shape(input_arrays, ordered),
-        sides=overlaps(overlap, ordered),
+    calculation = block_function(
+        base,
+        function,
+        [InputArray.of(base, name, spec) for name in names],
+        dims=dims,
+        overlap=overlap,
         boundary=boundary,
         blocks=blocks,
-        coordinates=_coordinates(base, input_arrays, ordered) if blocks == "xarray" else {},
     )
     if append_dim is None and region is None:
-        new = _new_array(
+        new = result_array(
             base,
             calculation,
             dtype=dtype,
@@ -146,7 +141,7 @@ def map_blocks(
             attributes=attributes,
         )
         path = arrays.create(job.session, output, new, overwrite=overwrite)
-        copy_coordinates(base, job.session, input_arrays, ordered, path)
+        copy_coordinates(base, job.session, calculation.inputs, calculation.dims, path)
     else:
         path = paths.canonical(output)
     filled = _filled_region(job, path, calculation, append_dim, region)
@@ -156,6 +151,32 @@ def map_blocks(
     result = arrays.open_array(job.session, path)
     placed = PlacedFunction(calculation, offset, coding_of(result.dtype, dict(result.attrs)))
     return fill(job, targets, Filling({path: placed}, block_bytes, statistics=summarized))
+
+
+def block_function(
+    base: SessionPort,
+    function: Callable[..., Any],
+    inputs: list[InputArray],
+    *,
+    dims: Sequence[str] | None,
+    overlap: Mapping[str, int | tuple[int, int]] | None,
+    boundary: str | float,
+    blocks: BlockType,
+) -> BlockFunction:
+    """Check what a user wants to be computed, and describe it as a function of the region."""
+    if boundary not in BOUNDARIES and isinstance(boundary, str):
+        raise InvalidInputError(f"a boundary is a number or one of {BOUNDARIES}: {boundary!r}")
+    ordered = tuple(dims) if dims is not None else joint_dims(inputs)
+    return BlockFunction(
+        function=function,
+        inputs=inputs,
+        dims=ordered,
+        shape=joint_shape(inputs, ordered),
+        sides=overlaps(overlap, ordered),
+        boundary=boundary,
+        blocks=blocks,
+        coordinates=_coordinates(base, inputs, ordered) if blocks == "xarray" else {},
+    )
 
 
 class PlacedFunction(Record, frozen=True, eq=False):
@@ -252,7 +273,7 @@ def _coordinates(
     return coordinates
 
 
-def _new_array(
+def result_array(
     base: SessionPort,
     calculation: BlockFunction,
     *,

@@ -20,18 +20,21 @@ import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError
-from icefloe.html_tables import Report
+from icefloe.html_tables import Report, readable_size
 from icefloe.ingest.log import ingested_files
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
 from icefloe.model.moments import parse_age
 from icefloe.model.record import Record
 from icefloe.repository import Repository
+from icefloe.spark.engine.job import JobOptions, JobReport
 from icefloe.spark.jobs.copy import copy
 from icefloe.spark.jobs.ingest_rounds import staging_branch
 from icefloe.spark.jobs.ingesting import ingest
 from icefloe.spark.jobs.inputs import find_coordinate
+from icefloe.spark.jobs.maintenance import expire_snapshots, remove_orphan_files
 from icefloe.spark.jobs.map_blocks import map_blocks
+from icefloe.spark.jobs.map_updates import update_mapped
 from icefloe.spark.jobs.reduce import reduce
 from icefloe.spark.publishing.expectations import BlockCheck
 from icefloe.spark.publishing.pipeline_file import (
@@ -43,7 +46,7 @@ from icefloe.spark.publishing.pipeline_file import (
     inputs_of,
     load_pipeline,
 )
-from icefloe.spark.publishing.publication import publish, read_report
+from icefloe.spark.publishing.publication import delete_if_at, publish, read_report
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.storage.access.stores import local_filesystem_store
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -235,12 +238,11 @@ class _PipelineRun:
         repository = self._open()
         quarantine = f"quarantine-{name}-{self._attempt(repository)}"
         branches = repository.list_branches()
-        if quarantine in branches and retry:
-            repository.delete_branch(quarantine)
-        elif quarantine in branches:
+        if quarantine in branches:
             validation = read_report(repository, quarantine)
-            if validation is not None:  # P3
+            if validation is not None and not retry:  # P3
                 return PipelineReport(name, "failed", validation=validation, quarantine=quarantine)
+            repository.delete_branch(quarantine)  # without a report: of a driver that died
         was_there = self._stage(repository, branches)
         steps = tuple(self._step(repository, step) for step in self._pipeline.steps)
         base = self._base(repository)
@@ -248,7 +250,7 @@ class _PipelineRun:
         if staged == base:  # P1
             # A driver may have died between publishing and maintenance.
             done = self._maintain(repository) if was_there else {}
-            repository.delete_branch(self._staging)
+            delete_if_at(repository, self._staging, staged)
             return PipelineReport(name, "up to date", steps=steps, maintenance=done)
         self._squash(repository, base)
         outcome = publish(
@@ -265,7 +267,7 @@ class _PipelineRun:
         )
         self._write_report(outcome.validation)
         maintenance = self._maintain(repository) if outcome.published else {}
-        repository.delete_branch(self._staging)
+        delete_if_at(repository, self._staging, outcome.validation.snapshot_id)
         return PipelineReport(
             name,
             "published" if outcome.published else "failed",
@@ -400,15 +402,20 @@ class _PipelineRun:
 
     def _is_up_to_date(self, repository: Repository, branch: str, step: AnyStep) -> bool:
         """Whether the result of a step is on a branch, and its inputs are as they were then."""
+        last = self._last_result(repository, branch, step)
+        if last is None:
+            return False
+        session = repository.readonly_session(branch)
+        changed = _changed_arrays(repository, last, session.snapshot_id)
+        return not changed & set(_read_arrays(session, step))
+
+    def _last_result(self, repository: Repository, branch: str, step: AnyStep) -> str | None:
+        """The newest commit with a result of a step; None if the step was another one then."""
         for info in repository.ancestry(branch=branch):
             key = self._keys_of(info).get(step.label)
             if key is not None:
-                if key != self._key(step):
-                    return False
-                session = repository.readonly_session(branch)
-                changed = _changed_arrays(repository, info.id, session.snapshot_id)
-                return not changed & set(_read_arrays(session, step))
-        return False
+                return info.id if key == self._key(step) else None
+        return None
 
     def _keys_of(self, info: SnapshotInfo) -> dict[str, str]:
         """The steps of this pipeline whose results a commit has."""
@@ -457,6 +464,10 @@ class _PipelineRun:
                     **common,
                 )
             case MapStep():
+                again = self._updated(repository, step, common)
+                if again is not None:
+                    detail = f"{again.chunks:,} chunks, where inputs have changed"
+                    return StepReport(step.label, again.snapshot_id, detail)
                 done = map_blocks(
                     self._spark,
                     repository,
@@ -469,6 +480,22 @@ class _PipelineRun:
                 done = reduce(self._spark, repository, overwrite=True, **_arguments(step), **common)
         return StepReport(step.label, done.snapshot_id, f"{done.chunks:,} chunks")
 
+    def _updated(
+        self, repository: Repository, step: MapStep, common: dict[str, Any]
+    ) -> JobReport | None:
+        """Compute blocks whose inputs have changed; None if all of them must be computed."""
+        last = self._last_result(repository, self._staging, step)
+        if last is None:
+            return None
+        return update_mapped(
+            self._spark,
+            repository,
+            self._functions[step.function],
+            since=last,
+            options=JobOptions(**common),
+            **_arguments(step),
+        )
+
     # --- maintenance
 
     def _maintain(self, repository: Repository) -> dict[str, str]:
@@ -478,16 +505,22 @@ class _PipelineRun:
         job = f"pipeline {self._pipeline.name}"
         if maintenance.expire_snapshots is not None:
             age = maintenance.expire_snapshots.older_than
-            expired = repository.expire_snapshots(
+            expired = expire_snapshots(
+                self._spark,
+                repository,
                 None if age is None else parse_age(age),
                 keep_last=maintenance.expire_snapshots.keep_last,
                 job=job,
             )
-            done["expire_snapshots"] = f"{len(expired)} snapshots"
+            done["expire_snapshots"] = f"{expired.count()} snapshots"
         if maintenance.garbage_collect is not None:
             age = maintenance.garbage_collect.older_than
-            summary = repository.garbage_collect(parse_age(age), job=job)
-            done["garbage_collect"] = str(summary)
+            removed = remove_orphan_files(
+                self._spark, repository, parse_age(age), progress=self._progress, job=job
+            )
+            (row,) = removed.collect()
+            size = readable_size(row.bytes_deleted)
+            done["garbage_collect"] = f"{size} in {row.chunks_deleted} chunk files and others"
         return done
 
 

@@ -7,7 +7,7 @@ Spark runs the whole query; what it left out too much would be missing from the 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,6 +15,14 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icefloe.model.record import Record
+from icefloe.spark.statements.time_parts import (
+    DATE_LENGTH,
+    MOMENT,
+    TimePart,
+    measured,
+    moment_of,
+    part_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,10 +38,8 @@ _OPERATORS: dict[type[exp.Expr], str] = {
 }
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
-_MOMENT = re.compile(r"\d{4}(-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?)?)?", re.ASCII)
 _PLAIN_TEXT = re.compile(r"[^'\\]*")
 _MINUTE_LENGTH = len("2026-01-31 12:00")
-_DATE_LENGTH = len("2024-01-31")
 _EXACT_IN_FLOAT32 = 2**24
 _EXACT_IN_FLOAT64 = 2**53
 # Time zones have jumped by a whole day, at most.
@@ -49,12 +55,13 @@ class Value(Record, frozen=True):
 
 
 class Comparison(Record, frozen=True):
-    """A column of a source compared with a literal."""
+    """A column of a source, or a part of the times in it, compared with a literal."""
 
     source: str
     column: str
     operator: str
     value: Value
+    part: TimePart | None = None
 
 
 class Missing(Record, frozen=True):
@@ -186,12 +193,18 @@ def _is_null(expression: exp.Is, *, negated: bool) -> Predicate | None:
 
 
 def _comparison(column: exp.Expr, operator: str, value: Value) -> Comparison | None:
-    while isinstance(column, exp.Paren):
-        column = column.this
-    return (
-        Comparison(source=column.table, column=column.name, operator=operator, value=value)
-        if _is_column(column)
-        else None
+    column = column.unnest()
+    found = measured(column)
+    if found is not None:
+        column = found.of.unnest()
+    if not _is_column(column):
+        return None
+    return Comparison(
+        source=column.table,
+        column=column.name,
+        operator=operator,
+        value=value,
+        part=None if found is None else found.part,
     )
 
 
@@ -241,7 +254,7 @@ def _typed_literal(expression: exp.Cast) -> Value | None:
     kind = _TIME_KINDS.get(expression.to.this)
     if kind is None or not (isinstance(inner, exp.Literal) and inner.is_string):
         return None
-    if kind == "date" and len(inner.name.strip()) > _DATE_LENGTH:
+    if kind == "date" and len(inner.name.strip()) > DATE_LENGTH:
         return None
     return Value(kind, inner.name)
 
@@ -323,23 +336,27 @@ def condition_text(
             if any(text is None for text in texts):
                 return None
             return " OR ".join(f"({text})" for text in texts)
-        case Missing(_, column, negated):
-            if column not in types or "`" in column:
-                return None
-            return f"`{column}` IS {'NOT ' if negated else ''}NULL"
-        case Comparison(_, column, operator, value):
-            if column not in types or "`" in column:
-                return None
-            return _comparison_text(column, operator, value, types[column], zone_is_utc)
+    column = predicate.column
+    if column not in types or "`" in column:
+        return None
+    if isinstance(predicate, Missing):
+        return f"`{column}` IS {'NOT ' if predicate.negated else ''}NULL"
+    return _comparison_text(predicate, types[column], zone_is_utc)
 
 
 def _comparison_text(
-    column: str,
-    operator: str,
-    value: Value,
+    compared: Comparison,
     kind: pa.DataType,
     zone_is_utc: bool,  # noqa: FBT001
 ) -> str | None:
+    column, operator, value = compared.column, compared.operator, compared.value
+    if compared.part is not None:
+        if not pa.types.is_timestamp(kind) or kind.tz is not None:
+            return None
+        literal_parts = (value.kind, value.text)
+        return part_text(
+            f"`{column}`", operator, literal_parts, compared.part, zone_is_utc=zone_is_utc
+        )
     if pa.types.is_timestamp(kind):
         return _time_text(column, operator, value, kind, zone_is_utc)
     name = f"`{column}`"
@@ -373,7 +390,7 @@ def _time_text(
     zone_is_utc: bool,  # noqa: FBT001
 ) -> str | None:
     known = value.kind in ("text", "timestamp", "timestamp_ntz", "date")
-    if kind.tz is not None or not known or not _MOMENT.fullmatch(value.text.strip()):
+    if kind.tz is not None or not known or not MOMENT.fullmatch(value.text.strip()):
         return None
     text = value.text.strip()
     if len(text) == _MINUTE_LENGTH:
@@ -383,10 +400,8 @@ def _time_text(
     # Spark compares local times, some of which do not exist: they move, by less than the margin.
     if operator == "!=":
         return None
-    whole = text + "-01-01"[len(text) - 4 :] if len(text) < _DATE_LENGTH else text
-    try:
-        moment = datetime.fromisoformat(whole)
-    except ValueError:
+    moment = moment_of(text)
+    if moment is None:
         return None
     low, high = (moment - _ZONE_MARGIN).isoformat(), (moment + _ZONE_MARGIN).isoformat()
     texts = [f"`{column}` >= '{low}'"] if operator in ("=", ">", ">=") else []

@@ -20,10 +20,14 @@ import pyarrow.compute as pc
 
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.model.record import Record
+from icefloe.spark.engine.application import Application
+from icefloe.spark.engine.chunk_tables import WrittenChunks
+from icefloe.spark.engine.events import JobEvent, announce
 from icefloe.spark.engine.tasks import pack, unpack
 from icefloe.spark.engine.transactions import Ledger, Transaction, find_transaction
 from icefloe.spark.engine.worker import unpickled_context
 from icefloe.tables.block_writer import BlockFiller, BlockWriter, clear_rest
+from icefloe.tables.job_summary import SUMMARY, JobSummary
 from icefloe.tables.summarize import WrittenStatistics
 from icefloe.tables.target_arrays import (
     RowSummary,
@@ -33,6 +37,7 @@ from icefloe.tables.target_arrays import (
     operation_of,
     prepare,
 )
+from icefloe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,6 +73,10 @@ class Staged(Record, frozen=True, eq=False):
     nulls: dict[str, int] = msgspec.field(default_factory=dict)
     values: dict[str, bytes] | None = None
     """Distinct values of dimensions; None if they are too many to send to the driver."""
+    application: Application | None = None
+    started: float = 0.0
+    """When the task started, by the clock of its machine."""
+    seconds: float = 0.0
 
 
 class StagedCommit(Record, frozen=True, eq=False):
@@ -79,6 +88,10 @@ class StagedCommit(Record, frozen=True, eq=False):
     transaction: Transaction | None = None
     tries: int = DEFAULT_TRIES
     max_bytes: int = MAX_STAGED_BYTES
+    job: str = "df.write"
+    """The kind of job, for the summary of the commit."""
+    started: float = msgspec.field(default_factory=time.time)
+    """When the job was planned."""
 
 
 def stage(
@@ -88,6 +101,7 @@ def stage(
     max_bytes: int = MAX_STAGED_BYTES,
 ) -> Staged:
     """Stage rows, in a task."""
+    started = time.time()
     files = unpickled_context(context).chunk_files
     fragments: list[Fragment] = []
     waiting: list[pa.RecordBatch] = []
@@ -115,7 +129,15 @@ def stage(
         if waiting_bytes >= FRAGMENT_BYTES:
             flush()
     flush()
-    return Staged(fragments=tuple(fragments), rows=rows, nulls=nulls, values=_packed_values(values))
+    return Staged(
+        fragments=tuple(fragments),
+        rows=rows,
+        nulls=nulls,
+        values=_packed_values(values),
+        application=Application.of_task(),
+        started=started,
+        seconds=max(0.0, time.time() - started),
+    )
 
 
 def _with_values(
@@ -174,16 +196,32 @@ def commit_staged(
             logger.info("transaction %s was committed before", commit.transaction)
             return done
         session = repository.writable_session(commit.branch)
-        summary = _summary(session, request, schema, dims, parts, fragments)
-        _write(session, prepare(session, request, summary), fragments)
+        plan = prepare(
+            session, request, _row_summary(session, request, schema, dims, parts, fragments)
+        )
+        _write(session, plan, fragments)
         if not session.has_uncommitted_changes:
             return None
+        summary = _job_summary(session, plan, parts, commit)
         Ledger(session, commit.transaction).write()
+        parent = session.snapshot_id
         try:
-            return session.commit(commit.message, properties)
+            snapshot_id = session.commit(commit.message, {SUMMARY: summary.to_data(), **properties})
         except ConflictError:
             if attempt + 1 >= commit.tries:
                 raise
+        else:
+            announce(
+                JobEvent(
+                    location=repository.storage.location,
+                    branch=commit.branch,
+                    snapshot_id=snapshot_id,
+                    parent_id=parent,
+                    arrays=tuple(target.path for target in plan.targets),
+                    summary=summary,
+                )
+            )
+            return snapshot_id
         time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
     raise AssertionError("the last try raises")
 
@@ -194,7 +232,37 @@ def _done_before(repository: Repository, commit: StagedCommit) -> str | None:
     return find_transaction(repository, commit.branch, commit.transaction)
 
 
-def _summary(
+def _job_summary(
+    session: SessionPort, plan: WritePlan, parts: Sequence[Staged], commit: StagedCommit
+) -> JobSummary:
+    """What the commit says of the query that made the rows, as commits of other jobs do."""
+    known = [part.application for part in parts if part.application is not None]
+    application = known[0] if known else Application.of_task()
+    arrays = {target.path for target in plan.targets}
+    written = [
+        WrittenChunks(chunks, deleted)
+        for path, (chunks, deleted) in session.tree.written_chunks().items()
+        if path in arrays
+    ]
+    started = min([commit.started, *(part.started for part in parts)])
+    return JobSummary(
+        job=commit.job,
+        application_id=application.id,
+        application_name=application.name,
+        user=application.user,
+        spark_version=application.version,
+        icefloe_version=__version__,
+        input_snapshots=(session.snapshot_id,),
+        chunks=sum(each.num_chunks for each in written),
+        bytes_written=sum(each.nbytes for each in written),
+        rows=sum(part.rows for part in parts),
+        tasks=len(parts),
+        seconds=round(max(0.0, time.time() - started), 3),
+        task_seconds=round(sum(part.seconds for part in parts), 3),
+    )
+
+
+def _row_summary(
     session: SessionPort,
     request: WriteRequest,
     schema: pa.Schema,

@@ -159,7 +159,7 @@ class TableStreamWriter(_StreamWriterBase):
     def __init__(self, options: SourceOptions, schema: StructType, *, overwrite: bool) -> None:
         """Take the options of the query."""
         self._checkpoint = options.text("checkpointlocation")
-        self._rows = RowWriter(options, schema, overwrite=overwrite)
+        self._rows = RowWriter(options, schema, "df.writeStream", overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""

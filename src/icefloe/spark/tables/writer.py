@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,11 @@ class StagedMessage(WriterCommitMessage):
 class RowWriter:
     """The common part of batch and stream writers; made where the query is planned."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, job: str, *, overwrite: bool
+    ) -> None:
+        self._job = job
+        self._started = time.time()
         self._options = options
         self._overwrite = overwrite
         self._schema = arrow_schema(schema)
@@ -81,6 +86,8 @@ class RowWriter:
                 transaction=Transaction.of(app, version),
                 tries=options.number("commit-tries") or DEFAULT_TRIES,
                 max_bytes=self._max_bytes,
+                job=self._job,
+                started=self._started,
             ),
         )
         logger.info("committed %s", snapshot_id)
@@ -93,7 +100,7 @@ class TableWriter(DataSourceArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, *, overwrite: bool) -> None:
         """Check the options; nothing is written yet."""
         options.transaction()
-        self._rows = RowWriter(options, schema, overwrite=overwrite)
+        self._rows = RowWriter(options, schema, "df.write", overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
