@@ -210,7 +210,9 @@ def _without_shape(document: bytes | None) -> Any:
 def _earlier_shape(before: SessionPort, after: SessionPort, path: str) -> tuple[int, ...] | None:
     """The shape of an array before; None if it has changed in another way than by growing."""
     was, now = before.get_node(path), after.get_node(path)
-    if was is None or now is None or not was.is_array or was.id != now.id:
+    if was is None or now is None or was.id != now.id:
+        return None
+    if not was.is_array or not now.is_array:
         return None
     if _without_shape(before.tree.document(path)) != _without_shape(after.tree.document(path)):
         return None
@@ -250,7 +252,7 @@ def _add_chunks(
 ) -> bool:
     """Include what depends on chunks of an input; returns False if that is not known."""
     node = base.get_node(each.path)
-    sizes = None if node is None else node.array.chunk_shape
+    sizes = None if node is None or not node.is_array else node.array.chunk_shape
     if sizes is None:
         return False
     coords = index.coords()
