@@ -26,6 +26,7 @@ demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
 ifeq ($(strip $(ARGS)),)
 	@.venv/bin/python -m tests.endpoints.azurite & # a minute at first, while other tests run
+	@.venv/bin/python -m tests.class_archive 2>/dev/null & # the same, half a minute
 endif
 	$(PYTEST) $(ARGS)
 ifeq ($(strip $(ARGS)),)
@@ -97,7 +98,7 @@ cli: .venv/.ready  ## renew the reference page and the pictures of the command l
 	.venv/bin/python scripts/write_cli_reference.py
 	.venv/bin/python scripts/draw_cli_pictures.py
 
-decisions: .venv/.ready  ## list the decision records in their index and in the navigation
+decisions: .venv/.ready  ## number the decision records without gaps, and list them in their index and in the navigation
 	.venv/bin/python scripts/list_decisions.py
 
 plots: .venv/.ready  ## draw the plots of the performance page again, after its tables changed

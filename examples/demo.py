@@ -38,6 +38,18 @@ warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr 
 ROOT = Path(__file__).resolve().parent.parent
 BROKEN, WRONG = "2008-06", "2007-11"
 COLOURFUL = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+ARCHIVES = (
+    ("sst", "OSTIA, satellites and buoys: monthly sea surface temperature at the equator"),
+    ("scenarios", "Unified Model: North America 1860 to 2099, emission scenarios A1B and E1"),
+    ("ocean", "NEMO: sea surface temperature of three months on its own curvilinear grid"),
+    ("index", "Southern Oscillation Index: monthly air pressure differences since 1866"),
+)
+MADE_UP_ARCHIVES = (
+    ("sst", "made up: monthly sea surface temperature at the equator"),
+    ("scenarios", "made up: North America 1860 to 2099, scenarios A1B and E1"),
+    ("ocean", "made up: sea surface temperature of three months on a curvilinear grid"),
+    ("index", "made up: a monthly index, random numbers"),
+)
 SET_UP = """\
 from pathlib import Path
 from typing import Any
@@ -64,13 +76,16 @@ def painted(text: str, code: str) -> str:
 class Story:
     """Numbered chapters: why, the code that does it, and what came of it."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, *, is_synthetic: bool) -> None:
+        self.is_synthetic = is_synthetic
         self.number = 0
         self.started = time.perf_counter()
         self.report = report
 
     def chapter(self, title: str, text: str) -> None:
         self.number += 1
+        if self.is_synthetic:
+            title += " (synthetic data)"
         seconds = time.perf_counter() - self.started
         print(
             f"\n{painted(f'{self.number}. {title}', '1;36')}  {painted(f'[{seconds:.0f} s]', '2')}"
@@ -107,6 +122,8 @@ class Story:
 
     def figure(self, name: str, caption: str) -> None:
         print(f"   {painted(f'picture: {name}', '2')}")
+        if self.is_synthetic:
+            caption = f"SYNTHETIC DATA. {caption}"
         self.report.figure(name, caption)
 
 
@@ -116,8 +133,10 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def size_of(repository: Path) -> int:
+    """Bytes of a repository, without the room that local storage reserves for a full disk."""
+    files = [path for path in repository.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files if ".icefloe-tmp" not in path.parts)
 
 
 def readable(size: int) -> str:
@@ -127,17 +146,16 @@ def readable(size: int) -> str:
 def tell_files(story: Story, archive: Archive) -> None:
     story.chapter(
         "The files",
-        "Four archives, as institutes publish them: NetCDF files with other grids, calendars and "
-        "names. Two things go wrong, as they do: the download of one month broke off, and another"
-        " month was stored in degrees Celsius while its units say kelvin. (These two faults are "
-        "ours; the values of all other files are the originals.)",
+        "Four archives, as institutes publish them: NetCDF files that differ in grid, calendar and "
+        "variable names. Two things have gone wrong, as they do: the download of one month broke "
+        "off, and another month holds degrees Celsius although its units say kelvin. "
+        + (
+            "All values are made up; the layout is that of real files."
+            if archive.samples.is_synthetic
+            else "(We added these two faults; all other values are the originals.)"
+        ),
     )
-    rows = [
-        ("sst", "OSTIA, satellites and buoys: monthly sea surface temperature at the equator"),
-        ("scenarios", "Unified Model: North America 1860 to 2099, emission scenarios A1B and E1"),
-        ("ocean", "NEMO: sea surface temperature of three months on its own curved grid"),
-        ("index", "Southern Oscillation Index: monthly air pressure differences since 1866"),
-    ]
+    rows = MADE_UP_ARCHIVES if archive.samples.is_synthetic else ARCHIVES
     story.table(
         ["archive", "files", "size", "what it is"],
         [
@@ -163,18 +181,20 @@ def table_of_reports(story: Story, reports: Iterable[tuple[str, IngestReport]]) 
 def bring_in(story: Story, spark: Any, repo: icefloe.Repository, archive: Archive) -> int:
     story.chapter(
         "Bring them in through Spark, by reference",
-        "Executors read the headers of the files and note where each chunk lies; no value is "
-        "copied. Files are put together by their coordinates, and each call is one commit. The "
+        "Executors read the headers of the files and record where each chunk is; no values are "
+        "copied. Coordinates decide how the files fit together, and each call is one commit. The "
         "scenario is a dimension that no file has: it comes from the file names. The broken file "
-        "is quarantined, and everything else goes on.",
+        "is quarantined, and the rest is ingested.",
     )
     reports = story.run(chapters.first_delivery, spark, repo, archive.folder)
     table_of_reports(story, zip(("/sst", "/scenarios", "/index"), reports, strict=True))
     for broken in reports[0].broken:
         sizes = re.findall(r"eof = (\d+)", broken.reason)
-        there, whole = sizes if len(sizes) == 2 else ("?", "?")
+        found, expected = map(int, sizes) if len(sizes) == 2 else (0, 0)
         name = broken.url.rpartition("/")[2]
-        story.say(f"{broken.action}: {name} is truncated, {there} of {whole} bytes are there.")
+        story.say(
+            f"{broken.action.capitalize()}: {name} is truncated ({found:,} of {expected:,} bytes)."
+        )
     return sum(report.job.chunks for report in reports)
 
 
@@ -183,11 +203,11 @@ def next_delivery(
 ) -> int:
     story.chapter(
         "A correction arrives: run the same line again",
-        f"The archive delivers {BROKEN} whole, a second version of {WRONG}, and two new months. "
-        "Files that have not changed are not opened. The corrected month replaces the wrong one, "
-        "the late month takes its place in the middle, and the version from before stays readable"
-        " by its tag. (Had the archive overwritten the wrong file, reading it in the old version "
-        "would be refused: references know the state of the file that they were made for.)",
+        f"The archive delivers a complete {BROKEN}, a second version of {WRONG}, and two new "
+        "months. Files that have not changed are not opened. The corrected month replaces the "
+        "wrong one, the late month is inserted where it belongs, and the earlier version stays "
+        "readable by its tag. (Had the archive overwritten the wrong file, reading it in the old "
+        "version would raise an error: a reference records the state of the file it was made for.)",
     )
     archive.deliver([BROKEN, *archive.months[-2:]])
     archive.deliver([WRONG], version=2)
@@ -199,7 +219,7 @@ def next_delivery(
         "before-after.png",
         "Time travel: sea surface temperature at the equator in the version tagged first-delivery"
         f" and in the newest one. {WRONG} was far too cold, {BROKEN} was missing, and two months "
-        "were to come. Land is grey.",
+        "had not arrived. Land is grey.",
     )
     return int(report.job.chunks)
 
@@ -207,9 +227,9 @@ def next_delivery(
 def ask(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) -> None:
     story.chapter(
         "Ask in SQL, weighted by area",
-        "Arrays are tables. A degree of longitude is shorter in the north, so that a plain "
-        "average of cells would count Canada twice: weights are the cosine of the latitude. This "
-        "model's calendar has 360 days, so its times are text.",
+        "Arrays are tables. Grid cells shrink towards the pole, so a plain average would count "
+        "Canada twice: the weights are the cosine of latitude. This model uses a 360-day calendar, "
+        "which SQL has no type for, so its times are text.",
     )
     story.show(f'MEANS_BY_YEAR = """{chapters.MEANS_BY_YEAR}"""')
     by_year = story.run(chapters.warming, spark, repo)
@@ -222,8 +242,8 @@ def ask(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) 
     pictures.scenarios("scenarios.png", by_year)
     story.figure(
         "scenarios.png",
-        "Mean air temperature at 1.5 m over North America (15°N to 60°N) by year, with the mean "
-        "of the decade around it: two scenarios that share their past.",
+        "Annual mean air temperature at 1.5 m over North America (15°N to 60°N), with its running "
+        "mean over a decade: two scenarios with a common past.",
     )
     pictures.warming("warming.png", chapters.opened(repo, "scenarios").air_temperature)
     story.figure(
@@ -236,8 +256,8 @@ def ask(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) 
 def compute(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) -> None:
     story.chapter(
         "A climatology and anomalies, on the cluster",
-        "Reductions and functions of blocks run next to the data; cells never pass through "
-        "Spark's rows. Both results are arrays with coordinates, and each is one commit.",
+        "Reductions and block functions run on numpy arrays in the executors; cells never become "
+        "rows in Spark. Both results are arrays with coordinates, and each is one commit.",
     )
     for report in story.run(chapters.climatology, spark, repo):
         story.say(str(report).rpartition(";")[0])
@@ -252,8 +272,9 @@ def compute(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictur
     pictures.enso("enso.png", index, chapters.opened(repo, "index").SOI_Darwin)
     story.figure(
         "enso.png",
-        "The Niño 3.4 index from these anomalies, and the Southern Oscillation Index, which is "
-        "measured by barometers: two archives that know nothing of each other.",
+        "The Niño 3.4 index from these anomalies, and the Southern Oscillation Index (sign "
+        "reversed, five-month running mean), which comes from barometers: two independent "
+        "archives.",
     )
 
 
@@ -263,15 +284,16 @@ def work_together(
     story.chapter(
         "Two people, two branches, one mistake",
         "Ana and Ben work at the same time, each on a branch; readers of main see neither. Before"
-        " Ana publishes, an expectation checks her branch: every sea surface is between -2 and 40"
-        " °C.",
+        " Ana publishes, expectations check her branch: every sea surface temperature is between "
+        "-2 and 40 °C, the units are right, and no month is missing.",
     )
     mistake = story.run(chapters.mistake_on_a_branch, spark, repo, archive.folder)
     checked = story.run(chapters.expectation, spark, repo)
     for failure in checked.failures:
         story.say(f"Expectation not met: {failure.detail}")
     story.say(
-        "Nobody else has seen it. She rolls back, does it right, and both branches are merged:"
+        "Nobody else has seen it. She reverts the commit, corrects the sign, and both branches are "
+        "merged:"
     )
     story.run(chapters.mend_and_merge, repo, mistake)
     checked = chapters.expectation(spark, repo)
@@ -286,7 +308,8 @@ def work_together(
     pictures.ocean("ocean.png", ocean)
     story.figure(
         "ocean.png",
-        "What Ben brought in: the sea surface of February 2015 in NEMO, on its own curved grid.",
+        "What Ben added: sea surface temperature of February 2015 in NEMO, on its own curvilinear "
+        "grid.",
     )
 
 
@@ -294,8 +317,8 @@ def change_chunks(story: Story, spark: Any, repo: icefloe.Repository) -> None:
     story.chapter(
         "Chunks for time series",
         "The files have one chunk for each year: good for maps, bad for time series. Rechunking "
-        "gives the array other chunks in one commit. It is a trade, so both sides are measured, "
-        "each by five new sessions.",
+        "rewrites the array with other chunks in one commit. That is a trade-off, so both sides "
+        "are measured, each by five new sessions.",
     )
     series, one_map = (slice(None), slice(None), 20, 24), (0, 100)
     before = [chapters.milliseconds(repo, *region) for region in (series, one_map)]
@@ -315,7 +338,9 @@ def change_chunks(story: Story, spark: Any, repo: icefloe.Repository) -> None:
 def tell_costs(story: Story, archive: Archive, sizes: dict[str, int]) -> None:
     story.chapter(
         "What it cost",
-        "References are a few bytes for each chunk, and versions share what they have in common.",
+        "A reference takes a few bytes for each chunk, and versions share what they have in "
+        "common. Only what was computed here is stored: the climatology, anomalies, degrees Celsius"
+        " and the rechunked array.",
     )
     story.table(
         ["what", "size"],
@@ -355,9 +380,9 @@ def main() -> int:
     archive.truncate(BROKEN)
     archive.confuse_units(WRONG)
 
-    report = Report(folder, samples.credit)
+    report = Report(folder, samples.credit, is_synthetic=samples.is_synthetic)
     pictures = Pictures(folder, is_synthetic=samples.is_synthetic)
-    story = Story(report)
+    story = Story(report, is_synthetic=samples.is_synthetic)
     tell_files(story, archive)
     print("\nStarting Spark in local mode ...")
     spark = icefloe.spark.local_session(cores=2, name="icefloe demo")
@@ -366,6 +391,8 @@ def main() -> int:
     finally:
         spark.stop()
     page = report.write()
+    if samples.is_synthetic:
+        print(f"\n{samples.credit}")
     print(f"\nDone in {time.perf_counter() - story.started:.0f} s. Open {os.path.relpath(page)}")
     return 0
 
@@ -392,9 +419,8 @@ def tell_story(story: Story, spark: Any, archive: Archive, pictures: Pictures) -
     tell_costs(story, archive, sizes)
     check(repo, archive)
     story.chapter(
-        "Look at it, and go on",
-        "The repository is a folder. The viewer shows its history, its arrays and what changed, "
-        "in a browser.",
+        "Look at it in a browser",
+        "The viewer shows the history of a repository, its arrays, and what changed.",
     )
     story.report.next_steps(LOOK, ROOT / "docs" / "pictures" / "viewer-array.png")
     print(f"   {LOOK}")

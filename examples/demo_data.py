@@ -20,7 +20,10 @@ ATTRIBUTION = (
     "Contains public sector information licensed under the Open Government Licence: Met Office "
     "model and satellite data from the package iris-sample-data, British Crown copyright 2018."
 )
-SYNTHETIC = "SYNTHETIC DATA: made up by the demo, because iris-sample-data is not installed."
+SYNTHETIC = (
+    "SYNTHETIC DATA: the demo made it up, because the package iris-sample-data is not installed, "
+    "or because --synthetic asked for it."
+)
 OSTIA, SOI = "ostia_monthly.nc", "SOI_Darwin.nc"
 SCENARIOS = ("A1B_north_america.nc", "E1_north_america.nc")
 NEMO = tuple(f"nemo_1m_2015{month:02}01-2015{month + 1:02}01_grid-T.nc" for month in range(1, 4))
@@ -48,7 +51,7 @@ def find_samples(folder: Path, *, synthetic: bool = False) -> Samples:
 
 
 class Archive:
-    """The files as they lie in the archives of several institutes, below one folder."""
+    """The files as the archives of several institutes hold them, below one folder."""
 
     def __init__(self, samples: Samples, folder: Path) -> None:
         self.samples = samples

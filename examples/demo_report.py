@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 TITLE = "Four archives, one repository"
 INTRODUCTION = (
-    "Files of four archives become one versioned dataset through Spark, without copying them. A "
-    "broken file is put aside, a wrong one corrected; SQL, a climatology and anomalies follow, "
-    "two people work on branches, and every version stays readable. All code on this page is what"
-    " ran, in this order."
+    "Spark turns the files of four archives into one versioned repository without copying them. A "
+    "broken file is quarantined and a wrong one corrected; SQL, a climatology and anomalies "
+    "follow; two people work on branches; and every version stays readable. The code on "
+    "this page is the code that ran, in this order."
 )
 STYLE = """
 :root { color-scheme: light; }
@@ -33,6 +33,7 @@ h1 { font-size: 2rem; line-height: 1.2; margin: 2rem 0 .5rem; color: #0b3c5d; }
 h2 { margin: 3rem 0 .4rem; font-size: 1.35rem; color: #0b3c5d; border-top: 1px solid #d8e0e7;
      padding-top: 1.6rem; }
 .lead { font-size: 1.15rem; color: #3a4a59; }
+.synthetic { background: #fdecea; border-left: 4px solid #c0392b; padding: .6rem 1rem; }
 .credit { font-size: .85rem; color: #5c6b78; }
 pre { background: #f5f7f9; padding: .8rem 1rem; border-radius: 6px; overflow-x: auto;
       font-size: .82rem; line-height: 1.45; border-left: 4px solid #328cc1; }
@@ -45,7 +46,12 @@ td.number { text-align: right; white-space: nowrap; }
 figure { margin: 1.6rem 0; }
 figure img, figure svg { max-width: 100%; height: auto; display: block; }
 figcaption { font-size: .9rem; color: #3a4a59; margin-top: .4rem; }
-@media (max-width: 40rem) { body { font-size: 16px; } h1 { font-size: 1.6rem; } }
+@media (max-width: 40rem) {
+  body { font-size: 16px; } h1 { font-size: 1.6rem; }
+  table { font-size: .82rem; line-height: 1.4; } td, th { padding-right: .6rem; }
+  td:not(.number):first-child { min-width: 6.5rem; }
+  .picture { overflow-x: auto; } .picture img { max-width: none; width: 30rem; }
+}
 @media print { pre { white-space: pre-wrap; } }
 """
 NEXT = (
@@ -74,8 +80,9 @@ def body_of(function: Callable[..., Any], *, with_signature: bool = False) -> st
 class Report:
     """Collects what the demo tells, shows and draws; writes it as one page."""
 
-    def __init__(self, folder: Path, credit: str) -> None:
+    def __init__(self, folder: Path, credit: str, *, is_synthetic: bool) -> None:
         self._folder = folder
+        self._is_synthetic = is_synthetic
         self._credit = credit
         self._format = HtmlFormatter(style="friendly", nowrap=False, cssclass="code")
         self._parts: list[str] = []
@@ -96,7 +103,8 @@ class Report:
     def _picture(self, path: Path, caption: str) -> None:
         data = base64.b64encode(path.read_bytes()).decode()
         self._parts.append(
-            f'<figure><img src="data:image/png;base64,{data}" alt="{escape(caption)}">'
+            f'<figure><div class="picture"><img src="data:image/png;base64,{data}" '
+            f'alt="{escape(caption)}"></div>'
             f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
 
@@ -114,19 +122,25 @@ class Report:
     def next_steps(self, command: str, viewer: Path) -> None:
         self._parts.append(highlight(command, BashLexer(), self._format))
         if viewer.exists():
-            self._picture(viewer, "The viewer: history, tree, an array as a picture, its chunks.")
+            self._picture(
+                viewer,
+                "The viewer, here on another repository with one of the scenarios: history, tree, "
+                "an array as a picture, and its chunks.",
+            )
         items = "".join(f"<li><code>{page}</code>: {escape(what)}</li>" for page, what in NEXT)
         self._parts.append(f"<p>What next? In the project's folder:</p><ul>{items}</ul>")
 
     def write(self) -> Path:
         """Write the page; returns where it is."""
         page = self._folder / "report.html"
+        title = f"{TITLE} (synthetic data)" if self._is_synthetic else TITLE
+        warning = f'<p class="synthetic">{escape(self._credit)}</p>' if self._is_synthetic else ""
         style = f"{STYLE}{self._format.get_style_defs()}"
         page.write_text(
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>icefloe: {TITLE}</title><style>{style}</style></head>"
-            f'<body><h1>{TITLE}</h1><p class="lead">{escape(INTRODUCTION)}</p>'
+            f"<title>icefloe: {title}</title><style>{style}</style></head>"
+            f'<body><h1>{title}</h1>{warning}<p class="lead">{escape(INTRODUCTION)}</p>'
             f"{''.join(self._parts)}"
             f'<p class="credit">{escape(self._credit)}</p></body></html>',
             encoding="utf-8",

@@ -27,7 +27,8 @@ TESTS = Path(__file__).parent
 # `tests.endpoints` must be importable however pytest was started.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests import counting  # noqa: E402
+from tests import class_archive, counting  # noqa: E402
+from tests.profiles import PROFILE  # noqa: E402
 
 pytest_plugins = ["tests.endpoints.fixtures", "tests.formats", "tests.generations_touched"]
 
@@ -131,8 +132,8 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=50,
-    stateful_step_count=30,
+    max_examples=30,
+    stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
@@ -149,8 +150,8 @@ settings.register_profile(
 )
 # No test asks a network for the role of this machine.
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-PROFILE = os.environ.get("ICEFLOE_TEST_PROFILE", "default")
 settings.load_profile(PROFILE)
+class_archive.use_everywhere()
 
 UNIT_EXAMPLES = 15
 """Unit tests with examples run often, so each tries few; the laws are in `tests/property`."""

@@ -19,6 +19,7 @@ import pytest
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect, format_for
 from icefloe.model.ids import ChunkFileId
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +36,16 @@ The suites of all generations run on these in the deep profile only, as `make te
 long. What it runs: their codecs, references and damage, crash points and other faults, budgets,
 and `tests/conformance/official` with the official package itself.
 """
-_IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 FORMATS: dict[str, dict[str, Any]] = {
     "columns": {"spec_version": 2},
     "rows": {"spec_version": 1},
     "store": {"generation": "store"},
     "dataset": {"generation": "dataset"},
-    **(OFFICIAL_FORMATS if _IS_DEEP else {}),
+    **(OFFICIAL_FORMATS if IS_DEEP else {}),
 }
 """Arguments of `Repository.create` by a short name."""
 ALL_GENERATIONS = ("repository", "store", "dataset", "icechunk")
-GENERATIONS = ALL_GENERATIONS if _IS_DEEP else ALL_GENERATIONS[:-1]
+GENERATIONS = ALL_GENERATIONS if IS_DEEP else ALL_GENERATIONS[:-1]
 
 _chosen = ["repository"]
 

@@ -12,15 +12,18 @@ import re
 import sys
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from scripts import list_requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,19 +57,40 @@ class Watch:
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = set(wanted)
         self.touched: set[str] = set()
+        self._patches = ExitStack()
 
     def __enter__(self) -> Watch:
         if self._wanted - self.touched:
+            self._patches.enter_context(
+                mock.patch.object(ThreadPoolExecutor, "submit", self._watched_submit())
+            )
             threading.setprofile(self._profile)
             sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+        self._patches.close()
 
     def _stop(self) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
+
+    def _watched_submit(self) -> Callable[..., Any]:
+        """Submit work that is watched as well, also in threads that were there before."""
+        submit = ThreadPoolExecutor.submit
+
+        def watched(pool: ThreadPoolExecutor, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                sys.setprofile(self._profile)
+                try:
+                    return work(*args, **kwargs)
+                finally:
+                    sys.setprofile(None)
+
+            return submit(pool, run, *args, **kwargs)
+
+        return watched
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call":
@@ -180,10 +204,10 @@ class TouchedPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         option = self._config.option
         is_part = option.keyword or option.markexpr or any("::" in a for a in self._config.args)
-        if hasattr(self._config, "workerinput") or is_part or session.exitstatus:
+        if hasattr(self._config, "workerinput") or is_part:
             return
         self.problems = self.find_problems()
-        if self.problems:
+        if self.problems and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def find_problems(self) -> list[str]:

@@ -12,6 +12,7 @@ from icefloe.model.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from icefloe.engine.history.newest import LogEntry
     from icefloe.engine.history.walk import History
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import SnapshotStub
@@ -28,6 +29,19 @@ class GraphRow(Record, frozen=True):
     tags: tuple[str, ...]
     merged_ids: tuple[str, ...] = ()
     """The tips of other branches that it merged, or whose merges it squashed."""
+
+    @classmethod
+    def of(cls, entry: LogEntry) -> GraphRow:
+        """Draw a commit of a log."""
+        return cls(
+            id=entry.id,
+            parent_id=entry.parent_id,
+            written_at=entry.written_at.isoformat(sep=" ", timespec="seconds"),
+            message=entry.message,
+            branches=entry.branches,
+            tags=entry.tags,
+            merged_ids=entry.merged_ids,
+        )
 
     @property
     def merged_id(self) -> str | None:
@@ -147,7 +161,7 @@ class AncestryGraph:
         size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_SVG_FONT}>',
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_SVG_FONT} {_INK}>',
                 *(line for line in lines if line),
                 *dots,
                 "</svg>",
@@ -155,8 +169,12 @@ class AncestryGraph:
         )
 
     def _repr_svg_(self) -> str:
-        """Draw the graph for notebooks."""
+        """Draw the graph for notebooks that take pictures only."""
         return self.to_svg()
+
+    def _repr_html_(self) -> str:
+        """Draw the graph for notebooks, in the text colour of the page, be it light or dark."""
+        return f'<div class="icefloe" style="overflow-x:auto">{self.to_svg()}</div>'
 
     def steps(self) -> Iterator[GraphStep]:
         """Each snapshot with its lane, among the lanes that run beside it."""
@@ -193,6 +211,8 @@ class GraphStep(NamedTuple):
 
 
 _SVG_FONT = 'font-family="monospace" font-size="12"'
+_INK = 'fill="currentColor" role="img" aria-label="commit graph"'
+_FAINT = 'fill-opacity="0.65"'
 _LANE = 18
 _ROW = 24
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
@@ -260,6 +280,6 @@ def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:
     return (
         f'<circle cx="{x}" cy="{y}" r="5" fill="{_colour(place[0])}"/>'
         f'<text x="{text_at}" y="{y + 4}"><title>{escape(row.id)}</title>'
-        f'<tspan fill="#777">{escape(row.id[:8])}</tspan>{names} {escape(_title(row)[:80])} '
-        f'<tspan fill="#777">{escape(row.written_at[:16])}</tspan></text>'
+        f"<tspan {_FAINT}>{escape(row.id[:8])}</tspan>{names} {escape(_title(row)[:80])} "
+        f"<tspan {_FAINT}>{escape(row.written_at[:16])}</tspan></text>"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from icefloe.display import AncestryGraph, GraphRow
 from icefloe.engine.history.newest import read_log_page
 from icefloe.errors import IcefloeError
 from icefloe.html_tables import Markup, chunk_map, html_table
@@ -23,7 +24,7 @@ _MAPPED_CHUNKS = 100_000
 
 
 def repository_html(context: Context) -> str:
-    """A repository: where it is, and its newest commits with their branches and tags."""
+    """A repository: where it is, and the graph of its newest commits with branches and tags."""
     facts = html_table(
         "Repository",
         [
@@ -35,19 +36,9 @@ def repository_html(context: Context) -> str:
         page = read_log_page(context.history, _COMMITS)
     except IcefloeError as error:  # a repr never fails
         return facts + html_table("history", [("cannot be read", error)])
-    rows = [
-        (
-            entry.id[:8],
-            ", ".join((*entry.branches, *(f"tag {tag}" for tag in entry.tags))),
-            entry.written_at,
-            entry.message.partition("\n")[0],
-        )
-        for entry in page.entries
-    ]
+    graph = AncestryGraph([GraphRow.of(entry) for entry in page.entries])
     more = " (the newest)" if page.rest else ""
-    return facts + html_table(
-        f"commits{more}", rows, ("id", "branches and tags", "written at", "message")
-    )
+    return f"{facts}<strong>commits{more}</strong>{graph._repr_html_()}"
 
 
 def session_html(tree: WorkingTree, title: str) -> str:

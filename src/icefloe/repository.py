@@ -698,7 +698,8 @@ class Repository:
         )
         before = self.readonly_session(from_branch, tag=from_tag, snapshot_id=from_snapshot_id)
         after = self.readonly_session(to_branch, tag=to_tag, snapshot_id=to_snapshot_id)
-        return compare_values(before.tree, after.tree, diff, arrays)
+        with _long_call("compare values"):
+            return compare_values(before.tree, after.tree, diff, arrays)
 
     def blame(
         self,
@@ -949,14 +950,17 @@ Repository.set_status makes it writable again
 
         refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
 
-    def delete_branch(self, branch: str) -> None:
+    def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
         """Delete a branch other than `main`. Its snapshots stay until garbage is collected.
 
         Args:
             branch: The name of the branch.
+            from_snapshot_id: Delete it only if it points to this snapshot: no commit that somebody
+                else has just made is lost.
 
         Raises:
             RefNotFoundError: If there is no such branch.
+            ConflictError: If it does not point to `from_snapshot_id`.
             InvalidInputError: If it is `main`.
 
         Examples:
@@ -969,7 +973,7 @@ Repository.set_status makes it writable again
         """
         from icefloe.engine.branches import refs
 
-        refs.delete_branch(self._context, branch)
+        refs.delete_branch(self._context, branch, from_snapshot_id)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag for a snapshot; it cannot be moved.
@@ -1309,7 +1313,7 @@ Repository.set_status makes it writable again
         if older_than is None and keep_last is None and not (branches or tags):
             raise InvalidInputError("say what expires: give older_than, keep_last or policies")
         ensure_conditional_writes(self._context.storage)
-        with self._context.storage.using_reserve():
+        with _long_call("expire"), self._context.storage.using_reserve():
             done = expire(
                 self._context,
                 ExpirationPolicy(older_than, keep_last),
@@ -1385,13 +1389,14 @@ Repository.set_status makes it writable again
                 if limit is not None
             ),
         )
-        summary = collect_garbage(
-            self._context,
-            delete_object_older_than,
-            written_since=written_since,
-            dry_run=dry_run,
-            limits=limits,
-        )
+        with _long_call("collect garbage"):
+            summary = collect_garbage(
+                self._context,
+                delete_object_older_than,
+                written_since=written_since,
+                dry_run=dry_run,
+                limits=limits,
+            )
         if not dry_run:
             self._log("garbage_collect", _plain(summary), job)
         return summary
@@ -1455,7 +1460,8 @@ Repository.set_status makes it writable again
         """
         from icefloe.upkeep.verification import verify_repository
 
-        return verify_repository(self._context, deep=deep)
+        with _long_call("verify"):
+            return verify_repository(self._context, deep=deep)
 
     def repair(
         self, report: VerificationReport | None = None, *, job: str | None = None
@@ -1533,16 +1539,17 @@ Repository.set_status makes it writable again
             max_chunk_bytes=max_chunk_bytes,
             min_live_share=min_live_share,
         )
-        summary = compact_branch(
-            self._context,
-            branch,
-            options,
-            message=message,
-            metadata=metadata,
-            arrays=arrays,
-            to_branch=to_branch,
-            dry_run=dry_run,
-        )
+        with _long_call("compact"):
+            summary = compact_branch(
+                self._context,
+                branch,
+                options,
+                message=message,
+                metadata=metadata,
+                arrays=arrays,
+                to_branch=to_branch,
+                dry_run=dry_run,
+            )
         if not dry_run:
             self._log("compact", {"branch": to_branch or branch, **_plain(summary)}, job)
         return summary
@@ -1573,13 +1580,14 @@ Repository.set_status makes it writable again
         """
         from icefloe.engine.branches import commits
 
-        return commits.commit_rewritten_manifests(
-            self._committer(),
-            branch,
-            message=message,
-            metadata=metadata,
-            commit_method=commit_method,
-        )
+        with _long_call("rewrite manifests"):
+            return commits.commit_rewritten_manifests(
+                self._committer(),
+                branch,
+                message=message,
+                metadata=metadata,
+                commit_method=commit_method,
+            )
 
     def migrate(
         self,
@@ -1598,19 +1606,23 @@ Repository.set_status makes it writable again
 
         Args:
             target: An empty location: a storage, a URL or a path.
-            generation: `repository`, `store` or `dataset`.
+            generation: `repository`, `store`, `dataset` or `icechunk`.
             spec_version: Version of that generation; the newest if not given.
-            progress: Called with the name of a stage, and how much of how much of it is done.
+            progress: Called with the name of a stage, and how much of how much of it is done; a
+                bar is shown in terminals and notebooks if it is not given.
         """
+        from icefloe.progress import stage_listener
         from icefloe.upkeep.migration import migrate_repository
 
-        return migrate_repository(
-            self._context,
-            storage_from_url(target),
-            generation=generation,
-            spec_version=spec_version,
-            progress=progress,
-        )
+        shown = _long_call("migrate") if progress is None else contextlib.nullcontext()
+        with shown:
+            return migrate_repository(
+                self._context,
+                storage_from_url(target),
+                generation=generation,
+                spec_version=spec_version,
+                progress=progress or stage_listener(),
+            )
 
     # --- virtual chunks
 
@@ -1646,7 +1658,8 @@ Repository.set_status makes it writable again
             check_solver(rebase_with)
         choice = VirtualChunkChoice(arrays, region, locations)
         session = self.readonly_session(branch) if dry_run else self.writable_session(branch)
-        copied = copy_virtual_chunks(session.tree, choice, dry_run=dry_run)
+        with _long_call("materialize"):
+            copied = copy_virtual_chunks(session.tree, choice, dry_run=dry_run)
         if dry_run or not copied.chunks:
             return copied
         text = message or f"Copy {copied.chunks} virtual chunks into the repository"
@@ -1673,7 +1686,8 @@ Repository.set_status makes it writable again
         if branch is None and tag is None and snapshot_id is None:
             branch = MAIN
         session = self.readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
-        return check_virtual_sources(session.tree, arrays)
+        with _long_call("check virtual sources"):
+            return check_virtual_sources(session.tree, arrays)
 
     # --- sizes
 
@@ -1707,7 +1721,8 @@ Repository.set_status makes it writable again
             max_compressed_manifest_mem_bytes,
             max_concurrent_manifest_fetches,
         )
-        return repository_stats(self._context, limits)
+        with _long_call("add up sizes"):
+            return repository_stats(self._context, limits)
 
     def total_chunks_storage(
         self,
@@ -1735,7 +1750,8 @@ Repository.set_status makes it writable again
         """
         from icefloe.upkeep.sizes import branch_stats
 
-        return branch_stats(self._context)
+        with _long_call("add up sizes"):
+            return branch_stats(self._context)
 
     def array_storage_stats(
         self,
@@ -1748,7 +1764,8 @@ Repository.set_status makes it writable again
         from icefloe.upkeep.sizes import array_stats
 
         target = self._context.history.resolve(Revision(branch, tag, snapshot_id))
-        return array_stats(self._context, self._context.files.read_snapshot(target))
+        with _long_call("add up sizes"):
+            return array_stats(self._context, self._context.files.read_snapshot(target))
 
     def snapshot_storage_stats(
         self,
@@ -1771,7 +1788,8 @@ Repository.set_status makes it writable again
         """
         from icefloe.upkeep.sizes import chunk_file_usage
 
-        return chunk_file_usage(self._context)
+        with _long_call("add up sizes"):
+            return chunk_file_usage(self._context)
 
     # --- files
 
@@ -1913,3 +1931,10 @@ def _plain(summary: object) -> dict[str, Any]:
 
     plain: dict[str, Any] = msgspec.to_builtins(summary, builtin_types=())
     return plain
+
+
+def _long_call(label: str) -> contextlib.AbstractContextManager[None]:
+    """Show progress; readers, which have no long calls, do not load the module for it."""
+    from icefloe.progress import long_call
+
+    return long_call(label)

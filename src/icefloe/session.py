@@ -19,6 +19,7 @@ from icefloe.errors import (
     InvalidTypeError,
     SessionStateError,
 )
+from icefloe.lazy_names import collector_paused
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkKind, InlineRef, NativeRef, PendingRef, VirtualRef
@@ -131,7 +132,8 @@ class TreeSession:
             >>> zarr.open_group(session.store)["t"][:].tolist()
             [7, 7, 7, 7]
         """
-        from icefloe.zarr_store.store import IcefloeStore
+        with collector_paused():
+            from icefloe.zarr_store.store import IcefloeStore
 
         return IcefloeStore(self)
 
@@ -514,8 +516,9 @@ class Session(TreeSession):
     def __getstate__(self) -> dict[str, Any]:
         if not self.read_only:
             raise InvalidInputError(
-                "a writable session cannot be pickled; use fork() and merge() to write from "
-                "several processes"
+                "a writable session cannot be pickled for other processes: open with a read-only "
+                "session, repo.readonly_session(...), what they read, and use fork() and merge() "
+                "to write from them"
             )
         return {"context": self.tree.context, "snapshot_id": self.tree.snapshot.id}
 

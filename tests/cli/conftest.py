@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 from icefloe.cli.app import make_app
 from icefloe.repository import Repository
 from tests.cli.repositories import weather_repository
+from tests.cli.terminals import Terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -52,6 +55,17 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(weather: Path, tmp_path: Path) -> Path:
     """A copy of the same repository, which a test may change."""
     return shutil.copytree(weather, tmp_path / "changed")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """A terminal in a folder of its own, with the command `icefloe`."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux, which makes a real terminal, is not installed")
+    terminal = Terminal(tmp_path)
+    terminal.type(f'icefloe() {{ "{sys.executable}" -m icefloe.cli "$@"; }}; clear')
+    yield terminal
+    terminal.close()
 
 
 @pytest.fixture(autouse=True)

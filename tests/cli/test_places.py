@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,7 +96,19 @@ def test_a_missing_file_is_an_error_only_if_it_was_named(
         (["log", "s3://bucket/x?key=hunter2"], 2, "unknown options ['key']"),
         (["log", "PLACE", "main~99"], 3, "goes back 99 commits"),
         (["log", "PLACE", "main@{soon}"], 2, "ISO 8601"),
-        (["log", "/nothing/here"], 3, "icefloe init creates one"),
+        (["log", "/nothing/here"], 3, "check the path, or create it with `icefloe init`"),
+        (["log", "FOLDER/file"], 3, "is a file, not a folder; files such as NetCDF"),
+        (["log", "FOLDER"], 3, "is empty; create a repository there with `icefloe init`"),
+        (["log", "PLACE/snapshots"], 3, "is a part of a repository: open"),
+        (["init", "FOLDER/file"], 5, "is a file, not a folder"),
+        (["export", "PLACE", "FOLDER/file"], 5, "is a file, not a folder"),
+        (["export", "PLACE", "FOLDER/x", "-g", "/surfce"], 3, "did you mean '/surface"),
+        (["log", "PLACE", "mian"], 3, "did you mean 'main'?"),
+        (["diff", "PLACE", "main", "drift"], 3, "did you mean 'draft'?"),
+        (["ls", "PLACE", "surfce"], 3, "did you mean '/surface"),
+        (["ingest", "PLACE", "FOLDER/gone.nc"], 2, "there is no file "),
+        (["ingest", "PLACE", "FOLDER/file"], 2, "--add-container adds its folder"),
+        (["ingest", "PLACE", "s3://b/x.nc"], 2, "set_virtual_chunk_container"),
         (["ls", "PLACE", "../x"], 2, "path"),
         (["merge", "PLACE", "nothing"], 3, "nothing"),
         (["tag", "create", "PLACE", "main~3"], 2, "cannot be the name of a tag"),
@@ -105,6 +118,7 @@ def test_a_missing_file_is_an_error_only_if_it_was_named(
 def test_bad_input_is_one_sentence(
     icefloe: CommandLine,
     weather: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
     code: int,
@@ -112,7 +126,12 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "top-secret")
-    message = icefloe.run(*(str(weather) if w == "PLACE" else w for w in words), code=code)
+    (tmp_path / "folder").mkdir()
+    if any("FOLDER/" in word for word in words):
+        (tmp_path / "folder" / "file").write_text("a file")
+    names = {"PLACE": str(weather), "FOLDER": str(tmp_path / "folder")}
+    words = [re.sub("PLACE|FOLDER", lambda found: names[found[0]], word) for word in words]
+    message = icefloe.run(*words, code=code)
     assert reason in message
     assert message.count("\n") == 1
     assert "hunter2" not in message

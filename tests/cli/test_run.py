@@ -1,10 +1,8 @@
-"""`icefloe run`: a pipeline as a process, with everything that may be wrong."""
+"""`icefloe run`: a pipeline in a terminal, with everything that may be wrong."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import CommandLine
+    from tests.cli.terminals import Terminal
 
 FILE = """
 name: weather
@@ -26,19 +25,25 @@ expectations: [{expect: in_range, arrays: t, high: 60}]
 """
 
 
-def test_a_pipeline_is_run_as_a_process_and_says_what_it_did(tmp_path: Path) -> None:
+def test_a_pipeline_is_run_in_a_terminal_and_says_what_it_did(
+    terminal: Terminal, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     part = xr.Dataset({"t": ("time", np.array([10.0, 99.0]))}, {"time": [0, 1]})
     part.to_netcdf(tmp_path / "data" / "0.nc", format="NETCDF3_64BIT")
     (tmp_path / "pipeline.yaml").write_text(FILE)
-    command = [sys.executable, "-m", "icefloe.cli", "run", "pipeline.yaml", "--json"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=280)
-    assert result.returncode == 1, result.stderr.decode()  # it worked, and the answer is no
-    told = json.loads(result.stdout)
-    assert told["status"] == "failed"
-    assert told["validation"]["results"][0]["failing"] == 1
+    terminal.type("icefloe run pipeline.yaml --json > told.json; echo ended-$?-")
+    terminal.wait_for("running weather")  # while it takes a while
+    screen = terminal.wait_for("ended-1-", 280)  # it worked, and the answer is no
+    # Nothing but our own warning: those of Java and bars of Spark are not for people.
+    told, end = [line for line in screen.splitlines() if line and not line.startswith("$")]
+    assert told.startswith("publish: pipeline-weather failed validation, see the branch ")
+    assert end == "ended-1-"
+    report = json.loads((tmp_path / "told.json").read_text())
+    assert report["status"] == "failed"
+    assert report["validation"]["results"][0]["failing"] == 1
     repo = Repository.open(str(tmp_path / "repo"))
-    assert repo.list_branches() == {"main", told["quarantine"]}
+    assert repo.list_branches() == {"main", report["quarantine"]}
 
 
 def test_what_is_wrong_is_said_before_spark_is_started(

@@ -42,7 +42,8 @@ def test_demo_tells_its_story(demo: tuple[Path, str]) -> None:
     for line in (
         r"/sst +51 +0 +0 +1 +51\b",
         r"/scenarios +2 +0 +0 +0 +480\b",
-        r"quarantined: ostia-2008-06-v1\.nc is truncated, \d+ of \d+ bytes are there",
+        r"Quarantined: ostia-2008-06-v1\.nc is truncated \(\d+,\d+ of \d+,\d+ bytes\)",
+        r"the repository with 2,311 references to them +\d\d\.\d kB",
         r"/sst +4 +0 +51 +0 +4\b",
         r"/sst, once more +0 +0 +55 +0 +0\b",
         r"1861 to 1890 +13\.8 +13\.8",
@@ -119,3 +120,23 @@ def test_synthetic_files_have_the_layout_of_the_real_ones_and_say_what_they_are(
     archive.deliver(archive.months[:2])
     with netCDF4.Dataset(archive.sst_file("2006-05")) as file:
         assert file["surface_temperature"].shape == (1, 18, 432)
+
+
+def test_a_report_about_synthetic_files_says_so_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import demo  # type: ignore[import-not-found]
+    import demo_data
+    import demo_report  # type: ignore[import-not-found]
+
+    (tmp_path / "map.png").write_bytes(b"\x89PNG")
+    report = demo_report.Report(tmp_path, demo_data.SYNTHETIC, is_synthetic=True)
+    story = demo.Story(report, is_synthetic=True)
+    story.chapter("Maps", "Two of them.")
+    story.figure("map.png", "A map.")
+    page = report.write().read_text()
+    assert "<h1>Four archives, one repository (synthetic data)</h1>" in page
+    assert "1. Maps (synthetic data)" in page
+    assert "<figcaption>SYNTHETIC DATA. A map." in page
+    assert page.count(demo_data.SYNTHETIC) == 2  # in front and at the end

@@ -95,9 +95,13 @@ def test_the_proofs_of_claims_exist() -> None:
 
 def test_phrases_to_avoid_are_avoided() -> None:
     """Some of those of CONTRIBUTING.md, which cannot be right in any context."""
-    phrases = re.compile(r"\b(came by|for ever|is told in|in the making|as ever|world is wrong)\b")
+    phrases = re.compile(
+        r"\b(came by|for ever|(is|are) told|in the making|as ever|world is wrong|anew|if need be|"
+        r"goes on|puts right|all is well|what is there)\b"
+    )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    users = [page for page in pages if "decisions" not in page.parts]
+    generated = "requirements.md"  # its rows are named after tests
+    users = [page for page in pages if "decisions" not in page.parts and page.name != generated]
     found = [
         (page.name, match[0]) for page in users for match in phrases.finditer(page.read_text())
     ]

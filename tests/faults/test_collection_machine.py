@@ -47,6 +47,7 @@ from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import CrashError, Fault, FaultyStorage
 from icefloe.testing.requests import FarStorage
 from tests.faults.guards import GUARDS
+from tests.formats import FORMATS, OFFICIAL_FORMATS
 from tests.integration.maintained import NATIVE, PACKED
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ FIRST = str(FIRST_SNAPSHOT_ID)
 # The promise to young sessions holds for cutoffs of more than five minutes.
 CUTOFFS = [timedelta(minutes=7), timedelta(minutes=45), timedelta(hours=3)]
 
+MACHINE_FORMATS = {name: FORMATS[name] for name in ("columns", "store", "dataset")}
+MACHINE_FORMATS |= OFFICIAL_FORMATS
 Values = tuple[int, ...]
 
 
@@ -180,15 +183,14 @@ class CollectionMachine(RuleBasedStateMachine):
 
     @initialize(
         packed=st.booleans(),
-        generation=st.sampled_from(["repository", "store", "dataset"]),
+        generation=st.sampled_from(sorted(MACHINE_FORMATS)),
         is_far=st.booleans(),
     )
     def create(self, packed: bool, generation: str, is_far: bool) -> None:
         memory = icefloe.in_memory_storage()
         self.clock = ClockedStorage(FarStorage(memory) if is_far else memory)
-        self.repo = Repository.create(
-            self.clock, PACKED if packed else NATIVE, generation=generation
-        )
+        config = PACKED if packed else NATIVE
+        self.repo = Repository.create(self.clock, config, **MACHINE_FORMATS[generation])
         session = self.repo.writable_session("main")
         zarr.create_array(
             session.store, name="a", shape=(CHUNKS,), chunks=(1,), dtype="u1", compressors=None

@@ -5,7 +5,6 @@ The default profile flips one bit of each byte, the deep one all eight.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from icefloe.formats.registry import format_for
 from icefloe.objects.shared_caches import forget_shared
 from tests.faults.pictures import copy_objects, picture
 from tests.formats import FORMATS
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from icefloe.formats.port import Generation, ObjectName
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
-
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 
 
 def flipped(data: bytes, stride: int = 1) -> Iterator[tuple[int, bytes]]:

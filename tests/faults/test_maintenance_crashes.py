@@ -8,7 +8,6 @@ collection removes all that the dead client left.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
 from tests.builders import repository_of_two_kinds
 from tests.faults.pictures import copy_objects
 from tests.faults.test_crash_points import CONFIG, OPERATIONS
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from icefloe.session import Session
     from icefloe.storage.port import Storage
 
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 NOW = timedelta(0)
 MAINTENANCE = {
     "expiry": lambda repo: repo.expire_snapshots(keep_last=1),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 GRID = (4, 5)
 PREFIX = "s3://bucket/data/"
+URL = f"{PREFIX}x"
 DAY = datetime(2026, 3, 1, 12, 30, 0, 250_000, tzinfo=UTC)
 
 
@@ -393,6 +394,44 @@ def test_other_refusals() -> None:
     session.commit("x")
     with pytest.raises(ReadOnlyError):
         session.set_virtual_refs("a", **TWO)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (VirtualChunkSpec([1, 0, 0], URL, 0, 4), "invalid chunk index"),
+        (VirtualChunkSpec([1.0, 0], URL, 0, 4), "invalid chunk index"),  # type: ignore[list-item]
+        (VirtualChunkSpec(["1", 0], URL, 0, 4), "invalid chunk index"),  # type: ignore[list-item]
+        (VirtualChunkSpec([2**64, 0], URL, 0, 4), "invalid chunk index"),
+        (VirtualChunkSpec(7, URL, 0, 4), "invalid chunk index"),  # type: ignore[arg-type]
+        (VirtualChunkSpec([1, 0], URL, 1.5, 4), "offset .* whole number"),  # type: ignore[arg-type]
+        (VirtualChunkSpec([1, 0], URL, -1, 4), "found -1 in row 1"),
+        (VirtualChunkSpec([1, 0], URL, 2**63, 4), "below 2..63"),
+        (VirtualChunkSpec([1, 0], URL, 0, None), "length .* whole number"),
+        (VirtualChunkSpec([1, 0], URL, 2**70, 4), "offset .* whole number"),
+    ],
+)
+def test_a_list_is_refused_for_one_wrong_value(second: VirtualChunkSpec, message: str) -> None:
+    session = new_session()
+    with pytest.raises(InvalidInputError, match=message):
+        session.set_virtual_refs("/a", [VirtualChunkSpec([0, 0], URL, 0, 4), second])
+    assert session.status().updated_chunks == {}
+
+
+def test_truths_are_no_positions_in_a_list_as_in_columns() -> None:
+    specs = [VirtualChunkSpec([row, 0], URL, True, 4) for row in range(2)]
+    with pytest.raises(InvalidInputError, match=r"offset .* whole number"):
+        new_session().set_virtual_refs("/a", specs)
+
+
+def test_a_list_takes_the_integers_of_numpy_and_tuples() -> None:
+    session = new_session()
+    specs = [
+        VirtualChunkSpec(index, URL, np.int64(8), np.uint32(4))  # type: ignore[arg-type]
+        for index in ((0, 0), np.array([1, 0]), [np.int32(1), 1])
+    ]
+    session.set_virtual_refs("/a", specs)
+    assert session.chunk_count("/a") == 3
 
 
 # --- no loop per reference

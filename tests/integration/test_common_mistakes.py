@@ -223,7 +223,7 @@ def mistype_a_tag(place: Place) -> object:
 
 @mistake(
     "invalid snapshot id: `not-an-id`; expected 20 characters of base 32 or at least the first 4 "
-    "of them, or a branch or tag",
+    "of them, or a branch or tag; there are 'experiment', 'main', 'v1'",
     icefloe.SnapshotNotFoundError,
 )
 def mistype_a_snapshot(place: Place) -> object:
@@ -316,7 +316,8 @@ def pass_the_class_of_a_solver(place: Place) -> object:
 
 
 @mistake(
-    "a writable session cannot be pickled; use fork() and merge() to write from several processes",
+    "a writable session cannot be pickled for other processes: open with a read-only session, "
+    "repo.readonly_session(...), what they read, and use fork() and merge() to write from them",
     icefloe.InvalidInputError,
 )
 def pickle_a_writable_session(place: Place) -> object:

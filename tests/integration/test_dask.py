@@ -166,6 +166,30 @@ def test_reading_with_processes(repository: icefloe.Repository) -> None:
         assert float(lazy.x.sum()) == pytest.approx(float(dataset.x.sum()))
 
 
+def test_what_a_writable_session_shows_is_not_read_by_other_processes(
+    repository: icefloe.Repository,
+) -> None:
+    session = repository.writable_session("main")
+    to_icefloe(xr.Dataset({"x": ("t", np.arange(6.0))}), session, encoding={"x": {"chunks": (3,)}})
+    session.commit("to read")
+    session = repository.writable_session("main")
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(icefloe.IcefloeError, match="open with a read-only session"),
+    ):
+        to_icefloe(read_dataset(session) * 2, session, mode="w")
+    assert not session.has_uncommitted_changes
+    # Threads share the session, and each chunk is read from before the writes.
+    with dask.config.set(scheduler="threads"):
+        to_icefloe(read_dataset(session).roll(t=3), session, mode="r+")
+    session.commit("rolled")
+    with dask.config.set(scheduler="processes"):  # and as the message says
+        session = repository.writable_session("main")
+        to_icefloe(read_dataset(repository) * 2, session, mode="w")
+    session.commit("doubled")
+    assert read(repository, "x").tolist() == [6, 8, 10, 0, 2, 4]
+
+
 def test_lazy_arrays_are_named_after_what_a_store_shows(repository: icefloe.Repository) -> None:
     def write(value: Any) -> Any:
         session = repository.writable_session("main")

@@ -25,6 +25,7 @@ from icefloe import (
     Repository,
     RepositoryConfig,
     RepoStatus,
+    SessionStateError,
     StorageError,
     UpdateType,
 )
@@ -109,11 +110,19 @@ def test_a_damaged_reference_is_named(content: bytes) -> None:
 def test_names_that_some_official_storages_encode_are_read_and_not_given() -> None:
     repo = make(1)
     tip = repo.lookup_branch("main")
-    for folder in ("tag.v%231", "tag.caf%C3%A9", "tag.50%", "branch.a~b"):
+    for folder in (
+        "tag.v%231",
+        "tag.caf%C3%A9",
+        "tag.50%",
+        "tag.x%FF",
+        "branch.a~b",
+        "branch.c%7Ed",
+    ):
         repo.storage.put(f"refs/{folder}/ref.json", json.dumps({"snapshot": tip}).encode())
-    assert repo.list_tags() == {"v#1", "café", "50%"}
+    assert repo.list_tags() == {"v#1", "café", "50%", "x%FF"}
     assert {repo.lookup_tag(tag) for tag in repo.list_tags()} == {tip}
-    assert repo.list_branches() == {"main", "a~b"}
+    assert repo.list_branches() == {"main", "a~b", "c~d"}
+    assert repo.lookup_branch("c~d") == tip
     for name in ("v#2", "über", "a*", "x|y", "~t"):
         with pytest.raises(InvalidInputError, match="official readers do not list"):
             repo.create_tag(name, tip)
@@ -134,6 +143,20 @@ def test_version_1_has_no_moves_and_says_nothing_of_itself() -> None:
 
 
 # --- both versions
+
+
+@BOTH
+def test_branches_whose_names_differ_in_case(version: int) -> None:
+    """Version 1 has a folder for each, which a file system may mix up; version 2 has a list."""
+    repo = make(version)
+    tip = repo.lookup_branch("main")
+    repo.create_branch("dev", tip)
+    if version == 1:
+        with pytest.raises(AlreadyExistsError, match="only in case"):
+            repo.create_branch("Dev", tip)
+        repo.delete_branch("dev")  # and nothing is left of it
+    repo.create_branch("Dev", tip)
+    assert repo.list_branches() == {"main", "Dev"} | ({"dev"} if version == 2 else set())
 
 
 @BOTH
@@ -356,6 +379,45 @@ def test_a_commit_on_a_branch_that_was_reset_away_and_back_is_a_conflict() -> No
     repo.reset_branch("main", tip)
     with pytest.raises(ConflictError):
         session.commit("based on another state")
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_a_commit_notices_moves_that_only_backups_tell_of(is_collected: bool) -> None:
+    """The log in the file may be short, and other branches have moved since."""
+    repo = make(2, inline_chunk_threshold_bytes=0)
+    refs: Any = repo._context.refs
+    refs.set_config(lambda _: flexbuffers.encode({"num_updates_per_repo_info_file": 1}))
+    tip = repo.lookup_branch("main")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = 1
+    session.tree.settle_pending()
+    if is_collected:  # G7
+        refs.repeat([refs.tip("main")])
+        (chunk, *_) = repo.storage.list("chunks/")
+        repo.storage.delete_many([chunk.key])
+    else:
+        repo.reset_branch("main", "main~1")
+        repo.reset_branch("main", tip)
+    repo.create_branch("other", tip)
+    with pytest.raises(SessionStateError if is_collected else ConflictError):
+        session.commit("based on another state")
+
+
+def test_a_short_log_is_no_conflict() -> None:
+    repo = make(2)
+    refs: Any = repo._context.refs
+    refs.set_config(lambda _: flexbuffers.encode({"num_updates_per_repo_info_file": 1}))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 1
+    for number in range(3):
+        repo.create_branch(f"other{number}", "main")
+    backups = [info.key for info in repo.storage.list("overwritten/")]
+    session.commit("on top")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 2
+    repo.create_branch("last", "main")
+    repo.storage.delete_many(backups)  # somebody tidied up: what happened is not known
+    session.commit("on top again")
 
 
 def test_settings_of_ours_are_kept_beside_those_of_the_official_package() -> None:

@@ -53,6 +53,11 @@ def metadata_files(storage: Storage) -> Iterator[tuple[str, int, bytes]]:
             yield info.key, kind, storage.get(info.key)
 
 
+def test_a_commit_fills_five_folders_with_long_names(storage: Storage) -> None:  # R1-08
+    folders = {info.key.partition("/")[0] for info in storage.list()}
+    assert folders - {"refs", "config", "maintenance"} == {*TYPES, "chunks"}
+
+
 def test_every_metadata_file_has_the_header(storage: Storage, version: int) -> None:
     # R2-03, R2-04, R2-05, R2-06, R2-08, R2-10, R2-11, R2-16, R2-18, R2-19
     for key, kind, data in metadata_files(storage):

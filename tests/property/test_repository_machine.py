@@ -41,7 +41,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from tests.formats import FORMATS
+from tests.formats import FORMATS, OFFICIAL_FORMATS
 from tests.property import hierarchy
 from tests.property.hierarchy import (
     Coords,
@@ -426,6 +426,10 @@ class RepositoryMachine(RuleBasedStateMachine):
         parent = pick([p for p in sorted(tree) if p.count("/") < MAX_DEPTH], group)
         target = f"{parent.rstrip('/')}/{name}"
         node_id = self.draft.session.get_node_id(source)
+        if self.how == OFFICIAL_FORMATS["icechunk1"]:
+            with pytest.raises(InvalidInputError, match="version 1 of the icechunk format"):
+                self.draft.session.move(source, target)
+            return
         is_inside = target == source or target.startswith(f"{source}/")
         if is_inside or target in tree or tree[parent].is_array:
             with pytest.raises((AlreadyExistsError, InvalidInputError)):
@@ -649,11 +653,12 @@ class RepositoryMachine(RuleBasedStateMachine):
     def create_branch(self, name: str, number: int) -> None:
         target = pick(list(self.snapshots), number)
         current = self.branches.get(name)
-        # A state file forgets names of deleted branches; folders with their sequences stay.
-        others = self.living() if self.repo.generation == "dataset" else self.branches
+        # Only folders with sequences remember the names of deleted branches.
+        forgets = self.repo.generation in {"dataset", "icechunk"}
+        others = self.living() if forgets else self.branches
         twins = [b for b in others if b != name and b.casefold() == name.casefold()]
-        if self.repo.generation == "icechunk":
-            twins = []  # the official formats tell names apart that differ in case only
+        if self.how == OFFICIAL_FORMATS["icechunk"]:
+            twins = []  # names are in a file, which tells them apart by case
         if (current and current.tip) or (not current and twins):
             with pytest.raises(AlreadyExistsError):
                 self.repo.create_branch(name, target)

@@ -29,6 +29,7 @@ from icefloe.spark.engine.local import prepare_environment
 from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import read_entries
 from icefloe.tables.summarize import Summaries
+from tests.class_archive import quick_options
 from tests.spark.ingest_flow import ingest_on_a_cluster, repository_of
 from tests.spark.maintained import HOUR, copied, plain, repository_with_garbage, row
 from tests.spark.program_values import SHAPE, Fails, numbers
@@ -44,7 +45,6 @@ def cluster_session() -> Any:
     # Workers of a local cluster ask for the name of this machine otherwise, and listen there.
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("icefloe tests")
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings = {
         "spark.executor.memory": "1g",
         "spark.driver.memory": "1g",
@@ -52,8 +52,7 @@ def cluster_session() -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": quick,
-        "spark.executor.extraJavaOptions": quick,
+        "spark.executor.extraJavaOptions": quick_options(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.sql.shuffle.partitions": "2",
         # How long a Python worker may go on after its task was cancelled; 2 s if not given.

@@ -57,10 +57,7 @@ def use_core(spark: Any, repo: Any, folder: Any) -> Any:
 
 def main() -> None:
     folder = sys.argv[1]
-    quick = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-    }
+    quick = {"spark.sql.shuffle.partitions": "2"}
     spark = local_session(2, memory="1g", max_failures=3, connect=True, config=quick)
     repo = icefloe.Repository.create(f"{folder}/repo")
     tell("core", use_core(spark, repo, folder))

@@ -19,9 +19,10 @@ import numpy as np
 import icefloe
 from icefloe.spark import NewArray, write
 from icefloe.spark.engine.local import prepare_environment
+from tests.class_archive import quick_options
 from tests.spark.program_values import SHAPE, HangsAtFirst, numbers
 from tests.spark.programs import tell
-from tests.spark.standalone import QUICK, standalone_cluster
+from tests.spark.standalone import standalone_cluster
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
@@ -37,8 +38,7 @@ def session_on(url: str, folder: str) -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK,
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": quick_options(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",

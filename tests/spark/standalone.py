@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pyspark
 
+from tests.class_archive import quick_options
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 HOME = str(Path(pyspark.__file__).parent)
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _DEPLOY = "org.apache.spark.deploy"
 _MASTER_HOST = "127.0.0.1"
 
@@ -54,7 +55,7 @@ def _start(folder: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         **os.environ,
         "SPARK_HOME": HOME,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": quick_options(),
         "SPARK_LOCAL_IP": name if name[0].isdigit() else _MASTER_HOST,
     }
     with (Path(folder) / f"log-{name}").open("wb") as log:

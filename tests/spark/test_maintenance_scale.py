@@ -19,6 +19,7 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.spark.jobs import orphan_files
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 FILES = int(os.environ.get("ICEFLOE_TEST_FILES", "1000000"))
 
 

@@ -26,8 +26,7 @@ import os, time
 import numpy as np
 import icefloe
 from icefloe.spark import NewArray, local_session, write
-quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-spark = local_session(1, memory="512m", config=quick)
+spark = local_session(1, memory="512m")
 repo = icefloe.Repository.create(icefloe.local_filesystem_storage("repo"))
 def slow(region):
     time.sleep(0.3)

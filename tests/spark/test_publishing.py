@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.errors import ConflictError, RebaseFailedError, RefNotFoundError
+from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, RefNotFoundError
 from icefloe.spark import BlockCheck, InRange, publish, read_report
 from icefloe.spark.publishing import publication
 from tests.builders import new_repository, read_array
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+NO_SPARK: Any = None
 RANGE = [InRange("a", low=0, high=9)]
 
 pytestmark = pytest.mark.usefixtures("each_generation")
@@ -149,6 +150,100 @@ def test_a_driver_that_died_anywhere_goes_on(
                 assert repo.lookup_branch("main") == theirs
 
 
+# --- others meanwhile
+
+
+@pytest.fixture
+def by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks are not what these tests are about, and take seconds on Spark."""
+    monkeypatch.setattr(publication, "validate", _validate_by_numpy)
+
+
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize("name", ["refused", "refused-data"])
+def test_a_quarantine_branch_that_is_taken_loses_nothing(
+    repo: icefloe.Repository, name: str
+) -> None:
+    """V2: its name may be one that an earlier failure has, or anybody's."""
+    theirs = repo.lookup_branch("main")
+    repo.create_branch("refused-data", theirs)
+    for value in (98, 99):
+        staged = write_cells(repo, "staging", a3=value)
+        report = publish(NO_SPARK, repo, RANGE, staging="staging", quarantine=name)
+        assert report.quarantine is not None
+        assert staged in {info.id for info in repo.ancestry(branch=report.quarantine)}
+        assert read_array(repo, branch=report.quarantine)[3] == value
+        assert read_report(repo, report.quarantine) == report.validation
+        repo.create_branch("staging", repo.lookup_branch("main"))
+    assert repo.lookup_branch("refused-data") == theirs
+    with pytest.raises(InvalidInputError, match="quarantine"):
+        publish(NO_SPARK, repo, RANGE, staging="staging", quarantine="staging")
+
+
+@pytest.mark.parametrize("value", [5, 99])
+def test_commits_to_the_staging_branch_during_validation_stay(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch, value: int
+) -> None:
+    before, late = repo.lookup_branch("main"), list[str]()
+
+    def validate_slowly(*arguments: Any, **options: Any) -> Any:
+        report = _validate_by_numpy(*arguments, **options)
+        if not late:
+            late.append(write_cells(repo, "staging", a0=2))
+        return report
+
+    staged = write_cells(repo, "staging", a1=value)
+    monkeypatch.setattr(publication, "validate", validate_slowly)
+    report = publish(NO_SPARK, repo, RANGE, staging="staging")
+    assert report.validation.snapshot_id == staged
+    assert repo.lookup_branch("staging") == late[0]
+    assert repo.lookup_branch("main") == (staged if value == 5 else before)
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_what_is_published_already_is_not_rebased(repo: icefloe.Repository) -> None:
+    """V3: a driver died before it deleted the staging branch, and others built on the target."""
+    write_cells(repo, "staging", a1=5)
+    publish(NO_SPARK, repo, RANGE, staging="staging", delete_staging=False)
+    theirs = write_cells(repo, "main", a2=7)
+    report = publish(NO_SPARK, repo, RANGE, staging="staging")
+    assert (report.published, report.rebased, report.snapshot_id) == (True, False, theirs)
+    assert repo.lookup_branch("main") == theirs
+    assert repo.list_branches() == {"main"}
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_branch_called_like_a_temporary_one_stays(repo: icefloe.Repository) -> None:
+    repo.create_branch("staging-rebase", repo.lookup_branch("main"))
+    own = write_cells(repo, "staging-rebase", a0=8)
+    write_cells(repo, "staging", a1=5)
+    write_cells(repo, "main", a2=7)
+    assert publish(NO_SPARK, repo, RANGE, staging="staging").rebased
+    assert repo.lookup_branch("staging-rebase") == own
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_commit_to_the_staging_branch_during_a_rebase_is_published_too(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cells(repo, "staging", a1=5)
+    write_cells(repo, "main", a2=7)
+    merge, late = icefloe.Repository.merge, list[str]()
+
+    def merge_slowly(*arguments: Any, **options: Any) -> str:
+        merged = merge(*arguments, **options)
+        if not late:
+            late.append(write_cells(repo, "staging", b0=2))
+        return merged
+
+    monkeypatch.setattr(icefloe.Repository, "merge", merge_slowly)
+    report = publish(NO_SPARK, repo, RANGE, staging="staging")
+    assert (report.published, report.rebased) == (True, True)
+    assert read_array(repo, branch="main").tolist() == [1, 5, 7, 0]
+    assert read_array(repo, "b", branch="main").tolist() == [2, 0, 0, 0]
+    assert repo.list_branches() == {"main"}
+
+
 class Death(BaseException):
     """A driver that dies: nothing catches it."""
 
@@ -188,7 +283,7 @@ def _publish_with_death(
 def _validate_by_numpy(_spark: Any, repo: Any, _expectations: Any, **options: Any) -> Any:
     from icefloe.spark import CheckResult, ValidationReport
 
-    passed = bool((read_array(repo, branch=options["version"]) <= 9).all())
+    session = repo.readonly_session(snapshot_id=options["version"])
+    passed = bool((zarr.open_array(session.store, path="a", mode="r")[:] <= 9).all())
     result = CheckResult("in_range", "in range", "/a", passed=passed, detail="by numpy")
-    snapshot_id = repo.lookup_branch(options["version"])
-    return ValidationReport("", options["version"], snapshot_id, (result,))
+    return ValidationReport("", options["version"], session.snapshot_id, (result,))

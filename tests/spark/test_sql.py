@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given, settings
 from pyspark.errors import AnalysisException
 
 import icefloe
 from icefloe import spark as floe
 from icefloe.errors import AlreadyExistsError, InvalidInputError
+from icefloe.spark.statements.queries import Statements
 from tests.drawn_queries import COLUMNS, TIMES, queries
 
 if TYPE_CHECKING:
@@ -278,6 +280,28 @@ def test_delete_and_update_change_cells(spark: SparkSession, repo: icefloe.Repos
     with pytest.raises(InvalidInputError, match="change the tip of a branch"):
         floe.sql(spark, "DELETE FROM weather.tag_v1")
     assert len(commits(repo)) == 4
+
+
+def test_an_update_does_not_undo_a_commit_that_comes_while_it_is_computed(
+    spark: SparkSession, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sets was computed from what was there when it began."""
+    query = Statements.query
+
+    def query_slowly(self: Statements, text: str) -> DataFrame:
+        rows = query(self, text)
+        if "CAST" in text:
+            session = repo.writable_session("main")
+            zarr.open_array(session.store, path="rain")[0, 0, 0] = 99
+            session.commit("meanwhile")
+        return rows
+
+    before = float(opened(repo).rain[0, 0, 1])
+    with monkeypatch.context() as context:
+        context.setattr(Statements, "query", query_slowly)
+        with pytest.raises(icefloe.RebaseFailedError):
+            floe.sql(spark, "UPDATE weather SET rain = rain + 1 WHERE time = '2024-01-01'")
+    assert opened(repo).rain[0, 0, :2].values.tolist() == [99, before]
 
 
 def test_merge_sets_adds_and_clears_cells(spark: SparkSession, repo: icefloe.Repository) -> None:

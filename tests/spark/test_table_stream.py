@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import icefloe
 from icefloe.spark import register_storage_provider
 from icefloe.tables.job_summary import JobSummary
 from tests.builders import read_dataset
+from tests.profiles import IS_DEEP
 from tests.spark.deadly_storage import ARMED, deadly
 from tests.spark.programs import run_program
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-
-IS_DEEP = os.environ.get("ICEFLOE_TEST_PROFILE") == "deep"
 
 
 def days(count: int, start: str) -> xr.Dataset:

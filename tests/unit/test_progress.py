@@ -6,12 +6,22 @@ import io
 import subprocess
 import sys
 import threading
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import zarr
 
+import icefloe
+from icefloe import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.progress import start_progress
+from icefloe.progress import ProgressStage, long_call, report_progress, start_progress, track
+from icefloe.storage.concurrency import in_threads
+from tests.builders import new_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Terminal(io.StringIO):
@@ -107,3 +117,127 @@ def test_tqdm_is_imported_when_a_bar_is_shown() -> None:
         "assert 'tqdm' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- long calls
+
+
+@pytest.fixture
+def repository() -> Repository:
+    repository = new_repository()
+    for number in range(3):
+        with repository.transaction("main", message=f"part {number}") as store:
+            zarr.create_array(store, name=f"a{number}", data=np.arange(1000))
+    return repository
+
+
+CALLS: dict[str, tuple[Callable[[Repository], Any], set[str]]] = {
+    "garbage_collect": (
+        lambda r: r.garbage_collect(timedelta(0)),
+        {"objects listed", "snapshots", "manifests"},
+    ),
+    "expire": (lambda r: r.expire_snapshots(keep_last=1), {"snapshots"}),
+    "verify": (lambda r: r.verify(deep=True), {"objects listed", "snapshots", "manifests"}),
+    "repair": (lambda r: r.repair(), {"snapshots"}),
+    "compact": (lambda r: r.compact(branch="main"), {"arrays", "packs"}),
+    "rewrite_manifests": (lambda r: r.rewrite_manifests("again", branch="main"), {"arrays"}),
+    "materialize": (lambda r: r.materialize("main"), {"chunks"}),
+    "check_virtual_sources": (lambda r: r.check_virtual_sources(), {"files"}),
+    "migrate": (
+        lambda r: r.migrate(icefloe.in_memory_storage(), generation="dataset"),
+        {"survey", "chunk files", "snapshots", "compare"},
+    ),
+    "chunk_storage_stats": (lambda r: r.chunk_storage_stats(), {"snapshots", "manifests"}),
+    "branch_storage_stats": (lambda r: r.branch_storage_stats(), {"snapshots", "manifests"}),
+    "array_storage_stats": (lambda r: r.array_storage_stats("main"), {"arrays"}),
+    "chunk_file_stats": (lambda r: r.chunk_file_stats(), {"manifests", "objects listed"}),
+    "diff_values": (
+        lambda r: r.diff_values(from_branch="main~1", to_branch="main"),
+        {"arrays"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_may_take_long_report_their_stages(name: str, repository: Repository) -> None:
+    call, stages = CALLS[name]
+    reported: dict[str, tuple[int, int | None]] = {}
+
+    def listen(stage: str, done: int, total: int | None) -> None:
+        assert total is None or 0 <= done <= total
+        reported[stage] = done, total
+
+    with report_progress(listen):
+        call(repository)
+    assert stages <= set(reported)
+    assert any(done for done, _ in reported.values()) or name in NOTHING_TO_DO
+    for done, total in reported.values():
+        assert total is None or done == total  # the last report is that all is done
+
+
+NOTHING_TO_DO = {"materialize", "check_virtual_sources"}
+
+
+def test_a_long_call_gets_a_bar_on_terminals_only(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icefloe.progress._DELAY_SECONDS", 0)
+    for screen, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", screen)
+        repository.verify()
+        assert ("verify: snapshots" in screen.getvalue()) == is_shown
+    # The bar is gone at the end: the report says the rest.
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    repository.verify()
+    assert screen.getvalue().endswith("\r")
+    assert "\n" not in screen.getvalue()
+
+
+def test_quick_calls_show_nothing(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icefloe.progress._DELAY_SECONDS", 3600)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    repository.verify()
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(("value", "is_shown"), [("0", False), ("off", False), ("1", True)])
+def test_the_environment_decides(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, value: str, is_shown: bool
+) -> None:
+    monkeypatch.setattr("icefloe.progress._DELAY_SECONDS", 0)
+    monkeypatch.setenv("ICEFLOE_PROGRESS", value)
+    screen = io.StringIO() if is_shown else Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    repository.verify()
+    assert bool(screen.getvalue()) == is_shown
+
+
+def test_a_call_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icefloe.progress._DELAY_SECONDS", 0)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    def fail() -> None:
+        with long_call("sweep"):
+            for number in track(range(3), "rooms", 3):
+                if number == 2:
+                    raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        fail()
+    assert "failed" in screen.getvalue().splitlines()[-1]
+
+
+def test_threads_count_for_the_call_that_started_them(repository: Repository) -> None:
+    counted: list[int] = []
+
+    def work(_: int) -> None:
+        ProgressStage("steps", 8).advance()
+
+    with report_progress(lambda _, done, __: counted.append(done)), long_call("work"):
+        in_threads(work, range(8))
+    assert counted.count(1) == 8
+    in_threads(work, range(8))  # outside of a call nobody is told
+    assert counted.count(1) == 8

@@ -67,6 +67,8 @@ class ArrayLayout:
     @cached_property
     def shards(self) -> ShardLayout | None:
         """How its shards are laid out; None if it has none, or Zarr has to decode them."""
+        if len(self.codecs) != 1:
+            return None  # most arrays: they do without the module
         from icefloe.arrays.shards import shard_layout
 
         return shard_layout(self)

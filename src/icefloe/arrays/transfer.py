@@ -9,7 +9,6 @@ import numpy as np
 from icefloe.arrays.chunk_arrays import ChunkArrays
 from icefloe.arrays.large_chunks import LargeChunks, is_for_large_chunks
 from icefloe.arrays.layout import layout_of
-from icefloe.arrays.shards import ShardedChunks
 from icefloe.arrays.spans import slabs_of, spans_of
 from icefloe.arrays.threads import allowed_threads, for_each
 from icefloe.errors import InvalidInputError
@@ -65,6 +64,8 @@ def _chunk_arrays(
 ) -> ChunkArrays:
     if shards is None:
         return ChunkArrays(tree, path, layout, **more)
+    from icefloe.arrays.shards import ShardedChunks
+
     return ShardedChunks(tree, path, shards)
 
 
@@ -195,6 +196,10 @@ class BoxTransfer:
     @property
     def shards_found(self) -> set[tuple[int, ...]]:
         """Coordinates of the shards that were found when the box was read."""
+        if self._shards is None:
+            return set()
+        from icefloe.arrays.shards import ShardedChunks
+
         return self._chunks.present if isinstance(self._chunks, ShardedChunks) else set()
 
     def read_from_one(self, target: Values) -> bool:

@@ -13,6 +13,7 @@ from icefloe.arrays.transfer import read_region
 from icefloe.changes.documents import differing_keys
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_index import bounding_box
+from icefloe.progress import track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +59,13 @@ class ArrayDifference(msgspec.Struct, frozen=True):
 class ValueDiff(list[ArrayDifference]):
     """The differences of all arrays that were written, by path."""
 
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import html_table
+
+        rows = [(each.path, _line(each).removeprefix(f"{each.path}: ")) for each in self]
+        return html_table("Values that differ", rows or [("no array was written", "")])
+
     def __repr__(self) -> str:
         if not self:
             return "no array was written"
@@ -83,7 +91,8 @@ def compare_values(before: Tree, after: Tree, diff: Diff, arrays: ArrayChoice = 
     """Compare the arrays that two versions have in common, chunk by chunk that may differ."""
     chosen = None if arrays is None else set(chosen_arrays(arrays, after.array_paths()))
     differences = ValueDiff()
-    for path in sorted({*diff.chunk_indexes(), *diff.updated_arrays, *diff.new_arrays}):
+    written_arrays = sorted({*diff.chunk_indexes(), *diff.updated_arrays, *diff.new_arrays})
+    for path in track(written_arrays, "arrays", len(written_arrays)):
         if chosen is not None and path not in chosen:
             continue
         new = after.get_node(path)

@@ -108,7 +108,8 @@ def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> Ex
 
 def _sentence(error: IcefloeError) -> str:
     if isinstance(error, RepositoryNotFoundError):
-        return f"there is no repository at {error.location}: icefloe init creates one"
+        reason = error.message.removeprefix("the repository doesn't exist: ")
+        return f"there is no repository: {reason.replace('Repository.create', '`icefloe init`')}"
     lines = [error.message]
     if isinstance(error, RebaseFailedError) and len(error.conflicts) > 1:
         lines += [f"  {conflict}" for conflict in error.conflicts[:_SHOWN_CONFLICTS]]

@@ -23,18 +23,7 @@ def read_log(repository: Repository, version: str | None, count: int) -> Drawn:
     session = repository.readonly_session("main" if version is None else None, snapshot_id=version)
     starts = None if version is None else [session.tree.snapshot.id]
     page = read_log_page(session.tree.context.history, count, starts)
-    rows = [
-        GraphRow(
-            id=entry.id,
-            parent_id=entry.parent_id,
-            written_at=wording.moment(entry.written_at),
-            message=entry.message,
-            branches=entry.branches,
-            tags=entry.tags,
-            merged_ids=entry.merged_ids,
-        )
-        for entry in page.entries
-    ]
+    rows = [GraphRow.of(entry) for entry in page.entries]
     return Drawn(page.entries, lambda: _draw(AncestryGraph(rows), has_more=bool(page.rest)))
 
 
@@ -48,7 +37,7 @@ def _draw(graph: AncestryGraph, *, has_more: bool) -> RenderableType:
     for step in steps:
         line = _marks(["●" if i == step.place else "│" for i in range(step.width)], widest)
         line.append(f" {wording.short_id(step.row.id)}", style="yellow")
-        line.append(f"  {step.row.written_at}", style="dim")
+        line.append(f"  {step.row.written_at[:16]}", style="dim")
         for branch in step.row.branches:
             line.append(f"  {wording.printable(branch)}", style="bold green")
         for tag in step.row.tags:

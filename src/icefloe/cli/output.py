@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import sys
+import tempfile
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.progress import start_progress
+from icefloe.progress import report_progress, start_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from icefloe.cli.views import View
     from icefloe.progress import Progress
 
+_SHOWN_LOG = 8_192
 _WIDE = 100_000
 """Lines that no terminal breaks are not broken by us either."""
 
@@ -85,12 +88,42 @@ class Output:
 
     @contextlib.contextmanager
     def working(self, label: str) -> Iterator[None]:
-        """Show that something takes a while, on terminals."""
+        """Show that something takes a while, and how far it is, on terminals."""
         if self.quiet or not sys.stderr.isatty():
+            with report_progress(lambda *_: None):
+                yield
+            return
+        with self.messages.status(label) as status:
+
+            def show(stage: str, done: int, total: int | None) -> None:
+                of = "" if total is None else f" of {total:,}"
+                status.update(f"{label}: {stage} {done:,}{of}")
+
+            with report_progress(show):
+                yield
+
+    @contextlib.contextmanager
+    def hushed(self) -> Iterator[None]:
+        """Keep what child processes write to standard error off the terminal, unless this fails.
+
+        Java warns of things that nobody can change, into the middle of the line that is shown.
+        """
+        if not sys.stderr.isatty():
             yield
             return
-        with self.messages.status(label):
-            yield
+        with tempfile.TemporaryFile() as log:
+            terminal = os.dup(2)
+            self.messages.file = os.fdopen(os.dup(terminal), "w")
+            os.dup2(log.fileno(), 2)
+            try:
+                yield
+            except BaseException:
+                log.seek(0)
+                os.write(terminal, log.read()[-_SHOWN_LOG:])
+                raise
+            finally:
+                os.dup2(terminal, 2)
+                os.close(terminal)
 
     def progress(self, label: str, total: int | None = None, *, unit: str = "step") -> Progress:
         """Start a progress bar on standard error, on terminals."""

@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
+from icefloe.html_tables import readable_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORT_ID = 8
 """How many characters of an id people see; programs get all of them."""
-
-_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def printable(text: object) -> str:
@@ -45,12 +44,7 @@ def size(count: int | None) -> str:
     >>> size(1536)
     '1.5 KiB'
     """
-    if count is None:
-        return ""
-    number, unit = float(count), 0
-    while number >= 1024 and unit < len(_SIZE_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{number:.1f} {_SIZE_UNITS[unit]}"
+    return "" if count is None else readable_size(count)
 
 
 def moment(time: datetime) -> str:

@@ -49,7 +49,7 @@ class Mergeable(Protocol):
         """This value, overridden by the fields that `other` sets."""
 
 
-class Section(msgspec.Struct, forbid_unknown_fields=True):
+class Section(msgspec.Struct, forbid_unknown_fields=True, repr_omit_defaults=True):
     """One section of the configuration: mutable, every field optional; `None` means "not set".
 
     Fields are checked by the constructor and on assignment, so that a mistake shows where it was

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -165,16 +165,29 @@ class RepositoryConfig(Section):
         self.virtual_chunk_containers = {}
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook: all that applies, and what was set here."""
+        """Show it in a notebook: every setting that applies, and which are set here."""
+        from icefloe.config.setting_table import setting_table
         from icefloe.html_tables import html_table
 
-        chosen = {name for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        rows = [
-            (name.replace("_", " "), value)
-            for name, value in msgspec.structs.asdict(self.effective()).items()
-        ]
-        title = f"RepositoryConfig ({', '.join(sorted(chosen)) or 'all defaults'})"
-        return html_table(title, rows)
+        settings = setting_table(self)
+        chosen = sum(each.is_set for each in settings)
+        rows = [(each.name, each.value, "set" if each.is_set else "default") for each in settings]
+        rows.sort(key=lambda row: row[2] != "set")
+        title = f"RepositoryConfig ({f'{chosen} set' if chosen else 'all defaults'})"
+        return html_table(title, rows, ("setting", "value", ""))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's)
+        printer.text("…" if cycle else str(self))
+
+    def __str__(self) -> str:
+        """Every setting that applies; those that are set here have a star."""
+        from icefloe.config.setting_table import setting_table
+
+        settings = setting_table(self)
+        width = max(len(each.name) for each in settings)
+        return "\n".join(
+            f"{'*' if each.is_set else ' '} {each.name:{width}}  {each.value}" for each in settings
+        )
 
     def effective(self) -> Settings:
         """The values that apply, with defaults for all that is not set."""

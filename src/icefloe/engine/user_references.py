@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 import operator
+import struct
 from datetime import datetime
 from itertools import chain, compress, count, islice
 from math import prod
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -38,7 +38,7 @@ COLUMNS = (
 """Names of the columns, as arguments and in an Arrow table."""
 _BATCH_ROWS = 65_536
 """How many strings at a time are Python objects."""
-_BATCH_SPECS = 8_192
+_BATCH_SPECS = 16_384
 """How many specs are read at a time: few enough to stay in the processor's cache."""
 
 
@@ -161,25 +161,42 @@ class _SpecBatch(NamedTuple):
 
 
 def _spec_batch(specs: list[VirtualChunkSpec], first: int, path: str) -> _SpecBatch:
-    def field(name: str) -> list[Any]:
-        return list(map(attrgetter(name), specs))
-
-    indexes = field("index")
-    try:
-        ranks = set(map(len, indexes))
-        numbers = np.array(list(chain.from_iterable(indexes)))
-    except (TypeError, ValueError, OverflowError):
-        raise _invalid_coordinates(path) from None
-    if len(ranks) > 1:
-        raise _invalid_coordinates(path)
+    # A comprehension for each field: faster than `attrgetter`, and than tuples of all fields.
+    offsets = _whole_numbers([spec.offset for spec in specs])
+    lengths = _whole_numbers([spec.length for spec in specs])
     return _SpecBatch(
-        coords=_coordinates(numbers.reshape(len(specs), *ranks), path),
-        locations=field("location"),
-        offsets=_integers(field("offset"), len(specs), "offset", first_row=first),
-        lengths=_integers(field("length"), len(specs), "length", first_row=first),
-        etags=field("etag_checksum"),
-        times=field("last_updated_at_checksum"),
+        coords=_spec_coordinates([spec.index for spec in specs], path),
+        locations=[spec.location for spec in specs],
+        offsets=_integers(offsets, len(specs), "offset", first_row=first),
+        lengths=_integers(lengths, len(specs), "length", first_row=first),
+        etags=[spec.etag_checksum for spec in specs],
+        times=[spec.last_updated_at_checksum for spec in specs],
     )
+
+
+def _spec_coordinates(indexes: list[list[int]], path: str) -> npt.NDArray[np.integer]:
+    """Coordinates (n, rank) of lists that all have the same length."""
+    try:
+        (rank,) = set(map(len, indexes))
+        # Axis by axis is faster than one long list, and leaves the garbage collector nothing to do.
+        axes = [
+            np.asarray(_whole_numbers([index[axis] for index in indexes])) for axis in range(rank)
+        ]
+        table = np.stack(axes, axis=1) if axes else np.empty((len(indexes), 0), dtype=np.int64)
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise _invalid_coordinates(path) from None
+    return _coordinates(table, path)
+
+
+def _whole_numbers(values: Sequence[Any]) -> npt.NDArray[np.int64] | Sequence[Any]:
+    """Python's integers as a column in half of numpy's time; the values, if they are no such."""
+    if isinstance(values[0], bool):
+        return values
+    try:
+        packed = struct.pack(f"{len(values)}q", *values)
+    except struct.error:
+        return values
+    return np.frombuffer(packed, dtype=np.int64)
 
 
 def _joined(parts: list[list[Any]]) -> Coded | list[Any]:
@@ -377,10 +394,14 @@ def _coded(values: Any) -> Coded:
         # Neighbours are mostly equal, or all values differ: both are seen without hashing all.
         if _is_ascending(values):
             return Coded(values, np.arange(len(values)))
-        differs = np.fromiter(map(operator.ne, values, islice(values, 1, None)), dtype=bool)
-        if not differs.all():
-            runs = _coded(list(compress(values, chain((True,), differs.tolist()))))
-            return Coded(runs.values, runs.codes[np.concatenate([[0], np.cumsum(differs)])])
+        for differ in (
+            operator.is_not,
+            operator.ne,
+        ):  # mostly the same object, not only an equal one
+            differs = np.fromiter(map(differ, values, islice(values, 1, None)), dtype=bool)
+            if not differs.all():
+                runs = _coded(list(compress(values, chain((True,), differs.tolist()))))
+                return Coded(runs.values, runs.codes[np.concatenate([[0], np.cumsum(differs)])])
         if _are_distinct(values):
             return Coded(values, np.arange(len(values)))
     numbers: dict[Any, int] = {}

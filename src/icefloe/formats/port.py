@@ -625,6 +625,11 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     is_official: bool = False
     """Whether the official package writes here as well, which knows nothing of our leases."""
 
+    @property
+    def replaces_snapshots(self) -> bool:
+        """Whether expiry writes the files of snapshots again, with other parents."""
+        return self.is_official and self.spec_version == 1
+
     @cached_property
     def codec(self) -> Codec:
         """The codec of this version and level; it may reuse earlier results."""

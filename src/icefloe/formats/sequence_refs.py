@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import unicodedata
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from icefloe.errors import (
@@ -94,6 +95,15 @@ def twins_of(name: str, others: Collection[str]) -> list[str]:
     form = folded(name)
     pairs = zip(others, forms, strict=True)
     return [other for other, its_form in pairs if its_form == form and other != name]
+
+
+def without_twins(names: Collection[str], others: Collection[str]) -> set[str]:
+    """Those of some new names that no file system takes for another of them, or for one of others.
+
+    One look at each name, where `twins_of` looks at all others for each.
+    """
+    forms = Counter(map(folded, {*names, *others}))
+    return {name for name in names if name not in others and forms[folded(name)] == 1}
 
 
 _LOOK_BACK = 100
@@ -573,10 +583,29 @@ class SequenceRefs(RefDefaults):
     ) -> None:
         """Publish a repository with its branches and tags, `main` last."""
         del snapshots, config
-        for tag, target in tags.items():
-            if self.tag(tag) != target:
-                self.create_tag(tag, target)
-        for branch in sorted(branches, key=lambda name: name == MAIN):
+        self.check_names(branches, tags)
+        entries = self._any_entries() if tags or branches.keys() - {MAIN} else []
+        new_tags = without_twins(tags, set(filter(None, map(self._names.tag_of, entries))))
+        each_at_once(
+            self._storage,
+            lambda tag: self._storage.create(
+                self._names.tag_key(tag), signed(self._content(tags[tag], None))
+            ),
+            new_tags,
+        )
+        for tag in tags.keys() - new_tags:  # an earlier try left it, or one that is hard to tell
+            if self.tag(tag) != tags[tag]:
+                self.create_tag(tag, tags[tag])
+        there = set(filter(None, map(self._names.branch_of, entries)))
+        new_branches = without_twins(branches.keys(), there) - {MAIN}
+        each_at_once(
+            self._storage,
+            lambda branch: self._folder(branch).create(
+                0, signed(self._content(branches[branch], None))
+            ),
+            new_branches,
+        )
+        for branch in sorted(branches.keys() - new_branches, key=lambda name: name == MAIN):
             tip = self.tip(branch)
             if tip is None or tip.snapshot_id != branches[branch]:
                 self.create_branch(branch, branches[branch])

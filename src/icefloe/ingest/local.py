@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
 from icefloe.extras import require
+from icefloe.html_tables import Report
 from icefloe.ingest.apply import write_references
 from icefloe.ingest.driver import ingest_files, remarks
 from icefloe.ingest.headers import digest_of, header_of
@@ -17,7 +18,7 @@ from icefloe.ingest.place import place_references
 from icefloe.ingest.plan import Difference, report
 from icefloe.ingest.read import HeaderResult, read_file
 from icefloe.ingest.sources import AnyFile, checked_url
-from icefloe.model.record import Record
+from icefloe.progress import long_call, track
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _PARALLEL_FILES = 4
 
 
-class Referenced(Record, frozen=True, eq=False):
+class Referenced(Report, frozen=True, eq=False):
     """The report of `reference_files`; print it to see what became of the files."""
 
     files: int
@@ -51,12 +52,6 @@ class Referenced(Record, frozen=True, eq=False):
     """What was not the same in all files and did not matter."""
     snapshot_id: str | None
     """The commit, if one was asked for."""
-
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
-
-        return record_html(self)
 
     def __str__(self) -> str:
         text = (
@@ -176,7 +171,8 @@ def reference_files(
     urls = [checked_url(name, session.tree.virtual_sources) for name in names]
     _check_names(urls)
     runner = _LocalRunner(session, options, commit)
-    outcome = ingest_files(runner, dict.fromkeys(urls), options)
+    with long_call("reference files"):
+        outcome = ingest_files(runner, dict.fromkeys(urls), options)
     plan = outcome.plan
     stored = {} if plan is None else plan.values
     return Referenced(
@@ -216,7 +212,8 @@ class _LocalRunner:
         if len(files) == 1:
             return [self._read_header(files[0].url)]
         with ThreadPoolExecutor(min(_PARALLEL_FILES, len(files))) as threads:
-            return list(threads.map(self._read_header, [file.url for file in files]))
+            headers = threads.map(self._read_header, [file.url for file in files])
+            return list(track(headers, "files", len(files)))
 
     def _read_header(self, url: str) -> HeaderResult:
         sources, parse = self.session.tree.virtual_sources, self._options.parse

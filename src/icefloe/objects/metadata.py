@@ -93,6 +93,9 @@ class MetadataFiles:
         self._written: Snapshot | None = None
         self._uploads: Uploads | None = None
         self._caches, self._scope = caches_for(storage, budget or CacheBudget(), fmt.name)
+        # Expiry by anybody may give a snapshot another parent: who opens anew, reads anew.
+        own = object() if fmt.replaces_snapshots else None
+        self._snapshots_scope = self._scope if own is None else (self._scope, own)
 
     def through(self, uploads: Uploads) -> MetadataFiles:
         """The same files for who writes several of them at a time, and then waits for all."""
@@ -113,7 +116,7 @@ class MetadataFiles:
         if snapshot is not None:
             return self._complete(snapshot)
         return self._caches.flights.do(
-            (self._scope, snapshot_id),
+            (self._snapshots_scope, snapshot_id),
             lambda: self._read_snapshot(snapshot_id, prefetched, anew=anew),
         )
 
@@ -182,14 +185,14 @@ class MetadataFiles:
     def _kept_snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
         if snapshot_id == FIRST_SNAPSHOT_ID:
             return self._first
-        return self._caches.snapshots.get((self._scope, snapshot_id))
+        return self._caches.snapshots.get((self._snapshots_scope, snapshot_id))
 
     def _keep_snapshot(self, snapshot: Snapshot, nbytes: int) -> None:
         if snapshot.id == FIRST_SNAPSHOT_ID:
             # All repositories have it, and each another one.
             self._first = snapshot
         else:
-            self._caches.snapshots.put((self._scope, snapshot.id), snapshot, nbytes)
+            self._caches.snapshots.put((self._snapshots_scope, snapshot.id), snapshot, nbytes)
 
     def write_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Write a snapshot, which is invisible until a reference points to it.

@@ -57,6 +57,14 @@ _REASONS = {
 }
 """Codes in the bodies of answers, and what each means; the server has done nothing then."""
 
+_LOGIN_FAILED = re.compile(r"External (\w+) credential provider:")
+_LOGINS = {
+    "AWS": "aws sso login",
+    "Azure": "az login",
+    "GCP": "gcloud auth application-default login",
+}
+"""What obstore calls the providers of credentials, and the programs that make a login."""
+
 _REFUSED = frozenset({401, 403})
 _MISSING = 404
 _BAD_REQUEST = 400
@@ -106,6 +114,13 @@ class Request(NamedTuple):
             return StoragePermissionError(
                 f"{self.location} has no bucket or container of that name; check the name and the "
                 "address, or create it"
+            )
+        login = _LOGIN_FAILED.search(str(error))
+        if login is not None:
+            return StoragePermissionError(
+                f"{self.location} was not asked: there is no valid login for {login[1]}, of a "
+                f"person or of this machine; run `{_LOGINS.get(login[1], 'its login')}`, or add "
+                "?anonymous=true"
             )
         reason = _reason(str(error))
         if reason is not None:

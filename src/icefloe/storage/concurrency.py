@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ def in_threads(
     """Results of a function for each item, in their order, up to `limit` at the same time.
 
     The threads are new ones, so that `work` may itself call this. After an error the calls that
-    were begun are waited for.
+    were begun are waited for. Each call sees the context variables of the caller.
     """
     todo = list(items)
     if len(todo) <= 1 or limit <= 1:
         return [work(item) for item in todo]
     with ThreadPoolExecutor(min(limit, len(todo)), "icefloe-requests") as threads:
-        return list(threads.map(work, todo))
+        contexts = [copy_context() for _ in todo]  # a context is entered by one thread at a time
+        return list(threads.map(lambda context, item: context.run(work, item), contexts, todo))
 
 
 def each_at_once(

@@ -7,7 +7,7 @@ from typing import Self
 import msgspec
 
 
-class _Settings(msgspec.Struct):
+class _Settings(msgspec.Struct, repr_omit_defaults=True):
     def merge(self, other: Self) -> Self:
         """Return these settings, overridden by those that `other` sets, level by level."""
         merged = {}

@@ -386,7 +386,8 @@ def _reduced(join: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
 def _compare(column: pa.Array, name: str, operator: str, value: Any) -> pa.Array:
     literal = literal_for(column.type, name, value)
     if pa.types.is_floating(column.type) or pa.types.is_floating(literal.type):
-        column = column.cast(pa.float64())
+        # Integers that float64 has not are beyond all literals that it has exactly.
+        column = column.cast(pa.float64(), safe=False)
         literal = literal.cast(pa.float64())
     found = _COMPUTE[operator](column, literal)
     if operator in {">", ">="} and pa.types.is_floating(column.type):

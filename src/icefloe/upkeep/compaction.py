@@ -31,6 +31,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.formats.port import LiveTip, ObjectKind
+from icefloe.html_tables import Report
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
@@ -38,6 +39,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import MOVED_CHUNKS
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.progress import ProgressStage, track
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.ranges import RangeSet
 
@@ -98,7 +100,7 @@ class CompactionOptions(NamedTuple):
             raise InvalidInputError(f"min_live_share is 0 to 1, found {self.min_live_share}")
 
 
-class CompactionSummary(msgspec.Struct, frozen=True):
+class CompactionSummary(Report, frozen=True):
     """What a compaction did, or would do."""
 
     snapshot_id: str | None
@@ -111,12 +113,6 @@ class CompactionSummary(msgspec.Struct, frozen=True):
     bytes_freed: int
     """Bytes of the old files, which are freed once older snapshots have expired and garbage is
     collected."""
-
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
-
-        return record_html(self)
 
 
 class _Chosen(NamedTuple):
@@ -174,7 +170,9 @@ def compact_branch(
         written = 0
         moves: dict[NodeId, list[ChunkMoves]] = {}
         planned = _plan_packs(context, base, nodes, chosen.files, options.pack_bytes)
+        stage = ProgressStage("packs", packs)
         for pack, file_id in (writer or LocalPackWriter(context)).write_all(planned):
+            stage.advance()
             written += 1
             for part, move in zip(pack, _moves(pack, file_id), strict=True):
                 moves.setdefault(part.node_id, []).append(move)
@@ -210,7 +208,7 @@ def _choose(
 ) -> _Chosen:
     ranges = RangeSet()
     of_chosen_arrays = IdSet()
-    for node in nodes:
+    for node in track(nodes, "arrays", len(nodes)):
         is_chosen = paths is not None and node.path in paths
         for table in _tables_of(context, base, node):
             ranges.add_native(table.refs)

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from icefloe.html_tables import Report
+
 _SHOWN = 50
 
 
@@ -69,7 +71,7 @@ class Orphans(msgspec.Struct, frozen=True):
     """The first of them."""
 
 
-class VerificationReport(msgspec.Struct, frozen=True):
+class VerificationReport(Report, frozen=True):
     """What was checked and what is wrong; `print` it for a summary."""
 
     problems: tuple[Problem, ...]
@@ -88,12 +90,6 @@ class VerificationReport(msgspec.Struct, frozen=True):
         """The report as plain values, for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
-
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
-
-        return record_html(self)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.checked.items())

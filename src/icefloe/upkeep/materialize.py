@@ -10,11 +10,12 @@ import numpy as np
 
 from icefloe.config.locations import parse_location
 from icefloe.errors import InvalidInputError
+from icefloe.html_tables import Report
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.nodes import expect_array
-from icefloe.model.record import Record
 from icefloe.model.segments import Segments
+from icefloe.progress import ProgressStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +31,7 @@ BATCH_BYTES = 64 * 1024 * 1024
 """How many bytes to copy at a time."""
 
 
-class Materialized(Record, frozen=True):
+class Materialized(Report, frozen=True):
     """How many virtual chunks were copied into the repository, or would be."""
 
     chunks: int
@@ -75,9 +76,11 @@ def copy_virtual_chunks(
 ) -> Materialized:
     """Copy chosen virtual chunks into a tree, which the caller commits; or only count them."""
     counts = Counts()
+    stage = ProgressStage("chunks", None)
     for batch in counts.counted(virtual_batches(tree, choice)):
         if not dry_run:
             copy_batch(tree, batch)
+        stage.advance(len(batch.coords))
     return counts.summary()
 
 

@@ -37,11 +37,11 @@ from icefloe.errors import (
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind
 from icefloe.formats.registry import detect, format_for
+from icefloe.html_tables import Report
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
-from icefloe.model.record import Record
 from icefloe.model.snapshot import (
     AttributesFileInfo,
     FileSum,
@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 _HISTORY = 16
 
 
-class MigrationReport(Record, frozen=True):
+class MigrationReport(Report, frozen=True):
     """What a migration copied, including objects that an earlier run had copied."""
 
     generation: str

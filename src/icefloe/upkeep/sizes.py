@@ -25,9 +25,11 @@ from icefloe.engine.retention.marking import (
 from icefloe.engine.retention.stored_objects import list_objects
 from icefloe.engine.tree.chunk_batches import ArrayReader
 from icefloe.formats.port import ObjectKind
+from icefloe.html_tables import Report
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.progress import track
 from icefloe.upkeep.ranges import Ranges, RangeSet
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ REFS_AT_ONCE = 4_000_000
 """How many references are held at a time, at about 30 bytes each."""
 
 
-class ChunkStorageStats(msgspec.Struct, frozen=True):
+class ChunkStorageStats(Report, frozen=True):
     """Bytes of chunks by kind: native, virtual or inlined. Shared chunks count once."""
 
     native_bytes: int = 0
@@ -66,14 +68,8 @@ class ChunkStorageStats(msgspec.Struct, frozen=True):
             self.inlined_bytes + other.inlined_bytes,
         )
 
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
 
-        return record_html(self)
-
-
-class SnapshotSize(msgspec.Struct, frozen=True):
+class SnapshotSize(Report, frozen=True):
     """What one snapshot holds, and what it added to its parent."""
 
     id: str
@@ -102,6 +98,20 @@ class ChunkFileUsage(msgspec.Struct, frozen=True, eq=False):
             f"<{len(self)} chunk files, {self.total_bytes} bytes, "
             f"{self.dead_share:.1%} of them dead>"
         )
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import html_table, readable_size
+
+        dead = f"{readable_size(int(self.dead_bytes.sum()))} ({self.dead_share:.1%})"
+        rows = [
+            ("files", len(self)),
+            ("missing files", int((self.sizes < 0).sum())),
+            ("bytes", readable_size(self.total_bytes)),
+            ("dead bytes", dead),
+            ("chunks", int(self.chunks.sum())),
+        ]
+        return html_table("Chunk files", rows)
 
     @property
     def total_bytes(self) -> int:
@@ -146,7 +156,7 @@ def array_stats(context: Context, snapshot: Snapshot) -> dict[str, ChunkStorageS
     """Bytes of the chunks of each array of one snapshot."""
     chunks = SnapshotChunks(context.files, snapshot)
     stats = {}
-    for node in snapshot.nodes:
+    for node in track(snapshot.nodes, "arrays", len(snapshot.nodes)):
         if node.is_array:
             reader = ArrayReader(snapshot, chunks, node, None)
             stats[node.path] = _sums(partial(_refs_in, reader))

@@ -30,6 +30,7 @@ from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, li
 from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
 from icefloe.objects.expected import Referrer, differs, not_expected
+from icefloe.progress import ProgressStage
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.upkeep.checks import (
     ArrayOfSnapshot,
@@ -151,6 +152,8 @@ class _Verifier:
         self._logs: dict[SnapshotId, TransactionLog | None] = {}
         """Logs that were read ahead."""
         self._attribute_rows: set[tuple[bytes, int]] = set()
+        self._stage = ProgressStage("snapshots", None)
+        self._chunk_stage = ProgressStage("manifests", None)
 
     def run(self, start_checks: Callable[[], ChunkChecks]) -> VerificationReport:
         storage = self._context.storage
@@ -327,6 +330,7 @@ class _Verifier:
 
     def _check_snapshot(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
         self._checked["snapshots"] += 1
+        self._stage.advance()
         where = {"snapshot_id": str(snapshot.id)}
         if parent is not None and parent.written_at >= snapshot.written_at:
             self._add(
@@ -390,6 +394,7 @@ class _Verifier:
         if manifest_id in self._manifests:
             return self._manifests[manifest_id]
         self._checked["manifests"] += 1
+        self._chunk_stage.advance()
         count: int | None = None
         key = self._layout.manifest(manifest_id)
         try:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.errors import IcefloeError
+from icefloe.html_tables import Report
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
 from icefloe.objects.foreign.source import same_etag
+from icefloe.progress import track
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,7 +56,7 @@ class VirtualSourceInfo(Record, frozen=True):
     """Whether an etag or a time was recorded, so that a change would be noticed."""
 
 
-class VirtualSourcesReport(Record, frozen=True):
+class VirtualSourcesReport(Report, frozen=True):
     """The state of all files that virtual chunks are in."""
 
     sources: tuple[VirtualSourceInfo, ...]
@@ -128,7 +130,7 @@ def examine_sources(
         return _examined(url, expected[url], resolver)
 
     with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
-        return list(threads.map(look, sorted(expected)))
+        return list(track(threads.map(look, sorted(expected)), "files", len(expected)))
 
 
 def expected_sources(tree: WorkingTree, paths: Iterable[str]) -> dict[str, ExpectedSource]:

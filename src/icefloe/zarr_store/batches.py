@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icefloe.arrays.selection import AxisSelection
 from icefloe.arrays.spans import Spans, spans_of
 from icefloe.model.paths import ROOT
 from icefloe.zarr_store.keys import resolve
@@ -189,6 +188,8 @@ def finer_spans(
     spans: Sequence[Spans], layout: ArrayLayout, finer: ArrayLayout
 ) -> tuple[Spans, ...] | None:
     """The same elements in the chunks of a finer grid; None if they are not evenly apart."""
+    from icefloe.arrays.selection import AxisSelection
+
     result: list[Spans] = []
     axes = zip(spans, layout.chunk_shape, finer.chunk_shape, strict=True)
     for span, size, edge in axes:

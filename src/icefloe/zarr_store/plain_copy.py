@@ -59,7 +59,10 @@ def copy_to_plain_store(
     """
     root = paths.canonical(group)
     if tree.get_node(root) is None:
-        raise NodeNotFoundError(f"there is no array or group at {root}", root)
+        from icefloe.model.spelling import suggestion
+
+        near = suggestion(root, tree.node_paths(paths.ROOT))
+        raise NodeNotFoundError(f"there is no array or group at {root}{near}", root)
     existing = next(target.list(limit=1), None)
     if existing is not None:
         raise AlreadyExistsError(

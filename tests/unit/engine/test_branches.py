@@ -47,7 +47,9 @@ def test_a_branch_is_created_moved_and_deleted(context: Context) -> None:
         refs.reset_branch(context, "work", second, from_snapshot_id=second)
     refs.reset_branch(context, "work", second, from_snapshot_id=first)
     assert str(tip(context, "work")) == second
-    refs.delete_branch(context, "work")
+    with pytest.raises(ConflictError, match="expected"):
+        refs.delete_branch(context, "work", from_snapshot_id=first)
+    refs.delete_branch(context, "work", from_snapshot_id=second)
     with pytest.raises(RefNotFoundError, match="create_branch"):
         refs.live_tip(context.refs, "work")
     kinds = [operation.kind for operation in operations(context.storage, context.history)]

@@ -1,4 +1,4 @@
-"""Keys of objects (R1-08, H-24)."""
+"""Keys of objects (H-24)."""
 
 from __future__ import annotations
 

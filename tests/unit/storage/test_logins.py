@@ -22,7 +22,8 @@ from icefloe import (
 )
 from icefloe.storage.access import logins
 from icefloe.storage.access.url import storage_from_url
-from tests.unit.storage.test_redirects_and_headers import bucket, server, storage_at
+from tests.endpoints.processes import free_port
+from tests.unit.storage.test_redirects_and_headers import Answer, bucket, server, storage_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,6 +166,47 @@ def test_a_container_role_is_asked_for(url: str, log: Log, monkeypatch: pytest.M
     assert signer(log) == "role"
 
 
+def metadata_service(method: str, path: str) -> Answer:
+    """The service that EC2 has for the role of a machine, version 2: with a token."""
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if method == "PUT":
+        return 200, {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "token"
+    if path.endswith("/security-credentials/"):
+        return 200, {}, "reader"
+    keys = {"Code": "Success", "AccessKeyId": "machine", "SecretAccessKey": "s", "Token": "t"}
+    return 200, {}, json.dumps({**keys, "Expiration": later, "LastUpdated": later})
+
+
+def test_the_role_of_a_machine_is_asked_for(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    asked: Log = []
+    with server(metadata_service, asked) as service:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{service}/")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        ask("s3://b/p")
+    assert signer(log) == "machine"
+    assert any("x-aws-ec2-metadata-token" in {n.lower() for n in names} for _, names in asked)
+
+
+def test_a_machine_without_a_role_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{free_port()}/")
+    with pytest.raises(InvalidInputError, match=r"asked for a role of this machine; set them, run"):
+        storage_from_url("s3://b/p").get("a")
+
+
+def test_a_container_without_a_role_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with server(lambda *_: (403, {}, "no role here"), []) as roles:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{roles}/role")
+        monkeypatch.setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1")
+        with pytest.raises(StoragePermissionError, match="AWS gives no credentials"):
+            storage_from_url("s3://b/p").get("a")
+
+
 def test_a_profile_that_does_not_exist_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".aws" / "config").write_text("[default]\nregion = eu-west-1\n")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
@@ -185,7 +227,11 @@ def test_profiles_need_an_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("place", "extra"), [("s3://b/p", "aws"), ("gs://b/p", "gcp"), ("az://a/c/p", "azure")]
 )
-def test_without_any_credential_the_message_says_what_to_do(place: str, extra: str) -> None:
+def test_without_any_credential_the_message_says_what_to_do(
+    place: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("google.auth", "azure.identity"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInputError, match=rf"anonymous=true.*icefloe\[{extra}\]"):
         storage_from_url(place)
 
@@ -218,6 +264,108 @@ def test_the_login_of_the_azure_program_is_taken(
     monkeypatch.setitem(sys.modules, "azure.identity", None)
     assert logins.azure_login() == {"use_azure_cli": True}
     assert storage_from_url("az://a/c/p").location == "az://a/c/p"
+
+
+def ask_with_token(place: str, log: Log, token: str) -> None:
+    ask(place)
+    headers = {name.lower(): value for name, value in log[-1][1].items()}
+    assert headers["authorization"] == f"Bearer {token}"
+
+
+def google_metadata(token: Answer) -> Any:
+    """The service that Google's machines have for their service account."""
+    said = {"Metadata-Flavor": "Google", "Content-Type": "application/json"}
+
+    def answer(_: str, path: str) -> Answer:
+        if "/token" in path:
+            return token
+        if "project-id" in path:
+            return 200, said, "project"
+        account = {"email": "a@b.example", "scopes": ["s"], "aliases": ["default"]}
+        return 200, said, json.dumps(account)
+
+    return answer
+
+
+def bearer(token: str) -> Answer:
+    body = {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
+    return 200, {"Metadata-Flavor": "Google", "Content-Type": "application/json"}, json.dumps(body)
+
+
+def test_the_account_of_a_google_machine_is_asked_for(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.auth", reason="needs the extra gcp")
+    place = f"gs://b/p?base_url={url}&allow_http=true"
+    with server(google_metadata(bearer("machine")), []) as service:
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+            monkeypatch.setenv(name, service.removeprefix("http://"))
+        ask_with_token(place, log, "machine")
+    with server(google_metadata((403, {"Content-Type": "text/plain"}, "no")), []) as service:
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+            monkeypatch.setenv(name, service.removeprefix("http://"))
+        with pytest.raises(StoragePermissionError, match="run `gcloud auth application-default"):
+            storage_from_url(place).get("a")
+
+
+def workload_file(home: Path, token_url: str) -> str:
+    (home / "subject").write_text("subject")
+    document = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": token_url,
+        "credential_source": {"file": str(home / "subject")},
+    }
+    (home / "workload.json").write_text(json.dumps(document))
+    return str(home / "workload.json")
+
+
+def test_a_workload_elsewhere_logs_in_by_its_file(
+    home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.auth", reason="needs the extra gcp")
+    with server(lambda *_: bearer("exchanged"), []) as service:
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", workload_file(home, f"{service}/t"))
+        ask_with_token(f"gs://b/p?base_url={url}&allow_http=true", log, "exchanged")
+
+
+def test_a_workload_elsewhere_needs_an_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    place = workload_file(home, "http://127.0.0.1:9")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", place)
+    with pytest.raises(MissingPackageError, match=r"'external_account'.*icefloe\[gcp\]"):
+        storage_from_url("gs://b/p").get("a")
+
+
+def test_the_identity_of_an_azure_machine_is_asked_for(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("azure.identity", reason="needs the extra azure")
+    later = str(int((datetime.now(UTC) + timedelta(hours=1)).timestamp()))
+    body = json.dumps({"access_token": "identity", "expires_on": later, "token_type": "Bearer"})
+    asked: Log = []
+    answer = (200, {"Content-Type": "application/json"}, body)
+    with server(lambda *_: answer, asked) as service:
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{service}/msi/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "h")
+        ask_with_token(f"az://a/c/p?endpoint={url}/a&allow_http=true", log, "identity")
+    assert {name.lower(): value for name, value in asked[-1][1].items()}["x-identity-header"] == "h"
+
+
+def test_an_azure_login_that_is_missing_is_told(
+    url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("azure.identity", reason="needs the extra azure")
+    monkeypatch.setenv("PATH", "")
+    refusal = (400, {"Content-Type": "application/json"}, "{}")
+    with server(lambda *_: refusal, []) as service:
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{service}/msi/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "h")
+        with pytest.raises(StoragePermissionError, match="run `az login`, or add") as caught:
+            storage_from_url(f"az://a/c/p?endpoint={url}/a&allow_http=true").get("a")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
 
 
 # --- what servers refuse

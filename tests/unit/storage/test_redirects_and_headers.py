@@ -173,6 +173,46 @@ def test_a_redirect_leads_to_a_bucket_that_is_only_read(
         storage.put("a", b"data")
 
 
+@pytest.mark.parametrize("more", ["", "&anonymous=false", "&anonymous=false&anonymous=0"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "s3://b/repo?region=us-east-1&endpoint_url={}&allow_http=true",
+        "az://account/container/repo?endpoint={}&allow_http=true",
+    ],
+)
+def test_a_redirect_does_not_lead_credentials_to_a_server_of_its_choice(
+    bucket_url: str,
+    log: list[tuple[str, dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    more: str,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
+    location = target.format(bucket_url) + more
+    with server(lambda *_: (302, {"Location": location}), []) as url:
+        storage = redirect_storage(url)
+    with pytest.raises(ObjectNotFoundError):
+        storage.get("a")
+    names = {name.lower() for _, headers in log for name in headers}
+    assert names
+    assert not names & {"authorization", "x-amz-security-token"}
+
+
+def test_a_redirect_does_not_make_the_reader_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    location = "s3://b/repo?region=us-east-1&requester_pays=true"
+    with (
+        server(lambda *_: (302, {"Location": location}), []) as url,
+        pytest.raises(StorageError, match="requester_pays"),
+    ):
+        redirect_storage(url)
+
+
 def test_a_redirect_leads_to_a_web_server() -> None:
     with server(lambda *_: (302, {"Location": "https+icechunk://example.org/repo"}), []) as url:
         assert redirect_storage(url).location == "https://example.org/repo"

@@ -304,6 +304,13 @@ def test_conditions_on_texts() -> None:
     assert frame(session, where="name >= 'b' and v < 3").v.tolist() == [2]
 
 
+def test_fractions_are_compared_with_integers_that_no_float_has() -> None:
+    numbers = np.array([-(2**63), -3, 2, 3, 2**53 + 1, 2**63 - 1])
+    session = stored(xr.Dataset({"v": ("x", numbers)}))
+    assert frame(session, where="v > 2.5").v.tolist() == numbers[3:].tolist()
+    assert frame(session, where="v <= -2.5 or v = 2.0").v.tolist() == numbers[:3].tolist()
+
+
 def test_bounds_are_no_data_of_their_own() -> None:
     dataset = xr.Dataset(
         {"v": ("time", [1.0, 2.0]), "time_bnds": (("time", "nv"), [[0, 1], [1, 2]])},

@@ -167,9 +167,11 @@ def ingest(
         _add_containers(place, names)
     local = [f"{folder.as_uri()}/" for folder in _folders(names)] if add_container else []
     repository = open_place(place, [*(authorize or ()), *local])
+    session = repository.writable_session(branch)
+    _check_containers(session, names)
     with out.working(f"reading {wording.counted(len(names), 'file')}"):
         report = reference_files(
-            repository.writable_session(branch),
+            session,
             names,
             group=group,
             concat_dims=concat_dims,
@@ -192,8 +194,29 @@ def _expand(files: Sequence[str]) -> list[str]:
         matches = sorted(glob(name)) if has_magic(name) else [name]  # noqa: PTH207 (may be absolute)
         if not matches:
             raise InvalidInputError(f"no file matches {name!r}")
+        if not Path(matches[0]).exists():
+            raise InvalidInputError(f"there is no file {name}")
         names += [str(Path(match).absolute()) for match in matches]
     return names
+
+
+def _check_containers(session: SessionPort, names: Sequence[str]) -> None:
+    """Raise InvalidInputError if the repository may not refer to a file, in words of this place."""
+    from icefloe.ingest.sources import checked_url
+
+    for name in names:
+        try:
+            checked_url(name, session.tree.virtual_sources)
+        except InvalidInputError as error:
+            what, is_missing, _ = str(error).partition(" is in no virtual chunk container")
+            if not is_missing:
+                raise
+            advice = (
+                "add one in Python with RepositoryConfig.set_virtual_chunk_container"
+                if "://" in name
+                else "--add-container adds its folder"
+            )
+            raise InvalidInputError(f"{what}{is_missing} of the repository: {advice}") from None
 
 
 def _folders(names: Sequence[str]) -> list[Path]:

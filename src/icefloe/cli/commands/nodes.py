@@ -148,7 +148,10 @@ def _array_facts(session: SessionPort, node: Node, *, sizes: bool) -> Facts:
 def _node(session: SessionPort, path: str) -> Node:
     node = session.get_node(path)
     if node is None:
-        raise NodeNotFoundError(f"there is no array or group at {path}", path)
+        from icefloe.model.spelling import suggestion
+
+        near = suggestion(path, session.tree.node_paths("/"))
+        raise NodeNotFoundError(f"there is no array or group at {path}{near}", path)
     return node
 
 

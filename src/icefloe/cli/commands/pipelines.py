@@ -52,7 +52,7 @@ def run(
 ) -> View:
     """Run a pipeline on Spark: ingest, compute, validate, publish, maintain.
 
-    Running it again does what is new, and goes on after a run that died. If validation fails,
+    Running it again does what is new, and continues after a run that died. If validation fails,
     nothing is published, and the exit code is 1. Pipelines that name functions are run by
     `icefloe.spark.run_pipeline`, which is given the functions.
     """
@@ -66,7 +66,8 @@ def run(
     loaded = load_pipeline(pipeline)
     check_functions(loaded.pipeline, {})  # before a JVM is started
     with out.working(f"running {loaded.pipeline.name}"):
-        spark = _session(master, remote)
+        with out.hushed():
+            spark = _session(master, remote)
         report = run_pipeline(spark, loaded, dry_run=dry_run, retry=retry, progress=False)
     data: dict[str, Any] = report.to_data() | {"dry_run": dry_run}
     sentence = "\n".join(map(printable, str(report).splitlines()))

@@ -84,7 +84,7 @@ def clone(out: Output, place: Place, target: Target) -> View:
     """Copy a repository with all of its history, branches and tags to another place.
 
     Chunk files are linked, or copied by the store itself, where both places share a disk or a
-    bucket. A copy that was interrupted is started again and goes on. At the end every snapshot is
+    bucket. If it is interrupted, start it again: it continues. At the end every snapshot is
     compared with its original.
     """
     source = open_place(place)
@@ -109,13 +109,8 @@ def migrate(
 def _copy(
     out: Output, source: Repository, target: str, generation: str, spec_version: int | None
 ) -> MigrationReport:
-    with out.progress("copy", unit="object") as bar:
-        return source.migrate(
-            storage_at(target),
-            generation=generation,
-            spec_version=spec_version,
-            progress=lambda _stage, done, total: bar.update(done, total),
-        )
+    with out.working("copying"):
+        return source.migrate(storage_at(target), generation=generation, spec_version=spec_version)
 
 
 def _copied(report: MigrationReport, sentence: str) -> View:

@@ -72,15 +72,19 @@ def reset_branch(
     target = resolve(Revision(snapshot_id=snapshot_id))
     expected = None if from_snapshot_id is None else resolve(Revision(snapshot_id=from_snapshot_id))
     with _pinned_beside(context, target, lambda: live_tip(context.refs, branch)) as (_, tip):
-        if expected is not None and tip.snapshot_id != expected:
-            raise ConflictError(
-                f"branch update conflict: {branch!r} is at {tip.snapshot_id}, "
-                f"expected {from_snapshot_id}",
-                from_snapshot_id,
-                str(tip.snapshot_id),
-            )
+        _check_expected(tip, expected)
         _move(context, tip, target, is_pinned=True)
     _log(context, "reset_branch", branch=branch, **{"from": tip.snapshot_id, "to": target})
+
+
+def _check_expected(tip: LiveTip, expected: SnapshotId | None) -> None:
+    """Raise ConflictError unless a branch is where the caller says that it is."""
+    if expected is not None and tip.snapshot_id != expected:
+        raise ConflictError(
+            f"branch update conflict: {tip.branch!r} is at {tip.snapshot_id}, expected {expected}",
+            str(expected),
+            str(tip.snapshot_id),
+        )
 
 
 def point_to(context: Context, tip: LiveTip, target: SnapshotId) -> None:
@@ -99,12 +103,14 @@ def _move(context: Context, tip: LiveTip, target: SnapshotId, *, is_pinned: bool
     retry_after_collection(context.refs, tip, move)
 
 
-def delete_branch(context: Context, branch: str) -> None:
+def delete_branch(context: Context, branch: str, from_snapshot_id: str | None = None) -> None:
     """Delete a branch other than `main`."""
     if branch == MAIN:
         raise InvalidInputError("main branch cannot be deleted")
     refs = context.refs
     tip = live_tip(refs, branch)
+    if from_snapshot_id is not None:
+        _check_expected(tip, context.history.resolve(Revision(snapshot_id=from_snapshot_id)))
     retry_after_collection(refs, tip, lambda state: refs.advance(state, None))
     _log(context, "delete_branch", branch=branch, snapshot_id=tip.snapshot_id)
 

@@ -21,6 +21,7 @@ from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.packing.manifest_plan import Item, plan_manifests
 from icefloe.packing.splits import split_of, split_of_planned
+from icefloe.progress import track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +61,7 @@ class _Rewriter:
     def rewrite(self) -> Snapshot:
         arrays = [node for node in self._base.nodes if node.is_array and node.manifests]
         whole: list[ArrayNode] = []
-        for node in arrays:
+        for node in track(arrays, "arrays", len(arrays)):
             split = split_of(node, self._settings, self._count(node))
             if split is None:
                 whole.append(node)

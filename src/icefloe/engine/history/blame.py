@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from icefloe.model.snapshot import SnapshotStub
 
 
+_DRAWN_COMMITS = 20
+
+
 class Blame:
     """The chunks of an array and the commits that last wrote them, as columns.
 
@@ -56,10 +59,38 @@ class Blame:
             return None
         return str(self.snapshots[self.writers[rows[0]]].id)
 
+    def _counts(self) -> list[tuple[SnapshotStub, int]]:
+        counts = np.bincount(self.writers[self.writers >= 0], minlength=len(self.snapshots))
+        return list(zip(self.snapshots, counts.tolist(), strict=True))
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: the commits, how many chunks each wrote last, and where."""
+        from icefloe.html_tables import chunk_map, html_table
+
+        grid = tuple(int(most) + 1 for most in self.coords.max(axis=0)) if len(self) else ()
+        rows = [
+            (
+                str(stub.id)[:8],
+                stub.written_at,
+                count,
+                chunk_map(self.coords[self.writers == number], grid),
+                stub.message.partition("\n")[0],
+            )
+            for number, (stub, count) in enumerate(self._counts()[:_DRAWN_COMMITS])
+        ]
+        more = len(self.snapshots) - _DRAWN_COMMITS
+        rest = (
+            f", the newest {_DRAWN_COMMITS} of {len(self.snapshots):,} commits" if more > 0 else ""
+        )
+        return html_table(
+            f"{self.path}: {len(self):,} chunks{rest}",
+            rows,
+            ("id", "written at", "chunks", "where", "message"),
+        )
+
     def __repr__(self) -> str:
         lines = [f"{self.path}: {len(self)} chunks"]
-        counts = np.bincount(self.writers[self.writers >= 0], minlength=len(self.snapshots))
-        for stub, count in zip(self.snapshots, counts.tolist(), strict=True):
+        for stub, count in self._counts():
             when = stub.written_at.isoformat(sep=" ", timespec="seconds")
             title = stub.message.splitlines()[0] if stub.message else ""
             lines.append(f"  {count:>8}  {stub.id}  {when}  {title}")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from icefloe.engine.history.expired_parents import Cuts
-from icefloe.engine.history.newest import SHORTEST_ID, find_short_id, is_short_id
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
@@ -155,12 +154,19 @@ class History:
     def _any(self, name: str) -> SnapshotId | None:
         """A snapshot by its id or the beginning of it, or by the name of a branch or tag."""
         snapshot_id = self.refs.snapshot_id(name) or self._branch(name) or self.refs.tag(name)
-        if snapshot_id is None and is_short_id(name):
+        if snapshot_id is not None:
+            return snapshot_id
+        from icefloe.engine.history.newest import SHORTEST_ID, find_short_id, is_short_id
+
+        if is_short_id(name):
             snapshot_id = find_short_id(self, name)
         if snapshot_id is None and _steps().fullmatch(name) is None:
+            from icefloe.model.spelling import suggestion
+
+            known = (*self.refs.branches(), *self.refs.tags())
             raise SnapshotNotFoundError(
                 f"invalid snapshot id: `{name}`; expected 20 characters of base 32 or at least "
-                f"the first {SHORTEST_ID} of them, or a branch or tag",
+                f"the first {SHORTEST_ID} of them, or a branch or tag{suggestion(name, known)}",
                 name,
             )
         return snapshot_id

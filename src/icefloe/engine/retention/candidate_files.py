@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from icefloe.engine.retention.id_sets import are_names
 from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, list_objects
 from icefloe.formats.port import ObjectKind
+from icefloe.progress import ProgressStage
 from icefloe.storage.concurrency import each_at_once
 
 if TYPE_CHECKING:
@@ -157,9 +158,11 @@ def delete_batches(
     storage: Storage, batches: Iterator[list[str]], requests: int, fence: Fence
 ) -> None:
     """Delete objects, given as batches of keys, several batches at a time."""
+    stage = ProgressStage("objects deleted", None)
     while window := list(islice(batches, requests)):
         fence.check()
         each_at_once(storage, storage.delete_many, window, requests)
+        stage.advance(sum(map(len, window)))
 
 
 def key_batches(context: Context, kind: ObjectKind, objects: StoredObjects) -> Iterator[list[str]]:

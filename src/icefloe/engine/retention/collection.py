@@ -28,7 +28,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from icefloe.engine.history.expired_parents import CUTS_FOLDER, cut_key
@@ -63,6 +62,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.port import LiveTip, ObjectKind
+from icefloe.html_tables import Report
 from icefloe.model.ids import SnapshotId
 from icefloe.objects.shared_caches import forget_shared
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
@@ -92,7 +92,7 @@ _REFERRED_LATER = timedelta(days=1)
 within minutes, the snapshot last, and by one clock."""
 
 
-class GCSummary(msgspec.Struct, frozen=True):
+class GCSummary(Report, frozen=True):
     """What a garbage collection deleted, or would delete.
 
     Examples:
@@ -119,12 +119,6 @@ class GCSummary(msgspec.Struct, frozen=True):
     """Number of leases that held."""
     temporary_files_deleted: int = 0
     """Half-written local files of writers that were killed; never younger than an hour."""
-
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
-
-        return record_html(self)
 
     def __str__(self) -> str:
         counts = {

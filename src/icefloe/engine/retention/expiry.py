@@ -27,6 +27,7 @@ from icefloe.errors import (
 from icefloe.formats.port import MAIN, LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
+from icefloe.progress import track
 from icefloe.storage.clock import storage_now
 from icefloe.storage.concurrency import each_at_once, together
 
@@ -300,7 +301,7 @@ class _Planner:
     def _remember(self, tip: SnapshotId) -> None:
         """Read the ancestors of a snapshot, up to the first that is known already."""
         child: SnapshotStub | None = None
-        for stub in self._history.stubs(tip):
+        for stub in track(self._history.stubs(tip), "snapshots"):
             if child is not None:
                 self._entries[child.id] = _Entry(stub.id, child.written_at)
             if stub.id in self._entries:

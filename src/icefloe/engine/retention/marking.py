@@ -22,6 +22,7 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.manifest import ManifestFileInfo
 from icefloe.objects.metadata import MetadataFiles
 from icefloe.objects.shared_caches import CacheBudget
+from icefloe.progress import ProgressStage, track
 from icefloe.storage.concurrency import AT_ONCE, each_at_once, together
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.presence import is_there
@@ -220,6 +221,7 @@ class Marks:
         missing: _Missing = {}
         for target in targets:
             self._want(unread, [target], None)
+        stage = ProgressStage("snapshots", None)
         while unread:
             batch = dict(islice(unread.items(), self._read_ahead))
             for snapshot_id in batch:
@@ -227,6 +229,7 @@ class Marks:
             walked.update(batch)
             self._walked.update(batch)
             read = self.files.find_snapshots(list(batch))
+            stage.update(len(walked), len(walked) + len(unread))
             for (snapshot_id, children), snapshot in zip(batch.items(), read, strict=True):
                 if snapshot is None:
                     self._walked.discard(snapshot_id)
@@ -366,10 +369,14 @@ class Marks:
 
     def manifests(self, ids: npt.NDArray[np.bytes_] | None = None) -> Iterator[Manifest]:
         """Read all marked manifests, or those with some ids, a few at a time."""
+        wanted = (self.manifest_ids() if ids is None else ids).tolist()
+        return track(self._in_windows(wanted), "manifests", len(wanted))
+
+    def _in_windows(self, ids: list[bytes]) -> Iterator[Manifest]:
         window: list[ManifestId] = []
         held = 0
         at_once = min(self.limits.manifest_fetches, AT_ONCE)
-        for value in (self.manifest_ids() if ids is None else ids).tolist():
+        for value in ids:
             manifest_id = ManifestId(id_bytes(value))
             size = self._infos[manifest_id].size_bytes if manifest_id in self._infos else 0
             if window and (len(window) >= at_once or held + size > self.limits.manifest_bytes):

@@ -14,6 +14,7 @@ from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.formats.port import ObjectKind
 from icefloe.model.ids import AttributesId, ChunkFileId, Identifier, ManifestId, SnapshotId
 from icefloe.model.moments import zone_advice
+from icefloe.progress import ProgressStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,8 +135,10 @@ def list_in_parts(
     listing = iter(storage.list(layout.folder(kind), start_after=after))
     if last:
         listing = takewhile(lambda info: info.key <= last, listing)
+    stage = ProgressStage("objects listed", None)
     # Python objects are held for one part of the listing only.
     while part := list(islice(listing, _ROWS_AT_ONCE)):
+        stage.advance(len(part))
         yield _columns_of(part, layout, kind)
 
 

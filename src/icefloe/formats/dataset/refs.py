@@ -46,12 +46,13 @@ from icefloe.formats.sequence_refs import (
     check_ref_name,
     refuse_tag_deletion,
     twins_of,
+    without_twins,
 )
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     from icefloe.formats.dataset.codec import StructureSchema
     from icefloe.formats.dataset.state import RefType
@@ -340,15 +341,21 @@ class StateRefs(RefDefaults):
         del snapshots, config
 
         def change(state: State) -> State:
-            for branch in sorted(branches, key=lambda name: name != MAIN):
-                tip = state.tip(branch)
-                if tip is None or tip.snapshot_id != branches[branch]:
-                    state = self._moved(state, branch, "branch", branches[branch])
-            for tag, target in tags.items():
-                if state.tag(tag) != target:
-                    self._refuse_taken(state, tag, "tag")
-                    state = self._moved(state, tag, "tag", target)
-            return state
+            tips = {name: state.tip(name) for name in branches}
+            moved: dict[str, SnapshotId | None] = {
+                name: branches[name]
+                for name in sorted(branches, key=lambda name: name != MAIN)
+                if (tip := tips[name]) is None or tip.snapshot_id != branches[name]
+            }
+            if moved:
+                state = self._moved_all(state, moved, "branch")
+            new_tags = {name: each for name, each in tags.items() if state.tag(name) != each}
+            for tag in new_tags.keys() - without_twins(new_tags.keys(), state.all_names()):
+                self._refuse_taken(state, tag, "tag")
+                twins = twins_of(tag, new_tags.keys())
+                if twins:
+                    raise _differs("tag", tag, twins[0])
+            return self._moved_all(state, new_tags, "tag") if new_tags else state
 
         self._swap(change, may_create=True)
 
@@ -380,13 +387,15 @@ class StateRefs(RefDefaults):
         is_wide = False
         for target in targets.values():
             if target is not None and target not in added:
-                unlisted, wide = self._unlisted(state, target)
+                unlisted, wide = self._unlisted(state, target, added)
                 added.update((each.id, each) for each in unlisted)
                 is_wide |= wide
         return state.with_refs(targets, kind, list(added.values()), is_wide=is_wide)
 
-    def _unlisted(self, state: State, snapshot_id: SnapshotId) -> tuple[list[Snapshot], bool]:
-        """A snapshot and its ancestors, oldest first, as far as they are not listed.
+    def _unlisted(
+        self, state: State, snapshot_id: SnapshotId, added: Container[SnapshotId]
+    ) -> tuple[list[Snapshot], bool]:
+        """A snapshot and its ancestors, oldest first, as far as they are not listed or `added`.
 
         Also says whether the structure file of one of them has the wide schema.
         """
@@ -397,7 +406,7 @@ class StateRefs(RefDefaults):
         snapshots: list[Snapshot] = []
         is_wide = False
         missing: SnapshotId | None = snapshot_id
-        while missing is not None and not state.lists(missing):
+        while missing is not None and missing not in added and not state.lists(missing):
             written = self._written()
             if written is not None and written.id == missing:
                 is_wide = is_wide or (self._schema is not None and self._schema.is_wide)
@@ -424,9 +433,7 @@ class StateRefs(RefDefaults):
                 f"{name!r} is taken: branches and tags of a dataset share their names"
             )
         for other in twins_of(name, names):
-            raise AlreadyExistsError(
-                f"{what} {name!r} differs from {other!r} only in case or accents"
-            )
+            raise _differs(what, name, other)
 
     def _swap(self, change: Callable[[State], State], *, may_create: bool = False) -> None:
         """Replace the state file by its successor, and retry if another writer was first.
@@ -502,3 +509,7 @@ class _StateView(StateRefs):
 def _tip_in(state: State, branch: str) -> BranchTip | None:
     """The tip of a branch; without references, `main` is the snapshot listed last."""
     return state.tip(branch) or (state.latest() if branch == MAIN else None)
+
+
+def _differs(what: str, name: str, other: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"{what} {name!r} differs from {other!r} only in case or accents")

@@ -31,7 +31,7 @@ from icefloe.formats.authorship import signed
 from icefloe.formats.icechunk.layout import LAYOUT, REFS_FOLDER
 from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
 from icefloe.formats.port import MAIN, BranchState, DeletedTip, LiveTip, RefDefaults, branch_moved
-from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of
+from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of, without_twins
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.concurrency import each_at_once
 from icefloe.storage.keys import check_key
@@ -349,13 +349,30 @@ class RefFiles(RefDefaults):
     ) -> None:
         """Publish a repository with its branches and tags, `main` last."""
         del snapshots, config
-        for tag, target in tags.items():
-            if self.tag(tag) != target:
-                self.create_tag(tag, target)
-        for branch in sorted(branches, key=lambda name: name == MAIN):
+        self.check_names(branches, tags)
+        new_tags = self._create_new("tag", tags)
+        for tag in tags.keys() - new_tags:  # an earlier try left it, or one that is hard to tell
+            if self.tag(tag) != tags[tag]:
+                self.create_tag(tag, tags[tag])
+        new_branches = self._create_new(
+            "branch", {name: target for name, target in branches.items() if name != MAIN}
+        )
+        for branch in sorted(branches.keys() - new_branches, key=lambda name: name == MAIN):
             tip = self.tip(branch)
             if tip is None or tip.snapshot_id != branches[branch]:
                 self.create_branch(branch, branches[branch])
+
+    def _create_new(self, what: RefType, targets: Mapping[str, SnapshotId]) -> set[str]:
+        """Create those of some references whose names are free; returns these names."""
+        if not targets or not self._storage.capabilities.can_list:
+            return set()
+        new = without_twins(targets.keys(), {*self._names(what, {_REF_FILE}), MAIN})
+        each_at_once(
+            self._storage,
+            lambda name: self._storage.create(_key(what, name), signed(_content(targets[name], 0))),
+            new,
+        )
+        return new
 
     def _refuse_twins(self, name: str, what: RefType, taken: str) -> None:
         """Refuse a name that is taken, or that some file systems could not tell from one (H-25)."""
@@ -417,7 +434,7 @@ def _keys(what: RefType, name: object) -> list[str]:
     with contextlib.suppress(InvalidInputError, UnicodeEncodeError):
         keys = [check_key(_key(what, name))]
         if next(_strange_characters(name), None) is not None:
-            keys.append(_key(what, quote(name, safe=_VERBATIM)))
+            keys.append(_key(what, _encoded(name)))
         return keys
     return []
 
@@ -430,7 +447,12 @@ def _tombstone_of(key: str) -> str:
     return key.removesuffix(_REF_FILE) + _TOMBSTONE
 
 
+def _encoded(name: str) -> str:
+    """A name as some official storages write it; `quote` leaves tildes alone, and they do not."""
+    return quote(name, safe=_VERBATIM).replace("~", "%7E")
+
+
 def _decoded(text: str) -> str:
     """The name that a storage may have encoded; the text itself if it is no such encoding."""
-    name = unquote(text, errors="strict") if "%" in text else text
-    return name if quote(name, safe=_VERBATIM) == text else text
+    name = unquote(text) if "%" in text else text
+    return name if _encoded(name) == text else text

@@ -1,6 +1,6 @@
 """Branches and tags of version 2: they move by replacing the `repo` file by its successor.
 
-Every change is one update of the file (section `updates` of docs/reference/formats/icechunk.md):
+Every change is one update of the file (section `updates` of docs/reference/format-icechunk.md):
 read it, check what the change needs, copy the file to `overwritten/`, and replace it if nobody else
 did meanwhile; otherwise begin again. The update is entered in the file's log of operations.
 """
@@ -212,9 +212,9 @@ class RepoRefs(RefDefaults):
             for at, update in document.updates.moves(branch):
                 yield at, update, document
 
-    def _documents(self) -> Iterator[RepoDocument]:
+    def _documents(self, newest: RepoDocument | None = None) -> Iterator[RepoDocument]:
         """The file, and the backups in which its log of operations goes on, newest first."""
-        document: RepoDocument | None = self.read()
+        document = newest or self.read()
         seen: set[str] = set()
         while document is not None:
             yield document
@@ -227,6 +227,24 @@ class RepoRefs(RefDefaults):
                 document = RepoDocument.parse(self._storage.get(key), key)
             except ObjectNotFoundError:
                 return  # somebody tidied up: the log ends here
+
+    def _check_unmoved(self, document: RepoDocument, tip: BranchTip) -> None:
+        """Raise ConflictError if a branch moved, or garbage was collected, since `tip`."""
+        actual = document.branches.get(tip.branch)
+        if actual != tip.snapshot_id or self._has_moved(document, tip):
+            raise branch_moved(tip, actual)
+
+    def _has_moved(self, newest: RepoDocument, tip: BranchTip) -> bool:
+        """Whether a branch may have left `tip` and come back, or garbage was collected."""
+        oldest = newest
+        for document in self._documents(newest):
+            moved = document.updates.last_move(tip.branch)
+            if moved is not None:
+                return moved > tip.sequence
+            if document.updates.oldest_at() <= tip.sequence + 1:
+                return False  # it lists all that was done since
+            oldest = document
+        return oldest.before_updates is not None  # then the rest of the log is lost
 
     def updates(self) -> Iterator[Update]:
         """What was done to the repository, newest first, as far as it can be found."""
@@ -313,7 +331,7 @@ class RepoRefs(RefDefaults):
         """Publish a commit that was just written as the next state of a branch, like `advance`."""
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_unmoved(document, tip)
+            self._check_unmoved(document, tip)
             new, before = str(snapshot.id), str(tip.snapshot_id)
             kind: UpdateKind = UpdateType.NewCommit(tip.branch, new)
             pruned: Sequence[SnapshotId] = ()
@@ -337,7 +355,7 @@ class RepoRefs(RefDefaults):
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_unmoved(document, tip)
+            self._check_unmoved(document, tip)
             branches = dict(document.branches)
             before = str(tip.snapshot_id)
             if snapshot_id is None:
@@ -675,16 +693,7 @@ def _sequence(document: RepoDocument, branch: str) -> int:
     Where the log of operations does not reach back so far, it is before all of it.
     """
     moved = document.updates.last_move(branch)
-    return int(document.updates.updated_at[-1]) - 1 if moved is None else moved
-
-
-def _check_unmoved(document: RepoDocument, tip: BranchTip) -> None:
-    """Raise ConflictError if a branch moved, or garbage was collected, since it was at `tip`."""
-    actual = document.branches.get(tip.branch)
-    moved = document.updates.last_move(tip.branch)
-    if actual == tip.snapshot_id and (moved is None or moved <= tip.sequence):
-        return
-    raise branch_moved(tip, actual)
+    return document.updates.oldest_at() - 1 if moved is None else moved
 
 
 def _with_snapshot(

@@ -221,6 +221,10 @@ class UpdateColumns(Record, frozen=True, eq=False):
         """When the newest update was made, in microseconds since 1970."""
         return int(self.updated_at[0])
 
+    def oldest_at(self) -> int:
+        """When the oldest update that is listed was made."""
+        return int(self.updated_at[-1])
+
     def backup(self, row: int) -> str | None:
         """The copy of the file in which an update is the newest one."""
         return self.backups[row] or None

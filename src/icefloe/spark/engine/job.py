@@ -24,6 +24,7 @@ import numpy as np
 from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
 from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
+from icefloe.html_tables import Report, readable_size
 from icefloe.model import paths
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
@@ -133,7 +134,7 @@ def job_options(options: JobOptions | None, keywords: JobKeywords) -> JobOptions
     return (options or JobOptions()).merged(**keywords)
 
 
-class JobPlan(Record, frozen=True):
+class JobPlan(Report, frozen=True):
     """What a job is going to do; as text, what `dry_run` prints."""
 
     label: str
@@ -158,7 +159,7 @@ class JobPlan(Record, frozen=True):
         return "\n".join(lines)
 
 
-class JobReport(Record, frozen=True):
+class JobReport(Report, frozen=True):
     """What a job did, and its commit.
 
     >>> plan = JobPlan("write", ("/t",), tasks=2, chunks=8, num_bytes=4096, manifests=1)
@@ -187,34 +188,31 @@ class JobReport(Record, frozen=True):
         moved = f"{readable_size(self.bytes_written)} written"
         if not self.bytes_written:
             moved = f"{readable_size(self.bytes_read)} read"
+        tasks = "1 task" if self.plan.tasks == 1 else f"{self.plan.tasks:,} tasks"
         return (
             f"{self.plan.label}: {self.chunks:,} chunks, {moved} "
-            f"in {self.seconds:.1f} s by {self.plan.tasks} tasks; committed as {self.snapshot_id}"
+            f"in {self.seconds:.1f} s by {tasks}; committed as {self.snapshot_id}"
         )
-
-
-def readable_size(size: float) -> str:
-    """A number of bytes for people: 1.5 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 class Job:
     """One transaction whose chunks are written by tasks on Spark."""
 
     def __init__(
-        self, spark: SparkSession, repository: Repository | str, label: str, options: JobOptions
+        self,
+        spark: SparkSession,
+        repository: Repository | str,
+        label: str,
+        options: JobOptions,
+        session: Session | None = None,
     ) -> None:
-        """Open a writable session on the branch."""
+        """Open a writable session on the branch, or take one that was opened there before."""
         options.check()
         self.spark = spark
         self.repository = open_repository(repository)
         self.label = label
         self.options = options
-        self.session: Session = self.repository.writable_session(options.branch)
+        self.session: Session = session or self.repository.writable_session(options.branch)
         self._started = time.monotonic()
         self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []

@@ -81,19 +81,19 @@ def _start(repository: Repository, branch: str, staging: str) -> str:
 def _publish(repository: Repository, options: JobOptions, staging: str, base: str) -> str | None:
     """Make the rounds one commit of the target branch, and delete the staging branch."""
     if repository.lookup_branch(staging) == base:
-        repository.delete_branch(staging)
+        repository.delete_branch(staging, from_snapshot_id=base)
         return None
     message = options.message or "ingest"
     rounds = takewhile(lambda each: each.id != base, repository.ancestry(branch=staging))
     summary = joined_summary([JobSummary.of(each.metadata) for each in rounds][::-1])
     metadata = {} if summary is None else {SUMMARY: summary.to_data()}
     metadata |= options.metadata or {}
-    commit = repository.squash(staging, base, message=message, metadata=metadata)
+    commit = squashed = repository.squash(staging, base, message=message, metadata=metadata)
     try:
         repository.publish(staging, options.branch)
     except ConflictError:
         if not options.rebase:
             raise
         commit = repository.merge(staging, options.branch, message=message, metadata=metadata)
-    repository.delete_branch(staging)
+    repository.delete_branch(staging, from_snapshot_id=squashed)
     return commit

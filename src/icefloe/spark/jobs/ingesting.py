@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError, RebaseFailedError
+from icefloe.html_tables import Report
 from icefloe.ingest.driver import BrokenFile, ingest_files, remarks
 from icefloe.ingest.header_batches import HeaderCollector
 from icefloe.ingest.options import IngestOptions
 from icefloe.ingest.plan import Difference, array_path, report
 from icefloe.ingest.sources import find_files
-from icefloe.model.record import Record
 from icefloe.spark.engine.job import (
     LINK_ABOVE_CHUNKS,
     Job,
@@ -76,7 +76,7 @@ _WAVE_BYTES = 64 * 1024 * 1024
 _TASKS_PER_SLOT = 3
 
 
-class IngestReport(Record, frozen=True, eq=False):
+class IngestReport(Report, frozen=True, eq=False):
     """What became of the files."""
 
     mode: str

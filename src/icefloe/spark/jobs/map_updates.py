@@ -10,6 +10,7 @@ import numpy as np
 from icefloe.arrays.grid import Region, Target, num_elements
 from icefloe.cf.decoding import coding_of
 from icefloe.model import paths
+from icefloe.model.nodes import ArrayNode
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
@@ -210,9 +211,7 @@ def _without_shape(document: bytes | None) -> Any:
 def _earlier_shape(before: SessionPort, after: SessionPort, path: str) -> tuple[int, ...] | None:
     """The shape of an array before; None if it has changed in another way than by growing."""
     was, now = before.get_node(path), after.get_node(path)
-    if was is None or now is None or was.id != now.id:
-        return None
-    if not was.is_array or not now.is_array:
+    if not isinstance(was, ArrayNode) or not isinstance(now, ArrayNode) or was.id != now.id:
         return None
     if _without_shape(before.tree.document(path)) != _without_shape(after.tree.document(path)):
         return None
@@ -252,7 +251,7 @@ def _add_chunks(
 ) -> bool:
     """Include what depends on chunks of an input; returns False if that is not known."""
     node = base.get_node(each.path)
-    sizes = None if node is None or not node.is_array else node.array.chunk_shape
+    sizes = node.array.chunk_shape if isinstance(node, ArrayNode) else None
     if sizes is None:
         return False
     coords = index.coords()

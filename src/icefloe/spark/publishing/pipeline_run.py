@@ -20,13 +20,14 @@ import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError
+from icefloe.html_tables import Report, readable_size
 from icefloe.ingest.log import ingested_files
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
 from icefloe.model.moments import parse_age
 from icefloe.model.record import Record
 from icefloe.repository import Repository
-from icefloe.spark.engine.job import JobOptions, JobReport, readable_size
+from icefloe.spark.engine.job import JobOptions, JobReport
 from icefloe.spark.jobs.copy import copy
 from icefloe.spark.jobs.ingest_rounds import staging_branch
 from icefloe.spark.jobs.ingesting import ingest
@@ -45,7 +46,7 @@ from icefloe.spark.publishing.pipeline_file import (
     inputs_of,
     load_pipeline,
 )
-from icefloe.spark.publishing.publication import publish, read_report
+from icefloe.spark.publishing.publication import delete_if_at, publish, read_report
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.storage.access.stores import local_filesystem_store
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -80,7 +81,7 @@ class StepReport(Record, frozen=True):
     detail: str = ""
 
 
-class PipelineReport(Record, frozen=True):
+class PipelineReport(Report, frozen=True):
     """What a run of a pipeline did; `print` it."""
 
     name: str
@@ -237,12 +238,11 @@ class _PipelineRun:
         repository = self._open()
         quarantine = f"quarantine-{name}-{self._attempt(repository)}"
         branches = repository.list_branches()
-        if quarantine in branches and retry:
-            repository.delete_branch(quarantine)
-        elif quarantine in branches:
+        if quarantine in branches:
             validation = read_report(repository, quarantine)
-            if validation is not None:  # P3
+            if validation is not None and not retry:  # P3
                 return PipelineReport(name, "failed", validation=validation, quarantine=quarantine)
+            repository.delete_branch(quarantine)  # without a report: of a driver that died
         was_there = self._stage(repository, branches)
         steps = tuple(self._step(repository, step) for step in self._pipeline.steps)
         base = self._base(repository)
@@ -250,7 +250,7 @@ class _PipelineRun:
         if staged == base:  # P1
             # A driver may have died between publishing and maintenance.
             done = self._maintain(repository) if was_there else {}
-            repository.delete_branch(self._staging)
+            delete_if_at(repository, self._staging, staged)
             return PipelineReport(name, "up to date", steps=steps, maintenance=done)
         self._squash(repository, base)
         outcome = publish(
@@ -267,7 +267,7 @@ class _PipelineRun:
         )
         self._write_report(outcome.validation)
         maintenance = self._maintain(repository) if outcome.published else {}
-        repository.delete_branch(self._staging)
+        delete_if_at(repository, self._staging, outcome.validation.snapshot_id)
         return PipelineReport(
             name,
             "published" if outcome.published else "failed",

@@ -17,9 +17,16 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from icefloe.errors import AlreadyExistsError, ConflictError, RefNotFoundError
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    RebaseFailedError,
+    RefNotFoundError,
+)
+from icefloe.html_tables import Report
 from icefloe.model import paths
-from icefloe.model.record import Record
+from icefloe.model.ids import SnapshotId
 from icefloe.spark.publishing.validating import validate
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -43,7 +50,7 @@ REPORT_GROUP = "/.validation"
 _MAX_TRIES = 10
 
 
-class PublishReport(Record, frozen=True):
+class PublishReport(Report, frozen=True):
     """What became of a staging branch."""
 
     target: str
@@ -100,11 +107,12 @@ def publish(
         rebase: Whether to put staged changes on top of other commits; if False, raise
             ConflictError.
         quarantine: The name of the quarantine branch; made of that of the staging branch and
-            the snapshot by default.
+            the snapshot by default. If a branch of that name has other commits, the id of the
+            snapshot is added to it.
         message: Message of the commit that a rebase makes.
         metadata: Properties of that commit.
         delete_staging: Whether to delete the staging branch when it is published or in
-            quarantine.
+            quarantine. It stays if somebody has committed to it meanwhile.
         task_bytes: Bytes of array per task.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
 
@@ -126,8 +134,11 @@ def publish(
     True
     """
     opened = open_repository(repository)
-    with suppress(RefNotFoundError):
-        opened.delete_branch(_temporary_branch(staging))  # of a driver that died (V3)
+    if quarantine in {staging, target}:
+        raise InvalidInputError(
+            f"quarantine={quarantine!r} is the staging branch or the target: name another branch"
+        )
+    _delete_temporary_branches(opened, staging)
     rebased = False
     for _ in range(_MAX_TRIES):
         staged = opened.lookup_branch(staging)
@@ -141,10 +152,10 @@ def publish(
             progress=progress,
         )
         if not report.passed:
-            branch = quarantine or f"quarantine-{staging}-{staged[:8]}"
-            put_into_quarantine(opened, staging, report, branch)
+            branch = quarantine or f"quarantine-{staging}-{report.snapshot_id[:8]}"
+            branch = put_into_quarantine(opened, staging, report, branch)
             if delete_staging:
-                opened.delete_branch(staging)
+                delete_if_at(opened, staging, report.snapshot_id)
             return PublishReport(target, None, report, rebased=rebased, quarantine=branch)
         if report.snapshot_id == staged:
             try:
@@ -152,12 +163,13 @@ def publish(
             except ConflictError:
                 if not rebase:
                     raise
-                _rebase(opened, staging, target, staged, message=message, metadata=metadata)
-                rebased = True
+                with suppress(_BranchesMovedError):
+                    _rebase(opened, staging, target, staged, message=message, metadata=metadata)
+                    rebased = True
                 continue
             logger.info("publish: %s is %s, which was validated", target, snapshot_id)
             if delete_staging:
-                opened.delete_branch(staging)
+                delete_if_at(opened, staging, staged)
             return PublishReport(target, snapshot_id, report, rebased=rebased)
     raise ConflictError(
         f"{target!r} or {staging!r} moved {_MAX_TRIES} times while {staging!r} was validated: try "
@@ -168,8 +180,8 @@ def publish(
 def _move(repository: Repository, target: str, staging: str, validated: str) -> str:
     """Move the target forward to the validated snapshot, and to no other (V1)."""
     tip = repository.lookup_branch(target)
-    if tip == validated:
-        return tip
+    if validated in {info.id for info in repository.ancestry(snapshot_id=tip)}:
+        return tip  # a driver that died has published it, and others have built on it (V3)
     ancestors = (info.id for info in repository.ancestry(snapshot_id=validated))
     if tip not in ancestors:
         raise ConflictError(
@@ -182,9 +194,37 @@ def _move(repository: Repository, target: str, staging: str, validated: str) -> 
     return validated
 
 
-def _temporary_branch(staging: str) -> str:
-    """The branch on which a rebase is prepared."""
-    return f"{staging}-rebase"
+def delete_if_at(repository: Repository, branch: str, snapshot_id: str) -> None:
+    """Delete a branch, unless somebody has committed to it since it was at a snapshot."""
+    try:
+        repository.delete_branch(branch, from_snapshot_id=snapshot_id)
+    except ConflictError as error:
+        logger.warning("%s was not deleted, as it has other commits by now: %s", branch, error)
+
+
+class _BranchesMovedError(Exception):
+    """A rebase is of no use, because the staging branch or its own branch is another by now."""
+
+
+def _temporary_branch(staging: str, staged: str) -> str:
+    """The branch on which a rebase of a snapshot is prepared."""
+    return f"{staging}-rebase-{staged}"
+
+
+def _delete_temporary_branches(repository: Repository, staging: str) -> None:
+    """Delete the temporary branches of drivers that died (V3)."""
+    prefix = _temporary_branch(staging, "")
+    for branch in repository.list_branches():
+        if branch.startswith(prefix) and _is_snapshot_id(branch.removeprefix(prefix)):
+            with suppress(RefNotFoundError):
+                repository.delete_branch(branch)
+
+
+def _is_snapshot_id(text: str) -> bool:
+    try:
+        return str(SnapshotId.parse(text)) == text
+    except InvalidInputError:
+        return False
 
 
 def _rebase(
@@ -196,11 +236,19 @@ def _rebase(
     message: str | None,
     metadata: dict[str, Any] | None,
 ) -> None:
-    """Put what the staging branch has on top of the target, as one commit of the staging branch."""
-    temporary = _temporary_branch(staging)
-    repository.create_branch(temporary, repository.lookup_branch(target))
+    """Put what the staging branch has on top of the target, as one commit of the staging branch.
+
+    Raises _BranchesMovedError if somebody commits to the staging branch, or publishes it, too.
+    """
+    temporary, base = _temporary_branch(staging, staged), repository.lookup_branch(target)
+    staged_commits = list(_commits_since(repository, staged, base))
+    if not staged_commits:
+        raise _BranchesMovedError
     try:
-        staged_commits = list(_commits_since(repository, staged, target))
+        repository.create_branch(temporary, base)
+    except AlreadyExistsError:
+        raise _BranchesMovedError from None
+    try:
         newest = staged_commits[0]
         summary = joined_summary(JobSummary.of(each.metadata) for each in staged_commits[::-1])
         joined = {} if summary is None else {SUMMARY: summary.to_data()}
@@ -211,14 +259,19 @@ def _rebase(
             metadata={**newest.metadata, **joined, **(metadata or {})},
         )
         repository.reset_branch(staging, rebased, from_snapshot_id=staged)
+    except RebaseFailedError:
+        raise
+    except ConflictError:
+        raise _BranchesMovedError from None
     finally:
-        repository.delete_branch(temporary)
+        with suppress(RefNotFoundError):
+            repository.delete_branch(temporary)
     logger.info("publish: %s was put on top of %s as %s", staging, target, rebased)
 
 
-def _commits_since(repository: Repository, staged: str, target: str) -> Iterator[SnapshotInfo]:
-    """The commits that the staging branch has and the target does not, newest first."""
-    there = {info.id for info in repository.ancestry(branch=target)}
+def _commits_since(repository: Repository, staged: str, base: str) -> Iterator[SnapshotInfo]:
+    """The commits that a staged snapshot has and a snapshot of the target has not, newest first."""
+    there = {info.id for info in repository.ancestry(snapshot_id=base)}
     return takewhile(lambda info: info.id not in there, repository.ancestry(snapshot_id=staged))
 
 
@@ -227,13 +280,23 @@ def _commits_since(repository: Repository, staged: str, target: str) -> Iterator
 
 def put_into_quarantine(
     repository: Repository, staging: str, report: ValidationReport, branch: str
-) -> None:
-    """Make a branch of what was validated, and commit the report there (V2)."""
+) -> str:
+    """Make a branch of what was validated, and commit the report there (V2); returns its name.
+
+    A branch that is there already is used if a driver died before it deleted the staging branch;
+    otherwise, the id of the snapshot is added to the name.
+    """
+    snapshot_id = report.snapshot_id
     try:
-        repository.create_branch(branch, report.snapshot_id)
+        repository.create_branch(branch, snapshot_id)
     except AlreadyExistsError:
-        if read_report(repository, branch) is not None:
-            return  # of a driver that died before it deleted the staging branch
+        ancestors = [info.id for info in repository.ancestry(branch=branch)]
+        if snapshot_id in ancestors and read_report(repository, branch) is not None:
+            return branch
+        if snapshot_id != ancestors[0]:
+            if branch.endswith(snapshot_id):
+                raise
+            return put_into_quarantine(repository, staging, report, f"{branch}-{snapshot_id}")
     session = repository.writable_session(branch)
     document = {
         "zarr_format": 3,
@@ -249,6 +312,7 @@ def put_into_quarantine(
         allow_empty=True,
     )
     logger.warning("publish: %s failed validation, see the branch %s", staging, branch)
+    return branch
 
 
 def read_report(repository: Repository | str, branch: str) -> ValidationReport | None:

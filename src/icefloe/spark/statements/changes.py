@@ -17,6 +17,7 @@ from icefloe.errors import (
 from icefloe.model import paths
 from icefloe.model.bounded_text import shortened
 from icefloe.repository import Repository
+from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.statements.catalog import (
     RegisteredTable,
     check_location,
@@ -27,7 +28,7 @@ from icefloe.spark.tables.arrow_types import spark_type
 from icefloe.spark.tables.options import SourceOptions
 from icefloe.spark.tables.read_table import TableChoice
 from icefloe.spark.tables.storage_providers import registered_providers
-from icefloe.spark.tables.write_table import write_table
+from icefloe.spark.tables.write_table import write_request, write_rows, write_table
 from icefloe.tables.schema import read_table_schema
 
 if TYPE_CHECKING:
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from icefloe.session import Session
     from icefloe.spark.statements import parsing
     from icefloe.spark.statements.catalog import NamedTable
     from icefloe.spark.statements.queries import Statements
     from icefloe.tables.schema import TableSchema
+    from icefloe.tables.target_arrays import Operation
 
 
 class Changes:
@@ -53,6 +56,7 @@ class Changes:
 
     def insert(self, insert: parsing.Insert, target: NamedTable) -> DataFrame:
         """Add rows behind the end of the table, or replace the region that rows cover."""
+        writer = self._begin(target)
         rows = self._statements.query(insert.query)
         existing = self._existing(target)
         if existing is None:
@@ -65,22 +69,26 @@ class Changes:
             kinds = {name: _type_of(existing, name) for name in names}
         rows = _named_columns(rows, insert.columns or tuple(kinds), by_name=insert.by_name)
         rows = _of_types(rows, kinds)
-        operation = "overwrite" if insert.overwrite and existing is not None else None
+        operation: Operation | None = (
+            "overwrite" if insert.overwrite and existing is not None else None
+        )
         words = "INSERT OVERWRITE" if insert.overwrite else "INSERT INTO"
-        return self._write(rows, target, words, operation=operation)
+        return self._write(rows, target, writer, words, operation=operation)
 
     def delete(self, delete: parsing.Delete, target: NamedTable) -> DataFrame:
         """Make cells missing."""
+        writer = self._begin(target)
         schema = self._schema(target)
         _check_can_be_missing(schema, target.table.name)
         dims = [_quoted(dim) for dim in schema.dims]
         nulls = [_null(schema, name) for name in _values(schema)]
         text = f"SELECT {', '.join([*dims, *nulls])} FROM {delete.table}"
         rows = self._statements.query(text + _where(delete.where))
-        return self._write(rows, target, "DELETE FROM", operation="upsert")
+        return self._write(rows, target, writer, "DELETE FROM", operation="upsert")
 
     def update(self, update: parsing.UpdateRows, target: NamedTable) -> DataFrame:
         """Set variables of cells."""
+        writer = self._begin(target)
         schema = self._schema(target)
         columns = {name.lower(): name for name in _values(schema)}
         listed = [_quoted(dim) for dim in schema.dims]
@@ -91,7 +99,7 @@ class Changes:
         rows = self._statements.query(
             f"SELECT {', '.join(listed)} FROM {update.table}{_where(update.where)}"
         )
-        return self._write(rows, target, "UPDATE", operation="upsert")
+        return self._write(rows, target, writer, "UPDATE", operation="upsert")
 
     @staticmethod
     def _assigned(column: str, columns: dict[str, str], schema: TableSchema) -> str:
@@ -105,24 +113,31 @@ class Changes:
 
     def merge(self, merge: parsing.Merge, target: NamedTable) -> DataFrame:
         """Set, add and clear cells by the rows of a source."""
+        writer = self._begin(target)
         schema = self._schema(target)
         rows = self._statements.query(_MergeQuery(merge, schema).text())
-        return self._write(rows, target, "MERGE INTO", operation="upsert")
+        return self._write(rows, target, writer, "MERGE INTO", operation="upsert")
+
+    def _begin(self, target: NamedTable) -> Session:
+        """Open the session that a statement writes to, and reads its table from."""
+        return self._statements.begin_writing(target, _branch(target))
 
     def _write(
-        self, rows: DataFrame, target: NamedTable, words: str, *, operation: Any = None
+        self,
+        rows: DataFrame,
+        target: NamedTable,
+        writer: Session,
+        words: str,
+        *,
+        operation: Operation | None = None,
     ) -> DataFrame:
         table = target.table
-        options = dict(table.write_options)
-        report = write_table(
-            rows,
-            table.repository,
-            group=table.choice.request.group,
-            operation=operation,
-            branch=_branch(target),
-            message=f"{words} {table.name}",
-            **options,
+        request = write_request(
+            group=table.choice.request.group, operation=operation, **table.write_options
         )
+        options = JobOptions(branch=_branch(target), message=f"{words} {table.name}")
+        job = Job(self._spark, table.repository, "write_table", options, session=writer)
+        report = write_rows(job, rows, request)
         refresh(self._spark, table.repository)
         return self._told(report.snapshot_id, chunks=report.chunks)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icefloe.html_tables import readable_size
 from icefloe.model.record import Record
-from icefloe.spark.engine.job import readable_size
 from icefloe.spark.tables.read_table import scan_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A pure function of a parsed query and the columns of its tables. The query itself is not changed.
 sqlglot says which column is of which source; that a row of a source cannot matter is concluded
-here (docs/decisions/0068-sql-with-pushdown.md has the rules), because sqlglot moves predicates in
+here (docs/decisions/0063-sql-with-pushdown.md has the rules), because sqlglot moves predicates in
 order to run another query, and we need what follows from them for the tables of this one.
 """
 

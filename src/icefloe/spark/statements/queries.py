@@ -87,6 +87,17 @@ class Statements:
             self._sessions[key] = named.selector.session(repository)
         return self._sessions[key]
 
+    def begin_writing(self, named: NamedTable, branch: str) -> Session:
+        """A session that writes to a table, based on the snapshot that the statement reads.
+
+        A commit that comes between the two would be undone by values that were computed before it.
+        """
+        repository = named.table.repository
+        writer: Session = repository.writable_session(branch)
+        base = repository.readonly_session(snapshot_id=writer.snapshot_id)
+        self._sessions[id(repository), named.selector] = base
+        return writer
+
     # --- queries
 
     def query(self, text: str) -> DataFrame:

@@ -108,7 +108,37 @@ def write_table(
         >>> repo.readonly_session("main").read_region("/grid/v").tolist()
         [[1.5, 2.5]]
     """
-    request = WriteRequest(
+    request = write_request(
+        group=group,
+        dims=dims,
+        operation=operation,
+        append_dim=append_dim,
+        region=region,
+        chunks=chunks,
+        encoding=encoding,
+        attributes=attributes,
+        coordinates=coordinates,
+        statistics=statistics,
+    )
+    job = Job(frame.sparkSession, repository, "write_table", job_options(options, keywords))
+    return write_rows(job, frame, request)
+
+
+def write_request(
+    *,
+    group: str,
+    dims: Sequence[str] | None = None,
+    operation: Operation | None = None,
+    append_dim: str | None = None,
+    region: Mapping[str, Any] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    coordinates: Mapping[str, Any] | None = None,
+    statistics: bool | Sequence[str] = False,
+) -> WriteRequest:
+    """The arguments of `write_table` as one value."""
+    return WriteRequest(
         group=group,
         dims=None if dims is None else tuple(dims),
         operation=operation,
@@ -120,7 +150,10 @@ def write_table(
         coordinates=dict(coordinates or {}),
         statistics=statistics if isinstance(statistics, bool) else tuple(statistics),
     )
-    job = Job(frame.sparkSession, repository, "write_table", job_options(options, keywords))
+
+
+def write_rows(job: Job, frame: DataFrame, request: WriteRequest) -> JobReport:
+    """Write the rows of a DataFrame by a job, and commit."""
     done = job.done_before()  # then the rows are not even computed
     if done is not None:
         nothing = JobPlan(

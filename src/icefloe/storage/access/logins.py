@@ -6,6 +6,8 @@ azure-identity) is read by obstore's providers over these, which are extras.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -121,7 +123,7 @@ _NO_AWS = (
 
 def gcs_login() -> dict[str, Any]:
     """The same for Google Cloud Storage: the environment, the login of gcloud, google-auth."""
-    if are_set(GCS_VARIABLES) or _gcloud_file().is_file():
+    if (are_set(GCS_VARIABLES) or _gcloud_file().is_file()) and not _is_for_google_auth():
         return {}  # obstore reads both
     if not is_installed("google.auth"):
         return {}  # obstore asks for the role of the machine
@@ -137,6 +139,28 @@ def gcs_login() -> dict[str, Any]:
         ) from error
 
 
+def _is_for_google_auth() -> bool:
+    """Whether a file has credentials that obstore cannot read, as of a workload elsewhere.
+
+    Raises MissingPackageError if google-auth is not installed, which reads them.
+    """
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if not named and are_set(GCS_VARIABLES):
+        return False
+    try:
+        document = json.loads(
+            Path(named).read_text("utf-8") if named else _gcloud_file().read_text()
+        )
+    except (OSError, ValueError):
+        return False  # obstore says what is wrong
+    kind = document.get("type") if isinstance(document, dict) else None
+    if kind in (None, "service_account", "authorized_user"):
+        return False
+    if not is_installed("google.auth"):
+        raise missing("google.auth", f"reading Google credentials of the type {kind!r}")
+    return True
+
+
 def _gcloud_file() -> Path:
     folder = Path(os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud").expanduser()
     return folder / "application_default_credentials.json"
@@ -149,6 +173,8 @@ def azure_login() -> dict[str, Any]:
     if is_installed("azure.identity"):
         from obstore.auth.azure import AzureCredentialProvider
 
+        # It would list on the screen all that it tried; the error says what to do.
+        logging.getLogger("azure.identity").addHandler(logging.NullHandler())
         return {"credential_provider": AzureCredentialProvider()}
     return {"use_azure_cli": True} if _has_azure_cli() else {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin
+from urllib.parse import parse_qsl, urlencode, urljoin
 
 from icefloe.errors import InvalidInputError, StorageError, StorageUnreachableError
 from icefloe.storage.access.addresses import split_url
@@ -18,6 +18,8 @@ _SECONDS = 10
 _HTTP = {"http+icechunk": "http", "https+icechunk": "https"}
 """Schemes by which the answer says that a web server itself has the repository."""
 _CLOUDS = frozenset({"s3", "gs", "gcs", "az", "azure"})
+_ENDPOINTS = frozenset({"endpoint_url", "endpoint", "base_url", "allow_http"})
+"""Options by which an address names a server."""
 
 
 def redirect_storage(base_url: str) -> Storage:
@@ -25,7 +27,7 @@ def redirect_storage(base_url: str) -> Storage:
 
     The address is asked now, by a request that follows redirects until one leads to `s3://…`,
     `gs://…`, `az://…`, `http+icechunk://…` or `https+icechunk://…`. Credentials are those of the
-    environment, none if there are none.
+    environment, none if there are none, or if the redirect names an endpoint of its own.
 
     Raises:
         StorageError: The server does not answer, or leads nowhere.
@@ -73,9 +75,16 @@ def _storage(address: str) -> Storage | None:
             f"the address redirects to {url.scheme}://, which is none of {sorted(_CLOUDS)} and "
             f"{sorted(_HTTP)}"
         )
-    if not _can_sign(url.scheme) and "anonymous" not in url.query:
-        url = url._replace(query="&".join(filter(None, (url.query, "anonymous=true"))))
-    storage = storage_from_url(url.geturl())
+    options = dict(parse_qsl(url.query, keep_blank_values=True))
+    if "requester_pays" in options:
+        raise StorageError(
+            "the address redirects to a bucket whose readers pay (requester_pays): open that one "
+            "with s3_storage, if you want to"
+        )
+    if options.keys() & _ENDPOINTS or not _can_sign(url.scheme):
+        # Credentials are for the cloud, and not for a server that somebody else names.
+        options["anonymous"] = "true"
+    storage = storage_from_url(url._replace(query=urlencode(options)).geturl())
     assert isinstance(storage, ObjectStorage)
     return storage.as_read_only()
 

@@ -202,6 +202,8 @@ class FolderTree:
                     f"{text}: the disk is full, and nothing was changed; expire old snapshots and "
                     "collect garbage, which works on a full disk, or make room elsewhere on it"
                 ) from error
+            case errno.ENOTDIR if Path(self._root).is_file():
+                raise StorageError(f"{self._location} is a file, not a folder") from error
             case errno.ENAMETOOLONG | errno.EISDIR:
                 raise InvalidInputError(f"cannot be an object: {text}") from error
         raise StorageError(text) from error

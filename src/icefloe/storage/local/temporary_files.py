@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ class TemporaryFile:
 
     def __init__(self, folder: int) -> None:
         self.folder = folder
-        self.name = secrets.token_hex(12)
+        self.name = os.urandom(12).hex()
         self._exists = False
 
     def write(self, data: BytesLike) -> None:
