@@ -3,6 +3,9 @@
 Runs all that the driver does, with headers as executors send them, but without files and without
 Spark: `python -m benchmarks.ingest_scale 20000 50000 100000`. Each number runs in a process of its
 own; two of them give what one more file costs, and so the size of driver that a million needs.
+
+`python -m benchmarks.ingest_scale --spark 2000` ingests so many real files on a local Spark, in
+four rounds that are committed, and tells what the driver held after each of them.
 """
 
 from __future__ import annotations
@@ -12,12 +15,17 @@ import multiprocessing
 import pickle
 import resource
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 FILES_PER_TASK = 64
+ROUNDS = 4
+MARKER = 123456789.0
+"""The time in the file that all others are made of."""
 SHAPE = (360, 440)
 """Of two-dimensional coordinates: 1.2 MiB of each in every file."""
 
@@ -112,6 +120,72 @@ def _document(shape: Any, dims: list[str], number: int) -> dict[str, Any]:
     }
 
 
+# --- with files and Spark
+
+
+def ingest_on_spark(files: int) -> None:
+    """Ingest small files by reference in rounds, and print a line for each of them."""
+    import icefloe
+    from icefloe.spark import add_listener, ingest, local_session
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        _make_files(data, files)
+        prefix = f"{data.as_uri()}/"
+        config = icefloe.RepositoryConfig()
+        store = icefloe.local_filesystem_store(str(data))
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, store))
+        repo = icefloe.Repository.create(
+            str(Path(folder) / "repo"), config, authorize_virtual_chunk_access={prefix: None}
+        )
+        spark = local_session(2, memory="1g")
+        spark.range(1).count()
+        idle, started = _peak_bytes(), time.perf_counter()
+        rows: list[dict[str, float]] = []
+
+        def note(event: Any) -> None:
+            rows.append(
+                {
+                    "files": event.summary.files,
+                    "bytes": _peak_bytes() - idle,
+                    "seconds": round(time.perf_counter() - started, 1),
+                    "task seconds": event.summary.task_seconds,
+                }
+            )
+            sys.stdout.write(f"{json.dumps(rows[-1])}\n")
+
+        add_listener(note)
+        report = ingest(spark, repo, prefix, checkpoint_files=-(-files // ROUNDS), progress=False)
+        spark.stop()
+    sys.stdout.write(
+        f"{len(report.new)} files, {report.job.chunks} chunks; the driver held "
+        f"{rows[0]['bytes'] / 2**20:.0f} MiB after the first round and "
+        f"{rows[-1]['bytes'] / 2**20:.0f} MiB after the last\n"
+    )
+
+
+def _make_files(folder: Path, count: int) -> None:
+    """Files of NetCDF 3 with a time, a latitude and two variables, that differ in the time."""
+    import xarray as xr
+
+    folder.mkdir()
+    dims = ("time", "lat", "lon")
+    values = np.zeros((1, 8, 16), "f4")
+    sample = xr.Dataset(
+        {"t2m": (dims, values), "pr": (dims, values)},
+        {"time": [MARKER], "lat": np.linspace(-90, 90, 8), "lon": np.arange(16.0)},
+    )
+    path = folder / "sample.nc"
+    sample.to_netcdf(path, format="NETCDF3_64BIT", engine="scipy")
+    content, marker = path.read_bytes(), np.array(MARKER, ">f8").tobytes()
+    if content.count(marker) != 1:
+        raise AssertionError("the time of the sample must be in the file once")
+    path.unlink()
+    for number in range(count):
+        moment = np.array(float(number), ">f8").tobytes()
+        (folder / f"{number:07d}.nc").write_bytes(content.replace(marker, moment))
+
+
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -135,4 +209,7 @@ def main(counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(each) for each in sys.argv[1:]] or [20_000, 50_000])
+    if sys.argv[1:2] == ["--spark"]:
+        ingest_on_spark(int(sys.argv[2]))
+    else:
+        main([int(each) for each in sys.argv[1:]] or [20_000, 50_000])

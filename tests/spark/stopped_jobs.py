@@ -51,17 +51,30 @@ def _still_running(spark: Any, folder: str) -> bool:
 def die_before_the_commits(
     spark: Any, repo: icefloe.Repository, other: icefloe.Repository, data: Path
 ) -> None:
-    """Let tasks of two jobs write everything, and kill this process when both would commit."""
-    waiting = threading.Barrier(2, timeout=300)
+    """Let tasks of two jobs write everything, and kill this process when both would commit.
 
-    def die(*_: Any, **__: Any) -> None:
+    The ingest is one in rounds, the first of which was committed.
+    """
+    waiting = threading.Barrier(2, timeout=300)
+    commit = Session.commit
+    rounds: list[str] = []
+
+    def die(session: Session, message: str, *arguments: Any, **options: Any) -> Any:
+        if message.startswith("ingest") and not rounds:
+            rounds.append(message)
+            return commit(session, message, *arguments, **options)
         if waiting.wait() == 0:
             tell("all_written", True)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()
+        raise AssertionError("killed before")
 
-    Session.commit = die  # type: ignore[method-assign]
+    Session.commit = die  # type: ignore[method-assign, assignment]
     files = months(data, 1, 2)
-    threading.Thread(target=ingest, args=(spark, other, files), daemon=True).start()
+    in_rounds = {"checkpoint_files": 1}
+    ingesting = threading.Thread(
+        target=ingest, args=(spark, other, files), kwargs=in_rounds, daemon=True
+    )
+    ingesting.start()
     new = NewArray(SHAPE, "i4", (2, 3))
     write(spark, repo, {"t": numbers}, create={"t": new}, task_bytes=1)

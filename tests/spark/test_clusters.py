@@ -15,6 +15,7 @@ import icefloe
 from icefloe.spark import ingest
 from tests.spark.ingest_flow import is_right
 from tests.spark.programs import run_program
+from tests.spark.table_flow import VALUES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_driver_that_dies_before_the_commit_leaves_the_branch(cluster: tuple[A
     assert repo.readonly_session("main").get_node("/t") is None
 
 
-def test_an_ingest_whose_driver_died_is_run_again(
+def test_an_ingest_whose_driver_died_goes_on_where_it_was(
     cluster: tuple[Any, ...], spark: SparkSession
 ) -> None:
     done, folder = cluster
@@ -95,9 +96,12 @@ def test_an_ingest_whose_driver_died_is_run_again(
         str(folder / "files" / "repo"), authorize_virtual_chunk_access={f"{data.as_uri()}/": None}
     )
     assert len(list(repo.ancestry(branch="main"))) == 1
+    (staging,) = repo.list_branches() - {"main"}
+    assert len(list(repo.ancestry(branch=staging))) == 2  # one round
     files = sorted(map(str, data.iterdir()))
-    done = ingest(spark, repo, files)
-    assert len(done.new) == 2
+    done = ingest(spark, repo, files, checkpoint_files=1)
+    assert [len(done.new), len(done.unchanged)] == [1, 1]
+    assert repo.list_branches() == {"main"}
     assert len(list(repo.ancestry(branch="main"))) == 2
     assert is_right(repo, "/", files)
 
@@ -153,6 +157,7 @@ def test_tables_on_spark_connect(connect: Done) -> None:
         "doubled": True,
         "sql": [[3, -1.0], True],
         "little": True,
+        "summary": ["df.write", VALUES[10:].size, True, True, True, True],
         "told": "by the writer",
         "again": True,
         "provided": True,

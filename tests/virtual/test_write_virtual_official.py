@@ -153,7 +153,7 @@ def test_a_torn_chunk_is_refused_where_theirs_loses_values(
     files: dict[int, Path], tmp_path: Path
 ) -> None:
     # Of `time`, a chunk has 512 elements and a file 2: the second file replaces the first one's.
-    torn: list[Any] = [
+    torn: Steps = [
         (number, options, {"loadable_variables": []}) for number, options, _ in PARTS[:2]
     ]
     store = written(theirs(tmp_path), files, torn)

@@ -162,9 +162,10 @@ class BlockWriter:
         order = [target.dims.index(d) for d in self._plan.dims]
         own = tuple(region[self._plan.dims.index(d)] for d in target.dims)
         block = self._session.read_region(target.path, own).transpose(order).copy()
-        if self._plan.clear:
-            empty = self._empty_cells(region, has_row)
-            if target.fill is None and empty.any():
+        vacant = self._plan.vacant
+        if vacant is not None:
+            empty = _empty_cells(self._plan.dims, vacant, region, has_row)
+            if self._plan.clear and target.fill is None and empty.any():
                 raise InvalidInputError(
                     f"the rows leave cells of the region of {target.path} empty, but the array "
                     "has no _FillValue that could stand for them"
@@ -174,19 +175,6 @@ class BlockWriter:
         elif self._plan.is_new and target.fill is not None:
             block[...] = target.fill
         return block
-
-    def _empty_cells(
-        self, region: tuple[slice, ...], has_row: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Cells of a block that are in the region that is overwritten and have no row."""
-        inside = np.zeros(has_row.shape, dtype=bool)
-        places = [
-            _within(self._plan.allowed[d], one)
-            for d, one in zip(self._plan.dims, region, strict=True)
-        ]
-        inside[np.ix_(*places)] = True
-        empty: npt.NDArray[np.bool_] = inside & ~has_row
-        return empty
 
     def _put(self, target: TargetArray, region: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
         back = [self._plan.dims.index(d) for d in target.dims]
@@ -201,6 +189,20 @@ class BlockWriter:
         self.refused = self.refused.plus(
             Refused(duplicate=len(places), duplicate_examples=examples)
         )
+
+
+def _empty_cells(
+    dims: Sequence[str],
+    vacant: dict[str, Numbers],
+    region: tuple[slice, ...],
+    has_row: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Cells of a block that become missing because they have no row."""
+    inside = np.zeros(has_row.shape, dtype=bool)
+    places = [_within(vacant[d], one) for d, one in zip(dims, region, strict=True)]
+    inside[np.ix_(*places)] = True
+    empty: npt.NDArray[np.bool_] = inside & ~has_row
+    return empty
 
 
 def _within(positions: Numbers, region: slice) -> Numbers:
@@ -429,15 +431,17 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def clear_rest(session: SessionPort, plan: WritePlan) -> Summaries:
-    """Make the cells of the region missing that are in blocks without a single row.
+    """Make cells missing that are in blocks without a single row.
 
+    These are the cells of the region that is overwritten, or those by which the grid has grown.
     Returns the summaries of the chunks that were written.
     """
-    touched = _touched_blocks(session, plan)
     writer = BlockWriter(session, plan)
-    per_axis = [
-        np.unique(plan.allowed[d] // size) for d, size in zip(plan.dims, plan.block, strict=True)
-    ]
+    vacant = plan.vacant
+    if vacant is None:
+        return writer.summaries
+    touched = _touched_blocks(session, plan)
+    per_axis = [np.unique(vacant[d] // size) for d, size in zip(plan.dims, plan.block, strict=True)]
     if not all(len(numbers) for numbers in per_axis):
         return writer.summaries
     mesh = np.meshgrid(*per_axis, indexing="ij")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -66,6 +67,8 @@ class TargetArray(Record, frozen=True, eq=False):
     fill: Any
     units: tuple[int, ...]
     """The smallest unit that is written."""
+    begins_missing: bool = True
+    """Whether cells that nobody has written are missing; if not, new ones must be made so."""
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -88,6 +91,8 @@ class WritePlan(Record, frozen=True, eq=False):
     clear: bool
     """Whether cells of the allowed positions that get no row become missing."""
     is_new: bool
+    grown: dict[str, int] = msgspec.field(default_factory=dict)
+    """The dimension along which the grid has grown, and its length before."""
     statistics: tuple[str, ...] = ()
     """The arrays that get chunk statistics."""
 
@@ -105,6 +110,18 @@ class WritePlan(Record, frozen=True, eq=False):
     def is_append(self) -> bool:
         """Whether rows may only be past the former end of the grid."""
         return bool(self.allowed) and not self.clear
+
+    @property
+    def vacant(self) -> dict[str, Any] | None:
+        """Positions along each dimension whose cells become missing if they get no row."""
+        if self.clear:
+            return self.allowed
+        if not self.grown or all(t.begins_missing or t.fill is None for t in self.targets):
+            return None
+        return {
+            dim: np.arange(self.grown.get(dim, 0), size, dtype=np.int64)
+            for dim, size in zip(self.dims, self.shape, strict=True)
+        }
 
     def region_of(self, block: int) -> tuple[slice, ...]:
         """The cells of a block."""
@@ -198,9 +215,21 @@ def prepare(session: SessionPort, request: WriteRequest, rows: RowSummary) -> Wr
         plan = _prepare_new(session, request, rows, dims, names, replace=operation == "replace")
     else:
         plan = _prepare_existing(session, request, rows, dims, names, operation)
+    _check_nulls(plan, rows)
     written = [target.path for target in plan.targets]
     wanted = wanted_arrays(session, request.statistics, written, request.group)
     return msgspec.structs.replace(plan, statistics=wanted)
+
+
+def _check_nulls(plan: WritePlan, rows: RowSummary) -> None:
+    """Refuse nulls that an array cannot store, before any task runs."""
+    for target in plan.targets:
+        count = rows.nulls.get(target.name, 0)
+        if count and target.fill is None:
+            raise InvalidInputError(
+                f"column {target.name!r} has {count} nulls, but the array has no _FillValue that "
+                "could stand for them; replace them, or create the array with one"
+            )
 
 
 # --- new arrays
@@ -369,6 +398,7 @@ def _prepare_existing(
     sizes = dict(zip(table.dims, table.shape, strict=True))
     coordinates = {d: read_coordinate(session, table, d, sizes[d]) for d in dims}
     allowed: dict[str, Any] = {}
+    grown: dict[str, int] = {}
     if operation in ("append", "upsert"):
         dim = request.append_dim or dims[0]
         if dim not in dims:
@@ -376,13 +406,16 @@ def _prepare_existing(
         before = sizes[dim]
         coordinates[dim] = _grown(session, table, dim, coordinates[dim], rows.values[dim])
         sizes[dim] = len(coordinates[dim])
+        if sizes[dim] > before:
+            grown[dim] = before
+            _fill_others(session, table, dim, before, names)
         if operation == "append":
             allowed[dim] = np.arange(before, sizes[dim], dtype=np.int64)
     elif operation == "overwrite":
         for dim in dims:
             allowed[dim] = _region(request, rows, dim, coordinates[dim])
     shape = tuple(sizes[d] for d in dims)
-    targets = [_target(table, name) for name in names]
+    targets = [_target(session, table, name) for name in names]
     return WritePlan(
         dims=dims,
         shape=shape,
@@ -392,10 +425,11 @@ def _prepare_existing(
         allowed=allowed,
         clear=operation == "overwrite",
         is_new=False,
+        grown=grown,
     )
 
 
-def _target(table: TableSchema, name: str) -> TargetArray:
+def _target(session: SessionPort, table: TableSchema, name: str) -> TargetArray:
     variable = table.variable(name)
     assert variable is not None
     if set(variable.dims) != set(table.dims):
@@ -410,7 +444,43 @@ def _target(table: TableSchema, name: str) -> TargetArray:
         decoding=variable.decoding,
         fill=fill_of(variable.decoding),
         units=variable.units,
+        begins_missing=_begins_missing(session, variable),
     )
+
+
+def _begins_missing(session: SessionPort, variable: Variable) -> bool:
+    """Whether the fill value of an array, which cells have that nobody wrote, means missing."""
+    array = open_array(session, variable.path)
+    stored = np.full(1, array.fill_value, dtype=array.dtype)
+    mask = variable.decoding.missing_mask(stored)
+    if mask is not None and bool(mask[0]):
+        return True
+    if stored.dtype.kind in "fc":
+        return bool(np.isnan(stored[0]))
+    return stored.dtype.kind == "M" and bool(np.isnat(stored[0]))
+
+
+def _fill_others(
+    session: SessionPort, table: TableSchema, dim: str, before: int, names: Sequence[str]
+) -> None:
+    """Make new cells missing of arrays that rows do not set, where their fill value is a number."""
+    for variable in _all_along(session, table, dim):
+        fill = fill_of(variable.decoding)
+        if variable.name in names or fill is None or _begins_missing(session, variable):
+            continue
+        array = open_array(session, variable.path)
+        axis = variable.dims.index(dim)
+        unit = array.shards or array.chunks
+        starts = [range(0, size, step) for size, step in zip(array.shape, unit, strict=True)]
+        starts[axis] = range(before // unit[axis] * unit[axis], array.shape[axis], unit[axis])
+        for corner in product(*starts):
+            region = [
+                slice(start, min(start + step, size))
+                for start, step, size in zip(corner, unit, array.shape, strict=True)
+            ]
+            region[axis] = slice(max(before, region[axis].start), region[axis].stop)
+            extent = tuple(part.stop - part.start for part in region)
+            session.write_region(variable.path, tuple(region), np.full(extent, fill, array.dtype))
 
 
 def _grown(

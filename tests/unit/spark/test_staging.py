@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import xarray as xr
 from hypothesis import given
@@ -93,6 +94,48 @@ def test_rows_create_arrays_that_xarray_reads(repo: icefloe.Repository) -> None:
     assert (summary.job, summary.rows, summary.chunks) == ("df.write", 20, 12)
     assert summary.input_snapshots == (repo.lookup_snapshot(first).parent_id,)
     assert len(list(repo.ancestry(branch="main"))) == 2
+
+
+@pytest.mark.parametrize("operation", ["append", "upsert"])
+@pytest.mark.parametrize("generation", [{}, {"generation": "icechunk", "spec_version": 2}])
+def test_new_cells_without_a_row_are_missing_where_the_fill_value_is_a_number(
+    operation: Any, generation: dict[str, Any], tmp_path: Path
+) -> None:
+    # As xarray stores packed values: -999 is missing, and cells that nobody wrote are 0.
+    packed = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 273.15, "_FillValue": -999}
+    repo = icefloe.Repository.create(str(tmp_path / "r"), **generation)
+    session = repo.writable_session("main")
+    dataset = sample()[["t"]].assign(other=sample().t + 1, n=sample().t.astype("i4"))
+    encoding = {name: {**packed, "chunks": (3, 2)} for name in ("t", "other")}
+    encoding["n"] = {"chunks": (3, 2)}
+    dataset.to_zarr(session.store, consolidated=False, zarr_format=3, encoding=encoding)
+    session.commit("packed")
+    assert opened(repo).t.encoding["_FillValue"] == -999
+    new = rows_of(sample(5, "2020-01-05")).select(["time", "x", "t"])
+    some = new.filter(pc.and_(pc.equal(new["x"], new["x"][0]), pc.is_valid(new["t"])))
+    write(repo, some, operation=operation)
+    found = opened(repo)
+    assert found.sizes == {"time": 9, "x": 5}
+    np.testing.assert_allclose(found.t[:4], dataset.t, atol=0.051)
+    np.testing.assert_allclose(found.t[4:, 0], sample(5, "2020-01-05").t[:, 0], atol=0.051)
+    assert found.t[4:, 1:].isnull().all()
+    assert found.other[4:].isnull().all()
+    np.testing.assert_allclose(found.other[:4], dataset.other, atol=0.051)
+    assert (found.n[4:] == 0).all()  # has nothing that means missing
+
+
+def test_nulls_that_an_array_cannot_store_are_refused_before_tasks_run(
+    repo: icefloe.Repository,
+) -> None:
+    whole = pa.table({"x": [0, 1], "n": [1, 2]})
+    write(repo, whole, dims=("x",))
+    plan_of = WriteRequest(operation="upsert")
+    gone = pa.table({"x": [0], "n": pa.array([None], pa.int64())})
+    summary = RowSummary(
+        schema=gone.schema, values={"x": gone["x"].combine_chunks()}, rows=1, nulls={"n": 1}
+    )
+    with pytest.raises(InvalidInputError, match="'n' has 1 nulls, but the array has no _FillValue"):
+        prepare(repo.writable_session("main"), plan_of, summary)
 
 
 def test_append_adds_days(repo: icefloe.Repository) -> None:

@@ -16,7 +16,7 @@ from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
 from icefloe.spark.tables.read_table import TableChoice, frame_of
 from icefloe.tables.metadata_tables import METADATA_TABLES
-from icefloe.tables.schema import read_variables
+from icefloe.tables.schema import read_table_schema, read_variables
 from icefloe.tables.table_scan import open_repository
 from icefloe.tables.versions import SnapshotSelector
 
@@ -79,6 +79,8 @@ class RegisteredTable(Record, frozen=True, eq=False):
     """Names and types of columns that CREATE TABLE gave; the first INSERT makes arrays of them."""
     write_options: dict[str, Any] = msgspec.field(default_factory=dict)
     """Arguments of `write_table` that CREATE TABLE gave."""
+    order: tuple[str, ...] = ()
+    """The columns in the order of CREATE TABLE; arrays have none."""
 
     @property
     def branch(self) -> str:
@@ -103,7 +105,22 @@ class RegisteredTable(Record, frozen=True, eq=False):
         session = self.choice.selector.session(self.repository)
         if self.declared is not None and not self.has_arrays(session):
             return self.no_rows(spark)
-        return frame_of(spark, session, self.choice)
+        return frame_of(spark, session, self.ordered(session).choice)
+
+    def ordered(self, session: SessionPort) -> RegisteredTable:
+        """The table with its columns in the order of CREATE TABLE, and later ones behind."""
+        request = self.choice.request
+        if not self.order or request.columns is not None or not self.has_arrays(session):
+            return self
+        names = read_table_schema(
+            session, request.group, variables=request.variables, dims=request.dims
+        ).names
+        first = [name for name in self.order if name in names]
+        columns = (*first, *(name for name in names if name not in first))
+        choice = msgspec.structs.replace(
+            self.choice, request=msgspec.structs.replace(request, columns=columns)
+        )
+        return msgspec.structs.replace(self, choice=choice)
 
 
 class NamedTable(Record, frozen=True, eq=False):
@@ -142,6 +159,8 @@ class Catalog:
         selector, metadata = _version(table, parts[1:])
         if as_of is not None:
             selector = _at(table.repository, selector, as_of, zone)
+        if table.order and metadata is None:
+            table = table.ordered(selector.session(table.repository))
         return NamedTable(table, selector, metadata)
 
 
@@ -158,6 +177,17 @@ def _by_url(text: str, locations: Iterable[str]) -> RegisteredTable:
     check_location(url, locations)
     choice = TableChoice.of(group=group or "/")
     return RegisteredTable(text, open_repository(url), choice)
+
+
+def written_branch(target: NamedTable) -> str:
+    """The branch that a statement writes to; raises InvalidInputError for another version."""
+    selector = target.selector
+    if target.metadata is not None or selector.tag or selector.snapshot_id or selector.as_of:
+        raise InvalidInputError(
+            f"statements change the tip of a branch; write to {target.table.name} or "
+            f"{target.table.name}.branch_…"
+        )
+    return selector.branch or "main"
 
 
 def check_location(url: str, locations: Iterable[str]) -> None:

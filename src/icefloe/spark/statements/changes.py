@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zarr
 
+from icefloe.cf.encoding import fill_of
 from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -22,6 +23,7 @@ from icefloe.spark.statements.catalog import (
     check_location,
     refresh,
     selector_of_version,
+    written_branch,
 )
 from icefloe.spark.tables.arrow_types import spark_type
 from icefloe.spark.tables.options import SourceOptions
@@ -61,7 +63,11 @@ class Changes:
         if existing is None:
             kinds = dict(target.table.declared or ())
         else:
-            kinds = {name: _type_of(existing, name) for name in _writable(existing)}
+            # In the order in which SELECT * has them.
+            shown = target.table.choice.request.columns or ()
+            names = [name for name in shown if name in _writable(existing)]
+            names += [name for name in _writable(existing) if name not in names]
+            kinds = {name: _type_of(existing, name) for name in names}
         rows = _named_columns(rows, insert.columns or tuple(kinds), by_name=insert.by_name)
         rows = _of_types(rows, kinds)
         operation: Operation | None = (
@@ -74,6 +80,7 @@ class Changes:
         """Make cells missing."""
         writer = self._begin(target)
         schema = self._schema(target)
+        _check_can_be_missing(schema, target.table.name)
         dims = [_quoted(dim) for dim in schema.dims]
         nulls = [_null(schema, name) for name in _values(schema)]
         text = f"SELECT {', '.join([*dims, *nulls])} FROM {delete.table}"
@@ -114,7 +121,7 @@ class Changes:
 
     def _begin(self, target: NamedTable) -> Session:
         """Open the session that a statement writes to, and reads its table from."""
-        return self._statements.begin_writing(target, _branch(target))
+        return self._statements.begin_writing(target, written_branch(target))
 
     def _write(
         self,
@@ -129,7 +136,7 @@ class Changes:
         request = write_request(
             group=table.choice.request.group, operation=operation, **table.write_options
         )
-        options = JobOptions(branch=_branch(target), message=f"{words} {table.name}")
+        options = JobOptions(branch=written_branch(target), message=f"{words} {table.name}")
         job = Job(self._spark, table.repository, "write_table", options, session=writer)
         report = write_rows(job, rows, request)
         refresh(self._spark, table.repository)
@@ -189,6 +196,7 @@ class Changes:
             choice=TableChoice.of(group=request.group, branch=branch),
             declared=tuple((column.name, column.type) for column in create.columns),
             write_options=settings,
+            order=tuple(column.name for column in create.columns),
         )
         return self._created(create, table, settings)
 
@@ -223,7 +231,7 @@ class Changes:
             message=f"CREATE TABLE {table.name}",
             **settings,
         )
-        self._add(table)
+        self._add(msgspec.structs.replace(table, order=tuple(rows.columns)))
         return self._told(report.snapshot_id, chunks=report.chunks)
 
     def _add(self, table: RegisteredTable) -> None:
@@ -256,14 +264,28 @@ class Changes:
                 f"RENAME COLUMN takes a variable ({', '.join(_values(schema))}), found "
                 f"{rename.column!r}; dimensions keep their names"
             )
-        session = target.table.repository.writable_session(_branch(target))
+        new = rename.new_column
+        others = {one.lower() for one in schema.names if one != name}
+        if "/" in new or new.lower() in others:
+            raise InvalidInputError(
+                f"RENAME COLUMN … TO takes a name without '/' that no other column has, in upper "
+                f"or lower case, found {new!r}; there are {', '.join(schema.names)}"
+            )
+        session = target.table.repository.writable_session(written_branch(target))
         folder = paths.parent(variable.path) or "/"
-        session.move(variable.path, f"{folder.rstrip('/')}/{rename.new_column}")
+        session.move(variable.path, f"{folder.rstrip('/')}/{new}")
+        tables = self._statements.catalog.tables
+        known = tables.get(target.table.name.lower())
+        if known is not None and name in known.order:
+            # Other branches still have the old name.
+            place = known.order.index(str(name)) + 1
+            order = (*known.order[:place], new, *known.order[place:])
+            tables[known.name.lower()] = msgspec.structs.replace(known, order=order)
         return self._committed(session, target, f"RENAME COLUMN {name} TO {rename.new_column}")
 
     def set_attributes(self, change: parsing.SetAttributes, target: NamedTable) -> DataFrame:
         """Set and remove attributes of the group, or of the array of a column."""
-        session = target.table.repository.writable_session(_branch(target))
+        session = target.table.repository.writable_session(written_branch(target))
         path = paths.canonical(target.table.choice.request.group)
         if change.column is not None:
             schema = self._schema(target)
@@ -283,7 +305,8 @@ class Changes:
             else:
                 values[key] = value
         node.attrs.put(values)
-        words = "SET TBLPROPERTIES" if any(change.values.values()) else "UNSET TBLPROPERTIES"
+        is_set = any(value is not None for value in change.values.values())
+        words = "SET TBLPROPERTIES" if is_set else "UNSET TBLPROPERTIES"
         return self._committed(session, target, f"{words} {', '.join(change.values)}")
 
     def _committed(self, session: Any, target: NamedTable, message: str) -> DataFrame:
@@ -415,6 +438,23 @@ def _values(schema: TableSchema) -> list[str]:
     return [v.name for v in schema.values if set(v.dims) == set(schema.dims)]
 
 
+def _check_can_be_missing(schema: TableSchema, table: str) -> None:
+    """Refuse to make cells missing of variables that have nothing to stand for that."""
+    decodings = {v.name: v.decoding for v in schema.values if v.name in _values(schema)}
+    never = [name for name, decoding in decodings.items() if fill_of(decoding) is None]
+    if never:
+        others = [name for name in decodings if name not in never]
+        advice = (
+            f"set the others: UPDATE {table} SET {', '.join(f'{n} = NULL' for n in others)} WHERE …"
+            if others
+            else "give them one when you create them: OPTIONS (fill '{…}')"
+        )
+        raise InvalidInputError(
+            f"DELETE makes cells missing, and {', '.join(never)} of {table} cannot be: the arrays "
+            f"have no _FillValue; {advice}"
+        )
+
+
 def _writable(schema: TableSchema) -> list[str]:
     return [*schema.dims, *_values(schema)]
 
@@ -448,17 +488,6 @@ def _named_columns(rows: DataFrame, names: Sequence[str], *, by_name: bool) -> D
             "write INSERT INTO … BY NAME"
         )
     return rows.toDF(*names)
-
-
-def _branch(target: NamedTable) -> str:
-    """The branch that a statement writes to."""
-    selector = target.selector
-    if target.metadata is not None or selector.tag or selector.snapshot_id or selector.as_of:
-        raise InvalidInputError(
-            f"statements change the tip of a branch; write to {target.table.name} or "
-            f"{target.table.name}.branch_…"
-        )
-    return selector.branch or "main"
 
 
 def _comments(columns: Sequence[parsing.DeclaredColumn]) -> dict[str, dict[str, Any]]:

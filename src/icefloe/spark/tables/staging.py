@@ -319,6 +319,6 @@ def _write(session: SessionPort, plan: WritePlan, fragments: Sequence[Fragment])
         raise writer.refused.error(plan)
     statistics = WrittenStatistics(session)
     statistics.add_own(writer.summaries)
-    if plan.clear:
+    if plan.vacant is not None:
         statistics.add_own(clear_rest(session, plan))
     statistics.write()

@@ -330,5 +330,5 @@ def _take_over(job: Job, plan: WritePlan, results: Results) -> None:
     if refused:
         raise refused.error(plan)
     job.take_over(results)
-    if plan.clear:
+    if plan.vacant is not None:
         job.statistics.add_own(clear_rest(job.session, plan))

@@ -1,0 +1,147 @@
+"""SQL where several things meet: packed values, virtual chunks, branches, texts, nulls, orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import icefloe
+from icefloe import spark as floe
+from icefloe.errors import InvalidInputError
+from icefloe.virtual import reference_files
+from tests.builders import repository_beside
+from tests.virtual.files import month_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore:.*Numcodecs codecs.*"),
+]
+PACKED = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 273.15, "_FillValue": -999}
+
+
+def rows(spark: SparkSession, text: str, **options: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in floe.sql(spark, text, **options).collect()]
+
+
+def opened(repo: icefloe.Repository, branch: str = "main") -> xr.Dataset:
+    store = repo.readonly_session(branch).store
+    return xr.open_zarr(store, consolidated=False, chunks=None).load()
+
+
+def test_packed_values_and_texts_on_a_branch_of_icechunk_2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    repo = icefloe.Repository.create(str(tmp_path / "obs"), generation="icechunk", spec_version=2)
+    session = repo.writable_session("main")
+    values = 280 + np.arange(12.0).reshape(4, 3)
+    dataset = xr.Dataset(
+        {
+            "t": (("time", "station"), values),
+            "n": (("time", "station"), np.arange(12, dtype="i4").reshape(4, 3)),
+        },
+        coords={
+            "time": pd.date_range("2024-01-31", periods=4, freq="12h"),
+            "station": np.array(["a", "b c", "it's"], object),
+        },
+    )
+    encoding = {"t": {**PACKED, "chunks": (2, 2)}, "n": {"chunks": (2, 2)}}
+    dataset.to_zarr(session.store, consolidated=False, encoding=encoding)
+    session.commit("observations")
+    floe.register(spark, repo, "obs")
+    floe.sql(spark, "ALTER TABLE obs CREATE BRANCH dev")
+    floe.sql(spark, "UPDATE obs.branch_dev SET t = NULL WHERE station = 'b c' AND hour(time) = 0")
+    wanted = np.where(
+        np.array([True, False])[[0, 1, 0, 1]][:, None] & (np.arange(3) == 1), np.nan, values
+    )
+    np.testing.assert_allclose(opened(repo, "dev").t, wanted, atol=0.051)
+    # An empty selection changes nothing, and says so.
+    for text in (
+        "UPDATE obs.branch_dev SET t = 1 WHERE station = 'nowhere'",
+        "INSERT OVERWRITE obs.branch_dev SELECT * FROM obs WHERE false",
+    ):
+        assert rows(spark, text) == [(None, 0)]
+    with pytest.raises(InvalidInputError, match=r"n of obs cannot be.*UPDATE obs SET t = NULL"):
+        floe.sql(spark, "DELETE FROM obs.branch_dev WHERE station = 'a'")
+    with pytest.raises(InvalidInputError, match="'n' has 4 nulls"):
+        floe.sql(spark, "UPDATE obs.branch_dev SET n = NULL WHERE station = 'a'")
+    # Days are added for one station: those of the others are missing.
+    floe.sql(
+        spark,
+        """MERGE INTO obs.branch_dev d USING (
+            SELECT time + INTERVAL 2 DAYS AS time, station, n, t + 1 AS t FROM obs
+            WHERE station = 'it\\'s'
+        ) s ON d.time = s.time AND d.station = s.station WHEN NOT MATCHED THEN INSERT *""",
+    )
+    found = opened(repo, "dev").t
+    assert found.shape == (8, 3)
+    np.testing.assert_allclose(found[:4], wanted, atol=0.051)
+    np.testing.assert_allclose(found[4:, 2], values[:, 2] + 1, atol=0.11)
+    assert found[4:, :2].isnull().all()
+    assert rows(spark, "SELECT count(*), count(t) FROM obs.branch_dev") == [(24, 14)]
+    assert rows(spark, "SELECT count(*), count(t) FROM obs") == [(12, 12)]
+    for new in ("`a/b`", "T"):
+        with pytest.raises(InvalidInputError, match="a name without '/' that no other column has"):
+            floe.sql(spark, f"ALTER TABLE obs.branch_dev RENAME COLUMN n TO {new}")
+    floe.sql(spark, "DROP TABLE obs")
+
+
+def test_virtual_arrays_are_changed_cell_by_cell(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    start = "days since 2026-01-01"
+    files = [
+        str(month_file(data / f"{n}.nc", n, days=2, first_day=20 * n, start=start)) for n in (1, 2)
+    ]
+    repo = repository_beside(data, tmp_path / "repo")
+    session = repo.writable_session("main")
+    reference_files(session, files)
+    session.commit("references")
+    before = opened(repo).t2m
+    floe.register(spark, repo, "era")
+    floe.sql(spark, "ALTER TABLE era CREATE BRANCH fix")
+    floe.sql(spark, "UPDATE era.branch_fix SET t2m = 300 WHERE lat = 60 AND month(time) = 1")
+    floe.sql(spark, "DELETE FROM era.branch_fix WHERE time = (SELECT max(time) FROM era)")
+    wanted = before.where(~((before.lat == 60) & (before.time.dt.month == 1)), 300)
+    wanted = wanted.where(wanted.time < before.time.max())
+    xr.testing.assert_allclose(opened(repo, "fix").t2m, wanted)
+    floe.sql(
+        spark,
+        """MERGE INTO era.branch_fix t USING era s
+        ON t.time = s.time AND t.lat = s.lat AND t.lon = s.lon
+        WHEN MATCHED AND t.t2m IS NULL AND s.t2m IS NOT NULL THEN UPDATE SET *""",
+    )
+    xr.testing.assert_allclose(opened(repo, "fix").t2m, wanted.fillna(before))
+    xr.testing.assert_equal(opened(repo).t2m, before)
+    floe.sql(spark, "DROP TABLE era")
+
+
+def test_columns_keep_the_order_of_create_table(spark: SparkSession, tmp_path: Path) -> None:
+    inside = {"locations": [str(tmp_path)]}
+    table = f"USING icefloe LOCATION '{tmp_path / 'made'}' OPTIONS (dims 'name', group '{{}}')"
+    floe.sql(
+        spark, f"CREATE TABLE first (z INT, name STRING, a INT) {table.format('/x')}", **inside
+    )
+    floe.sql(spark, "INSERT INTO first VALUES (1, 'a', 10)")
+    floe.sql(spark, "INSERT INTO first VALUES (2, 'b', 20)")  # not by the order of arrays
+    assert rows(spark, "SELECT * FROM first ORDER BY name") == [(1, "a", 10), (2, "b", 20)]
+    assert spark.table("first").columns == ["z", "name", "a"]
+    query = "AS SELECT name, z AS t, a AS k FROM first"
+    floe.sql(spark, f"CREATE TABLE second {table.format('/y')} {query}", **inside)
+    floe.sql(spark, "INSERT INTO second VALUES ('c', 3, 30)")
+    floe.sql(spark, "INSERT INTO second SELECT 'd', t + 1, k + 10 FROM second WHERE name = 'c'")
+    assert rows(spark, "SELECT * FROM second WHERE name > 'b' ORDER BY 1") == [
+        ("c", 3, 30), ("d", 4, 40),
+    ]  # fmt: skip
+    floe.sql(spark, "ALTER TABLE second RENAME COLUMN t TO zz")
+    assert floe.sql(spark, "SELECT * FROM second").columns == ["name", "zz", "k"]
+    for name in ("first", "second"):
+        floe.sql(spark, f"DROP TABLE {name}")
