@@ -14,12 +14,13 @@ import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from icefloe.objects.cache import ByteCache
+from icefloe.storage import concurrency
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -75,6 +76,7 @@ def following_causes() -> Iterator[None]:
             mock.patch.object(Future, "set_exception", _ending(Future.set_exception)),
             mock.patch.object(ByteCache, "put", _keeping(ByteCache.put)),
             mock.patch.object(ByteCache, "get", _finding(ByteCache.get)),
+            mock.patch.object(concurrency, "copy_context", _Context),
             mock.patch.object(threading.Thread, "start", _start(threading.Thread.start)),
             mock.patch.object(asyncio, "run", _run(asyncio.run)),
             mock.patch.object(asyncio, "gather", _gather(asyncio.gather)),
@@ -84,6 +86,20 @@ def following_causes() -> Iterator[None]:
             ),
         ):
             yield
+
+
+class _Context:
+    """A copy of the caller's context variables, of which the clock is handed back."""
+
+    def __init__(self) -> None:
+        self._copy = copy_context()
+
+    def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        end = _End()
+        try:
+            return self._copy.run(_from_here(work, end), *args)
+        finally:
+            note_rounds(end.rounds)
 
 
 def wait_for_jobs() -> None:
