@@ -303,7 +303,7 @@ class _Parser:
             is_number = isinstance(right[1], int) and not isinstance(right[1], bool)
             if not is_number or abs(right[1]) > _MAX_PART:
                 raise self._error(f"{part}({column}) {operator} {right[1]}")
-            return Compare(column, operator, right[1], part)
+            return Compare(column=column, operator=operator, value=right[1], part=part)
         if left[0] != "column" or right[0] != "value":
             raise self._error(f"{left[1]} {operator} {right[1]}")
         return Compare(self._column(left), operator, right[1])
@@ -316,7 +316,7 @@ def _joined(kind: type[Both] | type[Either], parts: list[Condition]) -> Conditio
 def _negate(condition: Condition) -> Condition:
     match condition:
         case Compare(column, operator, value, part):
-            return Compare(column, _NEGATED[operator], value, part)
+            return Compare(column=column, operator=_NEGATED[operator], value=value, part=part)
         case IsNull(column, negated):
             return IsNull(column, not negated)
         case Both(parts):
