@@ -3,7 +3,8 @@
 Requests are delayed side by side, as on the way to a far data centre; the bandwidth is that of the
 loopback. It knows what the clients of icefloe and of the official package send: objects, ranges,
 conditional writes, listings, multipart uploads, deleting many. No signature is checked.
-`GET /?statistics` gives the number of requests and bytes since it was asked last.
+`GET /?statistics` gives the number of requests and bytes since it was asked last, and how many
+requests were under way at a time at most.
 """
 
 from __future__ import annotations
@@ -231,7 +232,8 @@ class DistantBucket:
         """Take the seconds by which each answer is late."""
         self._delay = delay
         self._bucket = Bucket()
-        self._statistics = {"requests": 0, "bytes_in": 0, "bytes_out": 0}
+        self._statistics = {"requests": 0, "bytes_in": 0, "bytes_out": 0, "most_at_once": 0}
+        self._under_way = 0
 
     async def serve(self, port: int) -> None:
         """Answer until the process ends."""
@@ -256,7 +258,10 @@ class DistantBucket:
             body = json.dumps(self._statistics).encode()
             self._statistics = dict.fromkeys(self._statistics, 0)
             return Answer(200, body)
+        self._under_way += 1
+        self._statistics["most_at_once"] = max(self._statistics["most_at_once"], self._under_way)
         await asyncio.sleep(self._delay)
+        self._under_way -= 1
         answer = self._bucket.answer(request)
         self._statistics["requests"] += 1
         self._statistics["bytes_in"] += len(request.body)

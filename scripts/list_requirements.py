@@ -38,7 +38,7 @@ BELOW_GENERATIONS: dict[str, str] = {
 }
 """Rows about storages, on which all generations stand: their tests need open none of them."""
 
-NEEDS_TEST = ("M", "D")
+NEEDS_TEST = ("M", "D", "A")
 
 
 def marks_of(sources: str) -> re.Pattern[str]:
@@ -47,7 +47,7 @@ def marks_of(sources: str) -> re.Pattern[str]:
     return re.compile(rf"\b({number})\b(?:(?: to |\.\.)({number}|\d{{2,3}})\b)?")
 
 
-MARKS = marks_of("R[0-4]|H")
+MARKS = marks_of("R[0-4]|H|F8")
 SOURCES = {
     "R0": "The `dataset` generation (spec 000)",
     "R3": "The `store` generation (spec 003)",
@@ -55,6 +55,7 @@ SOURCES = {
     "R2": "Files of the `repository` generation (spec 002)",
     "R4": "Manifest sets (spec 004)",
     "H": "What the specifications leave open",
+    "F8": "The official formats (generation `icechunk`)",
 }
 KINDS = {
     "M": "must",
@@ -64,15 +65,17 @@ KINDS = {
     "T": "left open",
     "I": "to know",
     "H": "our answer",
+    "A": "agreed with official",
 }
 HEAD = """# Requirements and their tests
 
 <!-- Written by scripts/list_requirements.py from tests/requirements.csv and the tests. -->
 
 The specifications that icefloe implements were read line by line, and each line that asks for
-something has a number: `R0` to `R4` for the five documents, `H` for what they leave open. This page
-says which tests show that it holds. `make check` fails if a line that *must* hold, or that
-*follows* from one, has no test. A class or a module stands for all of its tests.
+something has a number: `R0` to `R4` for the five documents, `H` for what they leave open, `F8` for
+what must hold between icefloe and the official package on that package's formats. This page says
+which tests show that it holds. `make check` fails if a line that *must* hold, that *follows* from
+one, or that is *agreed with official*, has no test. A class or a module means all of its tests.
 
 Naming a number proves nothing yet, so two more things are checked:
 

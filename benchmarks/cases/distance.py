@@ -224,6 +224,74 @@ def read_through_xarray(state: Throughput, _: int) -> None:
         raise AssertionError("read something else")
 
 
+class SparkThroughput(NamedTuple):
+    """The same with what runs tasks: a Spark session, or None for dask's threads."""
+
+    data: Throughput
+    spark: Any
+
+
+def with_tasks(setting: Setting) -> SparkThroughput:
+    """Starting Spark and its workers is not counted: whoever uses it has it running."""
+    from benchmarks.cases.spark_jobs import with_spark
+
+    return SparkThroughput(with_values(setting), with_spark(setting)[1])
+
+
+def with_tasks_and_values(setting: Setting) -> SparkThroughput:
+    state = with_tasks(setting)
+    write_through_zarr(state.data, 0)
+    return state
+
+
+def _noise(region: Any) -> Any:
+    """Values of a region, made where they are written."""
+    import numpy as np
+
+    random = np.random.default_rng(region[0].start)
+    return random.integers(0, 2**16, size=region[0].stop - region[0].start, dtype=np.uint32)
+
+
+def write_by_tasks(state: SparkThroughput, _: int) -> None:
+    data = state.data
+    length, chunk = len(data.values), data.place.setting["chunk_bytes"] // 4
+    if state.spark is not None:
+        from icefloe.spark import NewArray, write
+
+        new = NewArray((length,), "uint32", (chunk,))
+        write(state.spark, data.repository, {"array": _noise}, create={"array": new})
+        return
+    import dask.array as da
+    import zarr
+    from icechunk.dask import store_dask
+
+    session = data.repository.writable_session("main")
+    fork = session.fork()
+    target = zarr.create_array(
+        fork.store, name="array", shape=(length,), chunks=(chunk,), dtype="uint32"
+    )
+    many: Any = da
+    values = many.random.default_rng(1).integers(0, 2**16, size=length, chunks=chunk)
+    session.merge(store_dask(sources=[values.astype("uint32")], targets=[target]))
+    session.commit("values")
+
+
+def mean_by_tasks(state: SparkThroughput, _: int) -> None:
+    """Read all values; icefloe's job also commits what it found."""
+    data = state.data
+    if state.spark is not None:
+        from icefloe.spark import reduce
+
+        reduce(state.spark, data.place.open(), "array", "mean", "mean")
+        return
+    import dask.array as da
+
+    many: Any = da
+    store = data.place.open().readonly_session("main").store
+    if not many.from_zarr(store, component="array").mean().compute():
+        raise AssertionError("read something else")
+
+
 def _operation(
     name: str,
     title: str,
@@ -299,4 +367,8 @@ CASES = [
     *_throughput("zarr-read", "read through zarr", read_through_zarr, with_written),
     *_throughput("xarray-write", "write through xarray", write_through_xarray, with_values),
     *_throughput("xarray-read", "read through xarray", read_through_xarray, with_written),
+    *_throughput("tasks-write", "write on Spark, or on dask,", write_by_tasks, with_tasks),
+    *_throughput(
+        "tasks-read", "mean on Spark, or on dask, of", mean_by_tasks, with_tasks_and_values
+    ),
 ]

@@ -20,12 +20,21 @@ if TYPE_CHECKING:
 
 PEERS = ("icefloe-nosync", *OFFICIAL, *GENERATIONS)
 SIZES = {
-    "commits": (100, 1_000, 10_000),
+    "commits": (100, 1_000, 10_000, 100_000),
     "references": (100, 1_000, 10_000),
     "nodes": (1_000, 10_000, 100_000),
-    "garbage": (1_000, 10_000, 100_000),
+    "garbage": (1_000, 10_000, 100_000, 1_000_000),
 }
-ONLY_UP_TO = {"icefloe-dataset": 1_000, "icefloe-store": 10_000, "icechunk": 10_000}
+ONLY_UP_TO = {
+    "commits": {
+        "icefloe-dataset": 1_000,
+        "icefloe-store": 10_000,
+        **dict.fromkeys(OFFICIAL, 10_000),
+    },
+    "references": {"icefloe-dataset": 1_000, "icefloe-store": 10_000},
+    "nodes": {"icefloe-dataset": 1_000, "icefloe-store": 10_000, "icechunk": 10_000},
+    "garbage": dict.fromkeys((*OFFICIAL, *GENERATIONS), 100_000),
+}
 """Peers that would take many minutes to write what is larger."""
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 
@@ -158,7 +167,7 @@ def _cases(
         Case(
             name=f"growth-{name}-1e{len(str(size)) - 1}",
             title=f"{title} {{size:,}}",
-            peers=tuple(peer for peer in PEERS if size <= ONLY_UP_TO.get(peer, size)),
+            peers=tuple(peer for peer in PEERS if size <= ONLY_UP_TO[over].get(peer, size)),
             run=run,
             start=start,
             prepare=prepare,

@@ -88,5 +88,11 @@ PUBLIC_NAMES = {
 `IcechunkStore=IcefloeStore` and the like are the official package's names with its brand in them.
 """
 
-__all__, __getattr__, __dir__ = lazy_names(__name__, PUBLIC_NAMES)
+SUBMODULES = """
+    conflicts credentials dask diagnostics distributed ops progress repository session snapshots
+    spark storage store tables types virtual xarray
+"""
+"""Public modules, which `import icefloe` offers without importing them."""
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, PUBLIC_NAMES, SUBMODULES)
 __all__ += ["__version__"]

@@ -76,12 +76,19 @@ class ErrorKind(StrEnum):
     MISSING_PACKAGE = "missing-package"
 
 
+_LONGEST, _BEGINNING, _END = 4_000, 3_000, 800
+"""Characters of a message: what is wrong is said at its beginning, what to do at its end."""
+
+
 class IcefloeError(Exception):
     """Root of all errors of icefloe."""
 
     kind: ErrorKind = ErrorKind.OTHER
 
     def __init__(self, message: str, *fields: Any) -> None:
+        # A name or value in it may be of any length: names come from storage, values from callers.
+        if len(message) > _LONGEST:
+            message = f"{message[:_BEGINNING]} […] {message[-_END:]}"
         # All arguments go to Exception so that errors survive pickling, e.g. from Spark workers.
         super().__init__(message, *fields)
         self.message = message

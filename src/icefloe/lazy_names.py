@@ -29,6 +29,10 @@ def public_names(modules: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             yield public, module, original or public
 
 
+_OURS = {"lazy_names", "PUBLIC_NAMES", "SUBMODULES"}
+"""What a package has for this module, and editors need not offer."""
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Load modules without Python's garbage collector, which is left as it was found.
@@ -47,12 +51,19 @@ def collector_paused() -> Iterator[None]:
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str]
+    package: str, modules: Mapping[str, str], submodules: str = ""
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__all__`, `__getattr__` and `__dir__` of a package out of its list of names."""
+    """Make `__all__`, `__getattr__` and `__dir__` of a package out of its list of names.
+
+    Its `submodules` are imported by name as well, so that editors can complete what is in them.
+    They are not in `__all__`: importing all names must not need all extras.
+    """
+    parts = frozenset(submodules.split())
     homes = {public: (module, name) for public, module, name in public_names(modules)}
 
     def get(name: str) -> Any:
+        if name in parts:
+            return import_module(f"{package}.{name}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
@@ -69,6 +80,6 @@ def lazy_names(
         return value
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes, *parts} - _OURS)
 
     return list(homes), get, list_names

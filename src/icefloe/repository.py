@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from icefloe.engine.retention.collection import GCSummary
     from icefloe.engine.retention.expiry import ExpirationPolicy
     from icefloe.engine.retention.leases import Lease
-    from icefloe.formats.port import Generation, LiveTip
+    from icefloe.formats.port import Generation, LiveTip, Refs
     from icefloe.formats.registry import Discovery
     from icefloe.model.ids import SnapshotId
     from icefloe.model.repo_updates import FeatureFlag, RepoStatus, Update
@@ -221,7 +221,9 @@ class Repository:
         """
         location = _with_settings(storage, config, attribution)
         try:
-            discovered, config_found = with_config(location, lambda: discover(location), _format_of)
+            discovered, config_found = with_config(
+                location, lambda: discover(location), _format_of, _refs_of
+            )
         except FormatError as error:
             from icefloe.engine.not_a_repository import damaged_or_a_website
 
@@ -1923,6 +1925,10 @@ def _place(storage: AnyStorage, settings: StorageSettings | None) -> Storage:
 
 def _format_of(discovered: Discovery | None) -> Generation | None:
     return None if discovered is None else discovered.format
+
+
+def _refs_of(discovered: Discovery | None) -> Refs | None:
+    return None if discovered is None else discovered.refs
 
 
 def _plain(summary: object) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         store = _store_of(
             filename_or_obj, branch, tag, snapshot_id, as_of, authorize_virtual_chunk_access
         )
+        _check_group(store, group)
         return ZarrBackendEntrypoint().open_dataset(
             store,
             mask_and_scale=mask_and_scale,
@@ -126,6 +127,7 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         store = _store_of(
             filename_or_obj, branch, tag, snapshot_id, as_of, authorize_virtual_chunk_access
         )
+        _check_group(store, group)
         return ZarrBackendEntrypoint().open_groups_as_dict(
             store,
             mask_and_scale=mask_and_scale,
@@ -176,6 +178,28 @@ def _store_of(
         branch = _DEFAULT_BRANCH
     session = repository.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     return session.store
+
+
+def _check_group(store: Any, group: str | None) -> None:
+    """Raise NodeNotFoundError unless there is such a group, with names like it."""
+    from icefloe.errors import NodeNotFoundError
+    from icefloe.model import paths
+    from icefloe.model.spelling import suggestion
+
+    tree, path = store.session.tree, paths.canonical(group or paths.ROOT)
+    node = tree.get_node(path)
+    if node is not None and not node.is_array:
+        return
+    if node is not None:
+        parent = path.rpartition("/")[0] or paths.ROOT
+        hint = f"is an array, not a group: open group={parent!r} and choose the variable"
+    elif path == paths.ROOT:
+        hint = "does not exist: nothing was written to this version yet"
+    else:
+        arrays = set(tree.array_paths())
+        groups = (each for each in tree.node_paths(paths.ROOT) if each not in arrays)
+        hint = f"does not exist{suggestion(path, groups)}"
+    raise NodeNotFoundError(f"group {path} {hint}", path)
 
 
 def _is_ours(candidate: object) -> bool:

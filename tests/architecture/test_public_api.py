@@ -7,6 +7,8 @@ import inspect
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,40 @@ def test_official_name_is_offered_with_its_arguments(name: str) -> None:
 
 def test_exceptions_name_official_things() -> None:
     assert set(DIFFERENT_ON_PURPOSE) | NEVER_CONSTRUCTED <= set(OFFICIAL)
+
+
+def test_submodules_are_offered_after_importing_the_package() -> None:
+    program = (
+        "import icefloe, sys\n"
+        "assert not {'pyspark', 'xarray'} & set(sys.modules)\n"
+        "assert {'spark', 'virtual', 'conflicts'} <= set(dir(icefloe))\n"
+        "assert not {'lazy_names', 'PUBLIC_NAMES', 'SUBMODULES'} & set(dir(icefloe))\n"
+        "print('reference_files' in dir(icefloe.virtual), 'ingest' in dir(icefloe.spark))\n"
+        "print(*(getattr(icefloe, name).__name__ for name in icefloe.SUBMODULES.split()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "True True"
+    assert all(name.startswith("icefloe.") for name in second.split())
+
+
+def test_ipython_completes_names_of_submodules() -> None:
+    program = (
+        "from IPython.core.completer import provisionalcompleter\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "shell.run_cell('import icefloe.spark, icefloe.virtual, icefloe.conflicts')\n"
+        "for line in ('icefloe.spark.ing', 'icefloe.virtual.ref', 'icefloe.conflicts.Bas'):\n"
+        "    with provisionalcompleter():\n"
+        "        found = list(shell.Completer.completions(line, len(line)))\n"
+        "    print(*(each.text for each in found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    spark, virtual, conflicts = done.stdout.splitlines()
+    assert "ingest" in spark.split()
+    assert "reference_files" in virtual.split()
+    assert "BasicConflictSolver" in conflicts.split()

@@ -244,6 +244,11 @@ def test_sql_queries_arrays(icefloe: CommandLine, weather: Path) -> None:
         "time >= 40",
     )
     assert rows == [{"time": 40.0, "total": 70}, {"time": 50.0, "total": 86}]
+    twice = "select a.time, b.time from data a join data b on b.wind = a.wind + 4 where a.wind = 20"
+    assert icefloe.json("sql", weather, twice.replace("20", "0"), "--variable", "wind") == [
+        {"time": 0.0, "time_1": 10.0}
+    ]
+    assert icefloe.json("sql", weather, twice, "--variable", "wind") == []
     cut = icefloe.run(
         "sql", weather, "select wind from data", "--variable", "wind", "--max-rows", 2
     )

@@ -56,3 +56,28 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == PROJECT["version"]
     assert citation["license"] == PROJECT["license"]
+
+
+def test_the_dockerfile_installs_what_the_demo_needs() -> None:
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    image = next(line for line in lines if line.startswith("FROM "))
+    assert image == f"FROM python:{PROJECT['requires-python'].removeprefix('>=')}-slim"
+    install = next(line for line in lines if "--group" in line)
+    extras = re.search(r'"\.\[([\w,-]+)\]"', install)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert install.split("--group ")[1].split()[0] in groups
+    copied = {
+        name
+        for line in lines
+        if line.startswith("COPY ")
+        for name in line.removeprefix("COPY ").split()[:-1]
+    }
+    assert all((ROOT / name).exists() for name in copied)
+    # What the context leaves out cannot be copied.
+    let_in = re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert copied == set(let_in)
+    imported = "".join(path.read_text() for path in (ROOT / "examples").glob("demo*.py"))
+    asked_for = " ".join(filter(lambda each: isinstance(each, str), groups["demo"]))
+    assert "import netCDF4" not in imported or "netCDF4" in asked_for

@@ -250,6 +250,59 @@ class CollectionMachine(RuleBasedStateMachine):
         self.make_busy()
         self.finish(self.open.pop(pick % len(self.open)))
 
+    @rule(pick=st.integers(0, 9))
+    def amend(self, pick: int) -> None:
+        """The newest commit is replaced, and is reached no more unless something else does."""
+        self.make_busy()
+        self.replace_tip(self.open.pop(pick % len(self.open)))
+
+    @rule(pick=st.integers(0, 9), after=st.integers(0, 25), others=deeds("expire", "collect"))
+    def amend_meanwhile(self, pick: int, after: int, others: list[Deed]) -> None:
+        """Others tidy up in the middle of an amendment."""
+        self.make_busy()
+        writer = self.open.pop(pick % len(self.open))
+        self.pause(writer.storage, ("", ""), after, others)
+        self.replace_tip(writer)
+
+    def replace_tip(self, writer: Writer) -> None:
+        base = writer.session.snapshot_id
+        if self.repo.lookup_snapshot(base).parent_id is None:
+            return  # the first snapshot is not amended
+        try:
+            new = writer.session.amend("a")
+        except ConflictError:
+            ref = self.refs.get(f"branch {writer.branch}")
+            assert writer.unmoored or writer.slept or ref != base, "nobody moved the branch"
+            return
+        except (SessionStateError, FormatError, SnapshotNotFoundError):
+            assert writer.slept, "only who sleeps longer than its lease holds may lose something"
+            return
+        self.unmoor(writer.branch)
+        before = self.values[base]
+        self.refs[f"branch {writer.branch}"] = self.note(new, over(before, writer.edits))
+
+    @rule(
+        name=st.sampled_from(BRANCHES),
+        back=st.integers(1, 3),
+        after=st.integers(0, 25),
+        others=deeds("expire", "collect"),
+    )
+    def squash_meanwhile(self, name: str, back: int, after: int, others: list[Deed]) -> None:
+        """Several commits become one, while others tidy up."""
+        ref = f"branch {name}"
+        if ref not in self.refs:
+            return
+        history = [info.id for info in self.repo.ancestry(branch=name)]
+        since, before = history[min(back, len(history) - 1)], self.refs[ref]
+        if since == before:
+            return
+        storage = Pausable(self.clock)
+        repo = Repository.open(storage)
+        self.pause(storage, ("", ""), after, others)
+        new = repo.squash(name, since, message="s")
+        self.unmoor(name)
+        self.refs[ref] = self.note(new, self.values[before])
+
     @rule(pick=st.integers(0, 9), after=st.integers(0, 25), others=deeds("expire", "collect"))
     def commit_meanwhile(self, pick: int, after: int, others: list[Deed]) -> None:
         """Others tidy up in the middle of a commit."""

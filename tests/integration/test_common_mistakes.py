@@ -16,7 +16,7 @@ from datetime import datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -519,3 +519,38 @@ def test_a_public_name_says_which_extra_it_needs(package: str) -> None:
     assert done.stdout == (
         "icefloe.tables.scan needs the package pyarrow: pip install 'icefloe[tables]' pyarrow\n"
     )
+
+
+BIG: dict[str, Any] = {
+    "text": "x" * 100_000,
+    "list": list(range(100_000)),
+    "array": np.arange(1_000.0).reshape(20, 50),
+}
+OVERSIZED: dict[str, Callable[[Repository, Any], Any]] = {
+    "write_region": lambda repo, big: repo.writable_session("main").write_region(
+        "t", big, cast("Any", slice(0, 2))
+    ),
+    "read_region": lambda repo, big: repo.readonly_session("main").read_region("t", big),
+    "a path": lambda repo, big: repo.readonly_session("main").read_region(big, slice(0, 2)),
+    "a branch": lambda repo, big: repo.create_branch(big, "main"),
+    "a version": lambda repo, big: repo.lookup_snapshot(big),
+    "a session": lambda repo, big: repo.readonly_session(big),
+    "a moment": lambda repo, big: repo.garbage_collect(big),
+    "a setting": lambda _, big: icefloe.RepositoryConfig(inline_chunk_threshold_bytes=big),
+    "a generation": lambda _, big: Repository.create(
+        icefloe.in_memory_storage(), generation=str(big)
+    ),
+    "a solver": lambda repo, big: repo.writable_session("main").rebase(big),
+}
+
+
+@pytest.mark.parametrize("kind", BIG)
+@pytest.mark.parametrize("name", OVERSIZED)
+def test_no_message_repeats_a_value_of_any_length(name: str, kind: str, place: Place) -> None:
+    with place.repo.transaction("main", message="an array") as store:
+        zarr.create_array(store, name="t", shape=(4,), chunks=(2,), dtype="f8", overwrite=True)
+    with pytest.raises(IcefloeError) as caught:
+        OVERSIZED[name](place.repo, BIG[kind])
+    assert len(str(caught.value)) <= 4_000
+    if name == "write_region" and kind == "array":
+        assert "got an array of shape (20, 50). Values come after the region" in str(caught.value)

@@ -1,7 +1,9 @@
-"""What an operation costs does not follow the size of the repository: requests and bytes."""
+"""What an operation costs does not follow the size of the repository: requests, bytes, calls."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,6 +59,52 @@ def test_requests_of_an_operation_do_not_follow_the_history(name: str) -> None:
     few, many = requests_of(name, 3), requests_of(name, 40)
     # A branch is found by steps that double: some more requests in a history ten times as long.
     assert len(many) <= len(few) + 8
+
+
+def with_references(count: int) -> FaultyStorage:
+    """A repository with one array, and so many branches and tags."""
+    storage, _ = repository(1)
+    repo = Repository.open(storage)
+    tip = repo.lookup_branch("main")
+    for number in range(count):
+        repo.create_tag(f"tag-{number}", tip)
+        repo.create_branch(f"branch-{number}", tip)
+    return storage
+
+
+def calls_of(name: str, storage: FaultyStorage) -> int:
+    """How many functions an operation calls, in Python or from Python, in all threads."""
+    fresh = Repository.open(storage)
+    calls = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        OPERATIONS[name](fresh)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return calls
+
+
+# Not "tag" and "branch": a storage in memory walks through a page of keys to list a folder.
+@pytest.mark.parametrize("name", ["open", "commit"])
+def test_work_of_an_operation_does_not_follow_the_history(name: str) -> None:
+    calls_of(name, repository(3)[0])  # imports, and what a process keeps
+    few, many = (calls_of(name, repository(count)[0]) for count in (10, 60))
+    # A branch is found by steps that double.
+    assert many <= few * 1.15 + 400
+
+
+@pytest.mark.parametrize("name", ["open", "commit"])
+def test_work_of_an_operation_does_not_follow_the_references(name: str) -> None:
+    calls_of(name, with_references(1))
+    few, many = (calls_of(name, with_references(count)) for count in (2, 40))
+    assert many <= few * 1.05 + 40
 
 
 def bytes_of_a_commit(commits: int) -> dict[str, int]:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
 import pytest
 import zarr
 
@@ -108,6 +110,7 @@ def test_a_damaged_reference_is_named(content: bytes) -> None:
 
 
 def test_names_that_some_official_storages_encode_are_read_and_not_given() -> None:
+    # F8-05
     repo = make(1)
     tip = repo.lookup_branch("main")
     for folder in (
@@ -294,6 +297,7 @@ def test_every_update_backs_up_the_file_and_is_logged() -> None:
 
 
 def test_the_log_goes_on_in_backups() -> None:
+    # F8-06, F8-12
     repo = make(2)
     tree = flexbuffers.encode({"num_updates_per_repo_info_file": 3})
     repo._context.refs.set_config(lambda _: tree)  # type: ignore[attr-defined]
@@ -312,6 +316,7 @@ def test_the_log_goes_on_in_backups() -> None:
 
 
 def test_status_flags_and_metadata_are_kept_and_obeyed() -> None:
+    # F8-06
     repo = make(2)
     tip = repo.lookup_branch("main")
     repo.set_metadata({"owner": "ocean group", "n": [1, None, {"k": 0.5}]})
@@ -418,6 +423,18 @@ def test_a_short_log_is_no_conflict() -> None:
     repo.create_branch("last", "main")
     repo.storage.delete_many(backups)  # somebody tidied up: what happened is not known
     session.commit("on top again")
+
+
+def test_a_log_of_the_end_of_time_is_damaged() -> None:
+    repo = make(2)
+    found = document(repo)
+    times = np.full(len(found.updates), 2**64 - 1, dtype=np.uint64)
+    updates = msgspec.structs.replace(found.updates, updated_at=times)
+    repo.storage.put("repo", msgspec.structs.replace(found, updates=updates).encode(1))
+    repo = Repository.open(repo.storage)
+    assert len(list(repo.ops_log())) == 1  # the others are as new
+    with pytest.raises(FormatError, match="no time is later"):
+        repo.create_branch("dev", "main")
 
 
 def test_settings_of_ours_are_kept_beside_those_of_the_official_package() -> None:

@@ -412,6 +412,18 @@ def test_a_fork_clears_moves_and_deletes_what_it_began_with(session: Session) ->
     assert chunks_of(session, "/b").keys() == {2}
 
 
+def test_clearing_chunks_that_were_never_committed_is_no_change(
+    repository: Repository, session: Session
+) -> None:
+    set_chunks(session, "/b", [5], b"session")
+    fork = session.fork()
+    fork.tree.clear_chunks("/b")
+    session.merge(fork)
+    after = session.commit("cleared")
+    diff = repository.diff(from_branch="main~1", to_snapshot_id=after)
+    assert sorted(map(list, diff.updated_chunks["/b"])) == [[0], [1], [2]]
+
+
 def test_what_a_session_deletes_after_forking_stays_deleted(session: Session) -> None:
     session.tree.set_document("/n", array())
     fork = session.fork()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError, InvalidTypeError, RepositoryNotFoundError
@@ -158,3 +159,18 @@ def test_looking_for_engines_imports_little() -> None:
     assert "icefloe.xarray_engine" in names
     assert "icefloe.repository" not in names
     assert "icefloe.session" not in names
+
+
+@pytest.mark.parametrize("open_it", [xr.open_dataset, xr.open_datatree])
+def test_a_group_that_does_not_exist_is_told_with_names_like_it(open_it: Any) -> None:
+    repo = new_repository()
+    with pytest.raises(icefloe.NodeNotFoundError, match="nothing was written to this version yet"):
+        open_it(repo, engine="icefloe")
+    with repo.transaction("main", message="a group") as store:
+        zarr.create_group(store, path="surface").create_array("t2m", shape=(2,), dtype="f4")
+    with pytest.raises(icefloe.NodeNotFoundError, match=r"/surfce does not.*mean '/surface'\?"):
+        open_it(repo, engine="icefloe", group="surfce")
+    with pytest.raises(
+        icefloe.NodeNotFoundError, match="array, not a group: open group='/surface'"
+    ):
+        open_it(repo, engine="icefloe", group="/surface/t2m")

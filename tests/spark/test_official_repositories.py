@@ -25,6 +25,7 @@ VALUES = np.random.default_rng(3).random((12, 8)).astype("f4")
 
 
 def test_spark_on_a_repository_of_the_official_package(spark: SparkSession, tmp_path: Path) -> None:
+    # F8-15
     path = str(tmp_path / "official")
     official = icechunk.Repository.create(icechunk.local_filesystem_storage(path))
     session = official.writable_session("main")

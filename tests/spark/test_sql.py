@@ -450,6 +450,15 @@ def test_procedures_call_the_engine(spark: SparkSession, repo: icefloe.Repositor
         "expire_snapshots('weather', retain_last => 1, older_than => TIMESTAMP '2100-01-01')"
     )
     assert second in {row.snapshot_id for row in expired}
+    tip = repo.lookup_branch("main")
+    for text in (
+        f"set_current_snapshot('weather.tag_v1', '{first}')",
+        "materialize('weather.tag_v1')",
+    ):
+        with pytest.raises(InvalidInputError, match="change the tip of a branch"):
+            call(text)
+    assert repo.lookup_branch("main") == tip
+    assert call("ancestors_of('weather.tag_v1')")[0].snapshot_id == first
     (removed,) = call("remove_orphan_files('weather', dry_run => true)")
     assert removed.bytes_deleted == 0  # nothing is that old
     with pytest.raises(InvalidInputError, match="there is no procedure 'rm'"):

@@ -157,6 +157,19 @@ def test_screen_readers_get_names_for_everything(page: Any) -> None:
     assert page.locator("[role=status]").count() == 1
 
 
+def test_pictures_fit_a_narrow_screen_and_long_metadata_is_folded(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.get_by_role("button", name="t2m").click()
+    wait_for_picture(page)
+    panel, canvas = page.locator("main > *").last.bounding_box(), page.locator("#picture")
+    assert canvas.bounding_box()["x"] + canvas.bounding_box()["width"] < panel["x"] + panel["width"]
+    document = page.locator("#facts details", has_text="data_type")
+    assert not document.locator("pre").is_visible()
+    document.locator("summary").click()
+    assert document.locator("pre").is_visible()
+    look(page, "narrow")
+
+
 def test_groups_show_the_sizes_of_their_arrays(page: Any) -> None:
     page.get_by_role("button", name="surface", exact=True).click()
     page.locator("caption", has_text="altogether").wait_for()

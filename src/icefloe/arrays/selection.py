@@ -6,6 +6,7 @@ import operator
 from typing import Any, NamedTuple
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import described
 
 
 class AxisSelection(NamedTuple):
@@ -93,7 +94,8 @@ def _axis(item: Any, size: int, number: int, path: str) -> AxisSelection:
     if index is None:
         raise InvalidInputError(
             f"a region is selected with integers, slices and an ellipsis; axis {number} of {path} "
-            f"got {item!r}. Use the array of Zarr for lists and masks"
+            f"got {described(item)}. Values come after the region; use the array of Zarr for lists "
+            "and masks"
         )
     if not -size <= index < size:
         raise InvalidInputError(

@@ -45,6 +45,8 @@ class ChangesSince(Record, frozen=True, eq=False):
     """Nodes that were new before and are gone."""
     moved_back: frozenset[NodeId]
     """Nodes of the base that have their old path again."""
+    unwritten: dict[NodeId, ChunkIndex]
+    """Chunks that were written before and deleted since, and that the base does not have."""
 
 
 def changes_since(
@@ -62,7 +64,8 @@ def changes_since(
     twin.documents = _other(earlier.documents, later.documents)
     twin.deleted = {key: n for key, n in later.deleted.items() if key not in earlier.deleted}
     twin.places = _other(earlier.places, later.places)
-    twin.chunks = dict(_edits(earlier, later, cleared))
+    unwritten = dict(_unwritten(earlier, later, cleared))
+    twin.chunks = dict(_edits(earlier, later, unwritten))
     twin.linked = {key: list(tiles) for key, tiles in later.linked.items()}
     return ChangesSince(
         changes=twin,
@@ -74,6 +77,7 @@ def changes_since(
         },
         removed=frozenset(earlier.new.keys() - later.new.keys()),
         moved_back=frozenset(earlier.places.keys() - later.places.keys() - later.deleted.keys()),
+        unwritten=unwritten,
     )
 
 
@@ -101,7 +105,18 @@ def absorb_since(merged: ChangeSet, since: ChangesSince, earlier: ChangeSet) -> 
         for key in [key for key in table if not _has(merged, since.changes, key)]:
             del table[key]
     merged.absorb(since.changes)
+    _forget(merged, since.unwritten)
     return contradictions
+
+
+def _forget(merged: ChangeSet, unwritten: Mapping[NodeId, ChunkIndex]) -> None:
+    """Leave no edit of chunks that were never committed: to delete them changes nothing."""
+    for key, index in unwritten.items():
+        edits = merged.chunks.get(key)
+        if edits is not None:
+            edits.discard(index)
+            if edits.is_empty:
+                del merged.chunks[key]
 
 
 def _has(merged: ChangeSet, since: ChangeSet, key: NodeId) -> bool:
@@ -112,38 +127,50 @@ def _other(earlier: Mapping[NodeId, object], later: Mapping[NodeId, _T]) -> dict
     return {key: value for key, value in later.items() if earlier.get(key) != value}
 
 
-def _edits(
+def _unwritten(
     earlier: ChangeSet, later: ChangeSet, cleared: Collection[NodeId]
+) -> Iterator[tuple[NodeId, ChunkIndex]]:
+    """Chunks that only `earlier` has written, of arrays that were cleared since."""
+    for key, old in earlier.chunks.items():
+        edits = later.chunks.get(key)
+        # Of a new array, clearing it leaves no edits.
+        is_cleared = key in cleared if edits is not None else key in earlier.new.keys() & later.new
+        written = old.apply(None) if is_cleared else None
+        if written is None:
+            continue
+        coords = written.index.coords()
+        # Edits that were made explicit name all chunks of the base.
+        touched = None if edits is None else edits.touched(None)
+        if touched is not None:
+            coords = coords[touched.find_many(coords) < 0]
+        if len(coords):
+            yield key, ChunkIndex.from_coords(coords)[0]
+
+
+def _edits(
+    earlier: ChangeSet, later: ChangeSet, unwritten: Mapping[NodeId, ChunkIndex]
 ) -> Iterator[tuple[NodeId, ChunkEdits]]:
-    for key, edits in later.chunks.items():
-        added = _edits_since(earlier.chunks.get(key), edits, is_cleared=key in cleared)
+    for key in [*later.chunks, *(unwritten.keys() - later.chunks.keys())]:
+        edits = later.chunks.get(key) or ChunkEdits(earlier.chunks[key].rank)
+        added = _edits_since(earlier.chunks.get(key), edits)
+        if key in unwritten:
+            added.delete_many(unwritten[key])
         if not added.is_empty:
             yield key, added
-    for key, old in earlier.chunks.items():
-        # Of a new array, clearing it leaves no edits.
-        if key not in later.chunks and key in earlier.new and key in later.new:
-            yield key, _edits_since(old, ChunkEdits(old.rank), is_cleared=True)
 
 
-def _edits_since(old: ChunkEdits | None, new: ChunkEdits, *, is_cleared: bool) -> ChunkEdits:
+def _edits_since(old: ChunkEdits | None, new: ChunkEdits) -> ChunkEdits:
     before = None if old is None else old.touched(None)
     if old is None or before is None:
         return new.copy()
     touched = new.touched(None)
-    added = ChunkEdits(new.rank)
-    if touched is not None:
-        changed = compare_chunks(old.apply(None), new.apply(None))
-        coords = touched.coords()
-        differs = before.find_many(coords) < 0
-        if changed is not None:
-            differs |= changed.find_many(coords) >= 0
-        if differs.any():
-            added = new.within(ChunkIndex.from_coords(coords[differs])[0])
-    written = old.apply(None)
-    if is_cleared and written is not None:
-        coords = written.index.coords()
-        if touched is not None:
-            coords = coords[touched.find_many(coords) < 0]
-        if len(coords):
-            added.delete_many(ChunkIndex.from_coords(coords)[0])
-    return added
+    if touched is None:
+        return ChunkEdits(new.rank)
+    changed = compare_chunks(old.apply(None), new.apply(None))
+    coords = touched.coords()
+    differs = before.find_many(coords) < 0
+    if changed is not None:
+        differs |= changed.find_many(coords) >= 0
+    if not differs.any():
+        return ChunkEdits(new.rank)
+    return new.within(ChunkIndex.from_coords(coords[differs])[0])

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn, Protocol, Self, get_args, runtime_c
 import msgspec
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import described, shortened
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number of things or bytes; zero is allowed."""
@@ -111,7 +112,7 @@ def _converted(owner: type, name: str, value: Any, expected: Any) -> Any:
     try:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError as error:
-        msg = f"{owner.__name__}.{name} cannot be {value!r}: {error}"
+        msg = f"{owner.__name__}.{name} cannot be {described(value)}: {shortened(str(error))}"
         raise InvalidInputError(msg) from None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from icefloe.config.repository import RepositoryConfig
     from icefloe.engine.context import Context
-    from icefloe.formats.port import Generation, Layout
+    from icefloe.formats.port import Generation, Layout, Refs
     from icefloe.storage.port import Storage
     from icefloe.storage.probe import Cleanup
 
@@ -153,7 +153,9 @@ def publish_first(
     if fmt.make_config(storage).is_with_refs:
         from icefloe.config.serialization import to_json
 
-        snapshot = context.files.read_snapshot(first)
+        snapshot = context.files.last_written()
+        if snapshot is None or snapshot.id != first:  # a client left it that died
+            snapshot = context.files.read_snapshot(first)
         data = None if config is None else to_json(config)
         context.refs.create_all({MAIN: first}, {}, [snapshot], data, is_new=True)
         return
@@ -185,9 +187,15 @@ def write_first_config(
 
 
 def with_config(
-    storage: Storage, find: Callable[[], _Found], format_of: Callable[[_Found], Generation | None]
+    storage: Storage,
+    find: Callable[[], _Found],
+    format_of: Callable[[_Found], Generation | None],
+    refs_of: Callable[[_Found], Refs | None] = lambda _: None,
 ) -> tuple[_Found, RepositoryConfig | None]:
-    """Find a repository and read its configuration, at the same time where most have it."""
+    """Find a repository and read its configuration, at the same time where most have it.
+
+    `refs_of` gives the references that found it, which may have read the configuration as well.
+    """
 
     def guess() -> RepositoryConfig | FormatError | None:
         try:
@@ -200,16 +208,21 @@ def with_config(
     if fmt is None:
         return repository, None
     if fmt.is_official:
-        return repository, read_config(fmt, storage)
+        return repository, read_config(fmt, storage, refs_of(repository))
     if isinstance(config, FormatError):
         raise config
     return repository, config
 
 
-def read_config(fmt: Generation, storage: Storage) -> RepositoryConfig | None:
-    """Read the configuration stored with a repository; None if there is none."""
+def read_config(
+    fmt: Generation, storage: Storage, refs: Refs | None = None
+) -> RepositoryConfig | None:
+    """Read the configuration stored with a repository; None if there is none.
+
+    Where references have it, it is what `refs` read last.
+    """
     files = fmt.make_config(storage)
-    newest = files.read()
+    newest = files.read() if refs is None else files.read_with(refs)
     if newest is not None:
         from icefloe.config.serialization import from_json
 

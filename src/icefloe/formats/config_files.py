@@ -8,6 +8,7 @@ from icefloe.errors import AlreadyExistsError, ConflictError, ObjectNotFoundErro
 from icefloe.formats.sequence import SequenceFolder
 
 if TYPE_CHECKING:
+    from icefloe.formats.port import Refs
     from icefloe.storage.port import Storage
 
 CONFIG_FOLDER = "config"
@@ -27,6 +28,10 @@ class ConfigFiles:
     def read(self) -> tuple[int, bytes] | None:
         """Number and JSON of the newest configuration; None if none was ever written."""
         return self._folder.newest()
+
+    def read_with(self, refs: Refs) -> tuple[int, bytes] | None:  # noqa: ARG002
+        """The same: the documents are files of their own."""
+        return self.read()
 
     def write(self, expected_sequence: int | None, data: bytes) -> int:
         """Write the next configuration; returns its number.

@@ -230,6 +230,10 @@ class Refs(Protocol):
     records_moves: bool
     """Whether a commit can record that nodes moved."""
 
+    lists_snapshots: bool
+    """Whether a reference is only moved to a snapshot that is listed in the same file, from which a
+    garbage collection takes it before it deletes anything. Nobody needs to pin it then."""
+
     def view(self) -> Refs:
         """The same references for a caller that reads many of them.
 
@@ -420,6 +424,8 @@ class Refs(Protocol):
 class RefDefaults:
     """Answers of `Refs` that hold unless a format has more to say; they need nothing of it."""
 
+    lists_snapshots: bool = False
+
     def start_at(self, tip: BranchTip) -> None:
         """Nothing to remember."""
 
@@ -522,6 +528,9 @@ class ConfigHistory(Protocol):
 
     def read(self) -> tuple[int, bytes] | None:
         """Number and JSON of the newest configuration; None if none was ever written."""
+
+    def read_with(self, refs: Refs) -> tuple[int, bytes] | None:
+        """The same; where it is kept together with the references, what these read last."""
 
     def write(self, expected_sequence: int | None, data: bytes) -> int:
         """Write the next configuration; returns its number.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
+from reprlib import Repr
 from typing import Any
 
 MAX_NESTING = 100
@@ -13,6 +15,28 @@ _SHOWN = 200
 def shortened(text: str) -> str:
     """A text for an error message: its beginning, if it is long."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def described(value: object) -> str:
+    """A value of any type for an error message, without its contents if it is an array.
+
+    >>> described("north"), described([1, 2]), described(list(range(99)))
+    ("'north'", '[1, 2]', '[0, 1, 2, 3, 4, 5, ...]')
+    >>> import numpy
+    >>> described(numpy.zeros((20, 50)))
+    'an array of shape (20, 50)'
+    """
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array of shape {shape}"
+    return shortened(_short_repr().repr(value))
+
+
+@cache
+def _short_repr() -> Repr:
+    short = Repr()
+    short.maxstring = short.maxother = short.maxlong = _SHOWN
+    return short
 
 
 def whole_number(text: str) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, InvalidTypeError
+from icefloe.model.bounded_text import described
 
 ROOT = "/"
 MAX_PATH_BYTES = 65_535
@@ -13,8 +14,10 @@ DERIVED_GROUP = "/.statistics"
 def canonical(path: str) -> str:
     """The canonical form of a user's path, e.g. `a/b/` → `/a/b`.
 
-    Raises InvalidInputError for segments that no node can have.
+    Raises InvalidInputError for segments that no node can have, InvalidTypeError for no string.
     """
+    if not isinstance(path, str):
+        raise InvalidTypeError(f"a path is a string, found {described(path)}")
     stripped = path.strip("/")
     if not stripped:
         return ROOT

@@ -212,6 +212,7 @@ class MetadataFiles:
         key = self.format.layout.snapshot(snapshot.id)
         self.storage.create(key, file.data, self._attributes(file))
         self._written = msgspec.structs.replace(snapshot, own_file=sum_of(file.data))
+        self._keep_snapshot(self._written, 10 * len(file.data))
 
     def read_transaction_log(
         self, snapshot_id: SnapshotId, *, check: bool = True

@@ -316,7 +316,8 @@ def _joined(kind: type[Both] | type[Either], parts: list[Condition]) -> Conditio
 def _negate(condition: Condition) -> Condition:
     match condition:
         case Compare(column, operator, value, part):
-            return Compare(column=column, operator=_NEGATED[operator], value=value, part=part)
+            opposite = _NEGATED[operator]
+            return Compare(column=column, operator=opposite, value=value, part=part)
         case IsNull(column, negated):
             return IsNull(column, not negated)
         case Both(parts):

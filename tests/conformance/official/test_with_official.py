@@ -91,6 +91,7 @@ def work(repo: Any) -> None:
 
 @pytest.mark.endpoint
 def test_we_read_what_official_wrote(place: Place, spec_version: int) -> None:
+    # F8-01, F8-03
     work(create_official(place, spec_version))
     trees = agree(place)
     assert set(trees) == {"main", "dev", "tag v1"}
@@ -113,6 +114,7 @@ def test_we_read_what_official_wrote(place: Place, spec_version: int) -> None:
 
 @pytest.mark.endpoint
 def test_official_reads_what_we_wrote(place: Place, spec_version: int) -> None:
+    # F8-08, F8-12, F8-14
     ours = create_ours(place, spec_version)
     work(ours)
     assert verify_files(place.ours()) > 5
@@ -171,6 +173,7 @@ class _Rounds:
 
 
 def test_the_packages_take_turns(local_place: Place, spec_version: int) -> None:
+    # F8-08, F8-12, F8-14
     place = local_place
     session = create_ours(place, spec_version).writable_session("main")
     zarr.group(session.store).create_array("shared", shape=(8,), chunks=(1,), dtype="i8")
@@ -193,6 +196,7 @@ def test_the_packages_take_turns(local_place: Place, spec_version: int) -> None:
 def test_racing_commits_on_s3_lose_nothing(
     tmp_path: Path, s3_endpoint: S3Endpoint, spec_version: int
 ) -> None:
+    # F8-11
     place = Place(tmp_path, s3_endpoint)
     session = create_ours(place, spec_version).writable_session("main")
     zarr.group(session.store).create_array("x", shape=(40,), chunks=(1,), dtype="i8")
@@ -240,6 +244,7 @@ def test_racing_commits_on_s3_lose_nothing(
 def test_official_collection_keeps_packs_that_are_used(
     local_place: Place, spec_version: int
 ) -> None:
+    # F8-09
     place = local_place
     ours = create_ours(place, spec_version)
     session = ours.writable_session("main")
@@ -268,6 +273,7 @@ def test_official_collection_keeps_packs_that_are_used(
 def test_our_expiry_and_collection_leave_official_all_that_is_reachable(
     local_place: Place, spec_version: int
 ) -> None:
+    # F8-10
     place = local_place
     theirs = create_official(place, spec_version)
     work(theirs)
@@ -302,6 +308,7 @@ def test_our_expiry_and_collection_leave_official_all_that_is_reachable(
 
 
 def test_conflicts_and_rebases_across_packages(local_place: Place, spec_version: int) -> None:
+    # F8-13
     place = local_place
     ours = create_ours(place, spec_version)
     session = ours.writable_session("main")
@@ -336,6 +343,7 @@ def test_conflicts_and_rebases_across_packages(local_place: Place, spec_version:
 def test_virtual_chunks_with_each_kind_of_check(
     local_place: Place, tmp_path: Path, spec_version: int
 ) -> None:
+    # F8-01, F8-03
     place = local_place
     data = np.arange(3000, dtype="i8")
     (tmp_path / "files").mkdir()
@@ -400,6 +408,7 @@ def test_virtual_chunks_with_each_kind_of_check(
 
 
 def test_manifests_that_official_split(local_place: Place, spec_version: int) -> None:
+    # F8-03
     place = local_place
     config = icechunk.RepositoryConfig.default()
     sizes = {icechunk.ManifestSplitDimCondition.Any(): 3}
@@ -427,6 +436,7 @@ def test_manifests_that_official_split(local_place: Place, spec_version: int) ->
 
 @pytest.mark.skipif(not IS_NEW, reason="versions before 2 cannot upgrade a repository")
 def test_repositories_that_were_upgraded_hold_files_of_both_versions(local_place: Place) -> None:
+    # F8-04
     place = local_place
     ours = create_ours(place, 1)
     work(ours)
@@ -447,6 +457,7 @@ def test_repositories_that_were_upgraded_hold_files_of_both_versions(local_place
 
 @pytest.mark.skipif(not IS_NEW, reason="amend and flush came with version 2")
 def test_amended_flushed_and_empty_commits(local_place: Place) -> None:
+    # F8-13
     place = local_place
     theirs = create_official(place, 2)
     session = theirs.writable_session("main")

@@ -66,6 +66,7 @@ def test_damaged_references_of_the_official_package_are_named(key: str) -> None:
 def test_two_generations_in_one_place_are_refused_with_their_names(
     version: int, other: str
 ) -> None:
+    # F8-17
     storage = MemoryStorage()
     icefloe.Repository.create(storage, generation=other)
     icechunk = MemoryStorage()
@@ -77,6 +78,7 @@ def test_two_generations_in_one_place_are_refused_with_their_names(
 
 
 def test_an_unfinished_migration_has_the_newer_version() -> None:
+    # F8-04
     storage = MemoryStorage()
     icefloe.Repository.create(storage, generation="icechunk", spec_version=2)
     storage.put("refs/branch.main/ref.json", b'{"snapshot":"VY76P925PRY57WFEK410"}')

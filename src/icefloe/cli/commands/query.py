@@ -79,9 +79,9 @@ def _query(table: Scan, query: str, max_rows: int) -> Records:
 
     connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
     try:
-        connection.register(TABLE, table.to_reader())
+        connection.register(TABLE, table)  # not a reader: a query may name the table twice
         cursor = connection.execute(query)
-        names = [column[0] for column in cursor.description or ()]
+        names = _distinct([column[0] for column in cursor.description or ()])
         values = cursor.fetchmany(max_rows + 1)
     except duckdb.Error as error:
         raise InvalidInputError(f"the query failed: {str(error).splitlines()[0]}") from None
@@ -91,3 +91,19 @@ def _query(table: Scan, query: str, max_rows: int) -> Records:
     more = "" if len(values) <= max_rows else f"the first {max_rows:,} rows: --max-rows shows more"
     columns = tuple(Column(name, wording.printable(name)) for name in names)
     return Records(rows, columns, "no rows", note=more)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names of columns, of which no two are the same: those of a join may be.
+
+    >>> _distinct(["x", "y", "x", "x_1"])
+    ['x', 'y', 'x_2', 'x_1']
+    """
+    distinct_names: list[str] = []
+    for name in names:
+        number, distinct = 0, name
+        while distinct in distinct_names or (number and distinct in names):
+            number += 1
+            distinct = f"{name}_{number}"
+        distinct_names.append(distinct)
+    return distinct_names

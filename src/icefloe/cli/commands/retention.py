@@ -71,7 +71,8 @@ def expire(
         "keep_last": keep_last,
         "delete_expired_branches": delete_branches,
     }
-    plan = _expiring(repository, repository.expire_snapshots(**options, dry_run=True))
+    with out.working("looking for old commits"):
+        plan = _expiring(repository, repository.expire_snapshots(**options, dry_run=True))
     count = len(plan.rows)
     if dry_run or not count:
         return plan

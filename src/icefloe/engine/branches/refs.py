@@ -94,7 +94,7 @@ def point_to(context: Context, tip: LiveTip, target: SnapshotId) -> None:
 
 def _move(context: Context, tip: LiveTip, target: SnapshotId, *, is_pinned: bool) -> None:
     def move(state: LiveTip) -> None:
-        if is_pinned and state == tip:
+        if context.refs.lists_snapshots or (is_pinned and state == tip):
             context.refs.advance(state, target)
             return
         with pinned(context.storage, context.format.layout, target):
@@ -158,22 +158,35 @@ def delete_tag(context: Context, tag: str) -> None:
 @contextlib.contextmanager
 def _pinned_beside(
     context: Context, target: SnapshotId, work: Callable[[], _Result]
-) -> Iterator[tuple[SnapshotLease, _Result]]:
-    """Pin a snapshot, and do something else at the same time, the probe of the storage among it."""
+) -> Iterator[tuple[SnapshotLease | None, _Result]]:
+    """Pin a snapshot, and do something else at the same time, the probe of the storage among it.
+
+    Where references check their targets themselves, there is no pin.
+    """
     storage = context.storage
 
     def probe_and_work() -> _Result:
         ensure_conditional_writes(storage)
         return work()
 
+    if context.refs.lists_snapshots:
+        yield None, probe_and_work()
+        return
     with pinned_beside(storage, context.format.layout, target, probe_and_work) as pin_and_result:
         yield pin_and_result
 
 
 def _confirm(
-    context: Context, pin: SnapshotLease, undo: Callable[[], None], kind: str, **details: object
+    context: Context,
+    pin: SnapshotLease | None,
+    undo: Callable[[], None],
+    kind: str,
+    **details: object,
 ) -> None:
     """Log what was created, and undo it if the pin was broken before and the snapshot is gone."""
+    if pin is None:
+        _log(context, kind, **details)
+        return
     entries: list[str] = []
     try:
         together(

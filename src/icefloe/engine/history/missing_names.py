@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.engine.history.newest import is_whole_id
 from icefloe.errors import IcefloeError, RefNotFoundError
+from icefloe.model.bounded_text import shortened
 from icefloe.model.spelling import suggestion
 
 if TYPE_CHECKING:
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 def missing_branch(refs: Refs, name: str) -> RefNotFoundError:
     """The error for a branch that does not exist."""
     return RefNotFoundError(
-        f"ref not found `{name}`: there is no such branch{_branch_hint(refs, name)}", name
+        f"ref not found `{shortened(name)}`: there is no such branch{_branch_hint(refs, name)}",
+        name,
     )
 
 
 def missing_tag(refs: Refs, name: str) -> RefNotFoundError:
     """The error for a tag that does not exist."""
     return RefNotFoundError(
-        f"ref not found `{name}`: there is no such tag{_tag_hint(refs, name)}", name
+        f"ref not found `{shortened(name)}`: there is no such tag{_tag_hint(refs, name)}", name
     )
 
 

@@ -19,6 +19,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.model.bounded_text import described, shortened
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.record import Record
@@ -72,7 +73,7 @@ class Revision(Record, frozen=True):
         names = [v for v in (self.branch, self.tag, self.snapshot_id) if v is not None]
         for name in names:
             if not isinstance(name, str):
-                raise InvalidTypeError(f"{what} is given as a string, found {name!r}")
+                raise InvalidTypeError(f"{what} is given as a string, found {described(name)}")
         if len(names) != 1:
             raise InvalidInputError(f"Must provide one of {what}; found {len(names)} of them")
 
@@ -83,7 +84,7 @@ def check_new_name(name: object, what: str) -> None:
     Existing references with such names can be read: an exact name takes precedence.
     """
     if not isinstance(name, str):
-        raise InvalidTypeError(f"the name of a {what} is a string, found {name!r}")
+        raise InvalidTypeError(f"the name of a {what} is a string, found {described(name)}")
     if _with_steps(name):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a {what}: it means a version, as `main~3`, `main^` "
@@ -163,10 +164,10 @@ class History:
         if snapshot_id is None and _steps().fullmatch(name) is None:
             from icefloe.model.spelling import suggestion
 
-            known = (*self.refs.branches(), *self.refs.tags())
+            near = suggestion(name, (*self.refs.branches(), *self.refs.tags()))
             raise SnapshotNotFoundError(
-                f"invalid snapshot id: `{name}`; expected 20 characters of base 32 or at least "
-                f"the first {SHORTEST_ID} of them, or a branch or tag{suggestion(name, known)}",
+                f"invalid snapshot id: `{shortened(name)}`; expected 20 characters of base 32 or "
+                f"at least the first {SHORTEST_ID} of them, or a branch or tag{near}",
                 name,
             )
         return snapshot_id
@@ -575,7 +576,7 @@ def _check_moment(moment: object) -> None:
         from icefloe.model.moments import zone_advice
 
         raise InvalidTypeError(
-            f"as_of is a datetime with a timezone, found {moment!r}{zone_advice(moment)}"
+            f"as_of is a datetime with a timezone, found {described(moment)}{zone_advice(moment)}"
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from icefloe.engine.retention.id_sets import are_in, are_names, as_ids, id_bytes, id_column
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.formats.port import ObjectKind
+from icefloe.model.bounded_text import described
 from icefloe.model.ids import AttributesId, ChunkFileId, Identifier, ManifestId, SnapshotId
 from icefloe.model.moments import zone_advice
 from icefloe.progress import ProgressStage
@@ -45,7 +46,7 @@ def as_moment(cutoff: object, now: datetime, what: str) -> datetime:
         return now - cutoff
     if not isinstance(cutoff, datetime) or cutoff.utcoffset() is None:
         raise InvalidTypeError(
-            f"{what} is a datetime with a timezone, or a timedelta, found {cutoff!r}"
+            f"{what} is a datetime with a timezone, or a timedelta, found {described(cutoff)}"
             f"{zone_advice(cutoff)}"
         )
     ahead = datetime.now(UTC) - now

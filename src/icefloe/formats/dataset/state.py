@@ -21,7 +21,7 @@ from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import INTERNAL_PREFIX, SnapshotStub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from icefloe.model.snapshot import FileSum, Snapshot
 
@@ -31,6 +31,7 @@ FOREIGN = f"{INTERNAL_PREFIX}foreign"
 _MAX_LOG = 1000
 """Moves of a branch that are listed; of older ones, only their number is known."""
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+_encoder = msgspec.json.Encoder()
 
 
 class _Reference(msgspec.Struct):
@@ -354,7 +355,7 @@ class State:
                 entry = [document["generation"], None if target is None else self._text(target)]
                 logs[name] = [*known, *missing, entry]
             document["icefloe"] = {**extension, "branches": logs}
-        return State(_with_trimmed_logs(document, lambda log: len(log) - _MAX_LOG))
+        return State(_with_trimmed_logs(document, lambda log: len(log) - _MAX_LOG, moved))
 
     def without_snapshots(self, gone: set[SnapshotId]) -> State:
         """The next state, in which some snapshots are not listed any more (H-12)."""
@@ -373,6 +374,7 @@ class State:
                 lambda log: max(
                     (n for n, (_, each) in enumerate(log, 1) if each in names), default=0
                 ),
+                self._logs,
             )
         )
 
@@ -394,9 +396,9 @@ def _moment(milliseconds: int) -> datetime:
 
 
 def _with_trimmed_logs(
-    document: dict[str, Any], count_of: Callable[[list[Any]], int]
+    document: dict[str, Any], count_of: Callable[[list[Any]], int], branches: Iterable[str]
 ) -> dict[str, Any]:
-    """A state file without the oldest entries of each branch, as many as `count_of` says.
+    """A state file without the oldest entries of some branches, as many as `count_of` says.
 
     How many were dropped is kept, because the number of its moves tells a branch that came back
     from one that never moved. The newest entry stays.
@@ -404,7 +406,8 @@ def _with_trimmed_logs(
     extension = document.get("icefloe") or {}
     logs: dict[str, list[Any]] = dict(extension.get("branches") or {})
     trimmed: dict[str, int] = dict(extension.get("trimmed") or {})
-    for name, log in logs.items():
+    for name in branches:
+        log = logs[name]
         count = min(count_of(log), len(log) - 1)
         if count > 0:
             logs[name] = log[count:]
@@ -431,5 +434,8 @@ def _entry(snapshot: Snapshot, parent: str | None) -> dict[str, Any]:
 
 
 def _one_per_line(value: Mapping[str, Any]) -> bytes:
-    lines = [msgspec.json.encode(k) + b": " + msgspec.json.encode(v) for k, v in value.items()]
+    # All names in one call, and all values: there may be thousands.
+    names = _encoder.encode_lines(list(value)).split(b"\n")
+    values = _encoder.encode_lines(list(value.values())).split(b"\n")
+    lines = map(b": ".join, zip(names[:-1], values[:-1], strict=True))
     return b"{\n " + b",\n ".join(lines) + b"\n}"

@@ -20,6 +20,8 @@ from icefloe.formats.icechunk.repo_refs import RepoRefs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from icefloe.formats.icechunk.repo_document import RepoDocument
+    from icefloe.formats.port import Refs
     from icefloe.storage.port import ObjectVersion, Storage
 
 
@@ -42,6 +44,10 @@ class ConfigYaml:
             return None
         self._tree = _parse_yaml(data)
         return 0, _as_json(self._tree, CONFIG_KEY)
+
+    def read_with(self, refs: Refs) -> tuple[int, bytes] | None:  # noqa: ARG002
+        """The same: it is a file of its own."""
+        return self.read()
 
     def write(self, expected_sequence: int | None, data: bytes) -> int:
         """Replace the configuration; raises ConflictError if it is not what was read."""
@@ -79,7 +85,13 @@ class ConfigInRepo:
 
     def read(self) -> tuple[int, bytes] | None:
         """The configuration as our JSON; None if none was ever written."""
-        document = self._refs.read()
+        return self._read(self._refs.read())
+
+    def read_with(self, refs: Refs) -> tuple[int, bytes] | None:
+        """The same from what references read last, if these are of this version."""
+        return self._read(refs.known()) if isinstance(refs, RepoRefs) else self.read()
+
+    def _read(self, document: RepoDocument | None) -> tuple[int, bytes] | None:
         self._config = None if document is None else document.config
         if self._config is None:
             return None

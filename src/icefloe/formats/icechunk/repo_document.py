@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from icefloe.formats.container import bad_file
 from icefloe.formats.icechunk.builder import OFFSET, Builder
 from icefloe.formats.icechunk.container import FlatFileType, make_file, open_file
 from icefloe.formats.icechunk.layout import REPO_KEY
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from icefloe.model.repo_updates import UpdateKind
 
 SPEC_VERSION = 2
+_LAST_TIME = 2**64 - 1
 _MIN_REF_FIELDS: dict[int, str | tuple[str, int]] = {0: OFFSET, 1: "<u4"}
 
 
@@ -143,6 +145,8 @@ class RepoDocument(Record, frozen=True, eq=False, kw_only=True):
             changes: Fields with their new values.
         """
         at = max(now, self.updates.newest_at() + 1)
+        if at > _LAST_TIME:
+            raise bad_file(REPO_KEY, "no time is later than that of its newest update")
         updates, older = self.updates.with_update(kind, at, backup).cut(limit)
         before = self.before_updates if older is None else older
         return msgspec.structs.replace(self, updates=updates, before_updates=before, **changes)

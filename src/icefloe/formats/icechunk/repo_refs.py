@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,8 @@ class RepoRefs(RefDefaults):
     records_moves = True
 
     numbers_moves = False
+
+    lists_snapshots = True
 
     def __init__(self, storage: Storage) -> None:
         """Take where the repository is."""
@@ -195,7 +198,7 @@ class RepoRefs(RefDefaults):
             return
         state = newest.branches.get(branch)
         has_moved = False
-        for at, update, document in self._moves(branch):
+        for at, update, document in self._moves(branch, newest):
             has_moved = True
             after = _new_tip(update.kind) or state
             if isinstance(update.kind, UpdateType.BranchDeleted):
@@ -206,9 +209,11 @@ class RepoRefs(RefDefaults):
         if not has_moved and state is not None:
             yield LiveTip(branch, _sequence(newest, branch), state)
 
-    def _moves(self, branch: str) -> Iterator[tuple[int, Update, RepoDocument]]:
+    def _moves(
+        self, branch: str, newest: RepoDocument
+    ) -> Iterator[tuple[int, Update, RepoDocument]]:
         """The updates that concern a branch, over all backups, newest first."""
-        for document in self._documents():
+        for document in self._documents(newest):
             for at, update in document.updates.moves(branch):
                 yield at, update, document
 
@@ -667,9 +672,15 @@ class RepoRefs(RefDefaults):
 class _RepoView(RepoRefs):
     """References as they were when they were first read here."""
 
+    def __init__(self, storage: Storage) -> None:
+        """Take where the repository is."""
+        super().__init__(storage)
+        self._reading = threading.Lock()
+
     def read(self) -> RepoDocument | None:
         """What the file said; None if there is none."""
-        return super().read() if self._latest is None else self._latest
+        with self._reading:  # threads that ask at the same time share one request
+            return super().read() if self._latest is None else self._latest
 
 
 def metadata_of(document: RepoDocument) -> dict[str, Any]:

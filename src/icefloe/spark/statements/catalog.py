@@ -179,6 +179,17 @@ def _by_url(text: str, locations: Iterable[str]) -> RegisteredTable:
     return RegisteredTable(text, open_repository(url), choice)
 
 
+def written_branch(target: NamedTable) -> str:
+    """The branch that a statement writes to; raises InvalidInputError for another version."""
+    selector = target.selector
+    if target.metadata is not None or selector.tag or selector.snapshot_id or selector.as_of:
+        raise InvalidInputError(
+            f"statements change the tip of a branch; write to {target.table.name} or "
+            f"{target.table.name}.branch_…"
+        )
+    return selector.branch or "main"
+
+
 def check_location(url: str, locations: Iterable[str]) -> None:
     """Raise unless a URL of a statement is at or below one that the caller allows.
 

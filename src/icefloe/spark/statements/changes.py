@@ -23,6 +23,7 @@ from icefloe.spark.statements.catalog import (
     check_location,
     refresh,
     selector_of_version,
+    written_branch,
 )
 from icefloe.spark.tables.arrow_types import spark_type
 from icefloe.spark.tables.options import SourceOptions
@@ -120,7 +121,7 @@ class Changes:
 
     def _begin(self, target: NamedTable) -> Session:
         """Open the session that a statement writes to, and reads its table from."""
-        return self._statements.begin_writing(target, _branch(target))
+        return self._statements.begin_writing(target, written_branch(target))
 
     def _write(
         self,
@@ -135,7 +136,7 @@ class Changes:
         request = write_request(
             group=table.choice.request.group, operation=operation, **table.write_options
         )
-        options = JobOptions(branch=_branch(target), message=f"{words} {table.name}")
+        options = JobOptions(branch=written_branch(target), message=f"{words} {table.name}")
         job = Job(self._spark, table.repository, "write_table", options, session=writer)
         report = write_rows(job, rows, request)
         refresh(self._spark, table.repository)
@@ -270,7 +271,7 @@ class Changes:
                 f"RENAME COLUMN … TO takes a name without '/' that no other column has, in upper "
                 f"or lower case, found {new!r}; there are {', '.join(schema.names)}"
             )
-        session = target.table.repository.writable_session(_branch(target))
+        session = target.table.repository.writable_session(written_branch(target))
         folder = paths.parent(variable.path) or "/"
         session.move(variable.path, f"{folder.rstrip('/')}/{new}")
         tables = self._statements.catalog.tables
@@ -284,7 +285,7 @@ class Changes:
 
     def set_attributes(self, change: parsing.SetAttributes, target: NamedTable) -> DataFrame:
         """Set and remove attributes of the group, or of the array of a column."""
-        session = target.table.repository.writable_session(_branch(target))
+        session = target.table.repository.writable_session(written_branch(target))
         path = paths.canonical(target.table.choice.request.group)
         if change.column is not None:
             schema = self._schema(target)
@@ -487,17 +488,6 @@ def _named_columns(rows: DataFrame, names: Sequence[str], *, by_name: bool) -> D
             "write INSERT INTO … BY NAME"
         )
     return rows.toDF(*names)
-
-
-def _branch(target: NamedTable) -> str:
-    """The branch that a statement writes to."""
-    selector = target.selector
-    if target.metadata is not None or selector.tag or selector.snapshot_id or selector.as_of:
-        raise InvalidInputError(
-            f"statements change the tip of a branch; write to {target.table.name} or "
-            f"{target.table.name}.branch_…"
-        )
-    return selector.branch or "main"
 
 
 def _comments(columns: Sequence[parsing.DeclaredColumn]) -> dict[str, dict[str, Any]]:

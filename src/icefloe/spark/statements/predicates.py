@@ -194,9 +194,9 @@ def _is_null(expression: exp.Is, *, negated: bool) -> Predicate | None:
 
 def _comparison(column: exp.Expr, operator: str, value: Value) -> Comparison | None:
     column = column.unnest()
-    time = measured(column)
-    if time is not None:
-        column = time.of.unnest()
+    time_part = measured(column)
+    if time_part is not None:
+        column = time_part.of.unnest()
     if not _is_column(column):
         return None
     return Comparison(
@@ -204,7 +204,7 @@ def _comparison(column: exp.Expr, operator: str, value: Value) -> Comparison | N
         column=column.name,
         operator=operator,
         value=value,
-        part=None if time is None else time.part,
+        part=None if time_part is None else time_part.part,
     )
 
 

@@ -14,6 +14,7 @@ from icefloe.spark.statements.catalog import (
     moment_text,
     refresh,
     selector_of_version,
+    written_branch,
 )
 from icefloe.tables.versions import SnapshotSelector
 
@@ -84,8 +85,17 @@ class _Call:
         self.locations = statements.locations
         self.repository = named.table.repository
         self.group = named.table.choice.request.group
-        self.branch = named.selector.branch or "main"
         self.named = named
+
+    @property
+    def branch(self) -> str:
+        """The branch that it changes: never another one than that of the table."""
+        return written_branch(self.named)
+
+    @property
+    def snapshot_id(self) -> str:
+        """The version that it reads."""
+        return str(self.named.selector.session(self.repository).snapshot_id)
 
     def moment(self, text: Any) -> datetime:
         return parse_moment(moment_text(str(text), self.zone))
@@ -143,7 +153,7 @@ def _fast_forward(call: _Call, branch: str, to: str) -> Any:
 
 
 def _ancestors_of(call: _Call, snapshot_id: str | None = None) -> Any:
-    start = snapshot_id or call.repository.lookup_branch(call.branch)
+    start = snapshot_id or call.snapshot_id
     rows = [(info.id, info.written_at) for info in call.repository.ancestry(snapshot_id=start)]
     return "snapshot_id string, timestamp timestamp", rows
 
@@ -212,7 +222,7 @@ def _materialize(
 
 def _check_virtual_sources(call: _Call, arrays: str | None = None) -> Any:
     return maintenance.check_virtual_sources(
-        call.spark, call.repository, call.branch, arrays=arrays
+        call.spark, call.repository, snapshot_id=call.snapshot_id, arrays=arrays
     )
 
 

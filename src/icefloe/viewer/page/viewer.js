@@ -3,6 +3,7 @@
 import { History, element } from "/history.js";
 import { drawChunks, drawValues, shown } from "/pictures.js";
 
+const LINES_SHOWN = 8;
 const at = (id) => document.getElementById(id);
 const state = { version: "main", older: "", node: null, rows: null, columns: null, at: [] };
 let picture = null;
@@ -48,6 +49,14 @@ function size(bytes) {
   return unit ? `${number.toFixed(1)} ${units[unit]}` : `${bytes} B`;
 }
 
+function json(value) {
+  const text = element("pre", "", JSON.stringify(value, null, 1));
+  if (text.textContent.split("\n").length <= LINES_SHOWN) return text;
+  const folded = element("details"); // or it would push the pictures off the screen
+  folded.append(element("summary", "", Object.keys(value).join(", ")), text);
+  return folded;
+}
+
 function table(rows) {
   const made = element("table");
   for (const [name, value] of rows) {
@@ -57,7 +66,7 @@ function table(rows) {
     head.scope = "row";
     row.append(head);
     const cell = row.insertCell();
-    if (typeof value === "object") cell.append(element("pre", "", JSON.stringify(value, null, 1)));
+    if (typeof value === "object") cell.append(json(value));
     else cell.textContent = value;
   }
   return made;
@@ -282,7 +291,7 @@ const showPicture = attempt(async () => {
   const units = node.metadata.attributes?.units ? ` ${node.metadata.attributes.units}` : "";
   const same = older && answer.changed === 0 ? "nothing differs here; " : "";
   const sampled = answer.is_complete ? "" : "; a sample: some chunks stand for their neighbours";
-  at("legend").textContent = `${same}${range}${units}, ${answer.height} × ${answer.width} pixels from ${answer.chunks_read} chunks${sampled}`;
+  at("legend").textContent = `${same}${range}${units}, ${answer.height} × ${answer.width} pixels from ${answer.chunks_read} ${answer.chunks_read === 1 ? "chunk" : "chunks"}${sampled}`;
   at("picture").setAttribute("aria-label", `${title} of ${node.path}: ${at("legend").textContent}`);
 });
 
