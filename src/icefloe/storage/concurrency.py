@@ -33,16 +33,9 @@ def in_threads(
     todo = list(items)
     if len(todo) <= 1 or limit <= 1:
         return [work(item) for item in todo]
-    context = copy_context()
-
-    def work_in_context(item: _Item) -> _Result:
-        # Set rather than `context.run`: who counts round trips reads the clock of the thread.
-        for variable, value in context.items():
-            variable.set(value)
-        return work(item)
-
     with ThreadPoolExecutor(min(limit, len(todo)), "icefloe-requests") as threads:
-        return list(threads.map(work_in_context, todo))
+        contexts = [copy_context() for _ in todo]  # a context is entered by one thread at a time
+        return list(threads.map(lambda context, item: context.run(work, item), contexts, todo))
 
 
 def each_at_once(
