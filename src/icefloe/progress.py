@@ -156,7 +156,7 @@ def report_progress(listener: Listener) -> Iterator[None]:
     >>> stages = []
     >>> with report_progress(lambda stage, done, total: stages.append((stage, done))):
     ...     report = repo.verify()
-    >>> ("snapshots", 1) in stages
+    >>> ("snapshots verified", 1) in stages
     True
     """
     token = _LISTENER.set(listener)

@@ -144,6 +144,11 @@ def rewrite(repository: Repository, snapshot_id: str, **fields: Any) -> None:
             listed.pop("structure-checksum", None)
             listed.pop("structure-size", None)
         repository.storage.put("state.json", json.dumps(state).encode())
+    if repository.generation == "store":
+        for info in list(repository.storage.list("r/")):  # as a reference does
+            entry = json.loads(repository.storage.get(info.key))
+            entry["properties"].pop("icefloe", None)
+            repository.storage.put(info.key, json.dumps(entry).encode())
 
 
 def test_a_history_that_runs_in_circles_is_found(repository: Repository) -> None:  # T-LOGIC

@@ -123,7 +123,9 @@ def values(draw: st.DrawFn, kind: ArrayKind, shape: tuple[int, ...]) -> Any:
         return few.astype(str).astype(dtype)
     made = few.astype(dtype)
     if dtype.kind in "fc" and draw(st.booleans()):
-        made = np.where(few == 1, np.asarray(_NAN, dtype), np.where(few == 0, -0.0, made))
+        # Of a complex number, Zarr takes zeros of either sign for the fill value.
+        zero = -0.0 if dtype.kind == "f" else 0.0
+        made = np.where(few == 1, np.asarray(_NAN, dtype), np.where(few == 0, zero, made))
         made = made.astype(dtype)
     return made
 

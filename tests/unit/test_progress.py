@@ -137,7 +137,10 @@ CALLS: dict[str, tuple[Callable[[Repository], Any], set[str]]] = {
         {"objects listed", "snapshots", "manifests"},
     ),
     "expire": (lambda r: r.expire_snapshots(keep_last=1), {"snapshots"}),
-    "verify": (lambda r: r.verify(deep=True), {"objects listed", "snapshots", "manifests"}),
+    "verify": (
+        lambda r: r.verify(deep=True),
+        {"objects listed", "snapshots verified", "manifests"},
+    ),
     "repair": (lambda r: r.repair(), {"snapshots"}),
     "compact": (lambda r: r.compact(branch="main"), {"arrays", "packs"}),
     "rewrite_manifests": (lambda r: r.rewrite_manifests("again", branch="main"), {"arrays"}),

@@ -152,7 +152,7 @@ class _Verifier:
         self._logs: dict[SnapshotId, TransactionLog | None] = {}
         """Logs that were read ahead."""
         self._attribute_rows: set[tuple[bytes, int]] = set()
-        self._stage = ProgressStage("snapshots", None)
+        self._stage = ProgressStage("snapshots verified", None)
         self._chunk_stage = ProgressStage("manifests", None)
 
     def run(self, start_checks: Callable[[], ChunkChecks]) -> VerificationReport:
