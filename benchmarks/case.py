@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
 Parameters = dict[str, Any]
+OFFICIAL = ("icechunk", "icechunk-newest")
+"""The peers that ratios are relative to, unless a case says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Setting:
     peer: Peer
     folder: Path
     parameters: Parameters
+    fixture: Path | None = None
+    """Where the files were written that all peers of the case get a copy of, if they do."""
 
     def __getitem__(self, name: str) -> Any:
         return self.parameters[name]
@@ -54,6 +58,10 @@ class Case:
             called (once if absent).
         quick: Parameters that `--quick` replaces.
         report_total: Report the time of all operations together instead of their median.
+        prepared_by: The peer that prepares, once for all: each measurement gets a copy of the same
+            files. Without it, every peer prepares its own.
+        against: Ratios are relative to the better of these peers.
+        in_processes: Count the CPU time of the processes that the measuring one started, too.
     """
 
     name: str
@@ -65,6 +73,9 @@ class Case:
     parameters: Parameters = field(default_factory=dict)
     quick: Parameters = field(default_factory=dict)
     report_total: bool = False
+    prepared_by: str = ""
+    against: tuple[str, ...] = OFFICIAL
+    in_processes: bool = False
 
     def parameters_for(self, *, quick: bool) -> Parameters:
         """The parameters of a full run, or of a quick one."""

@@ -13,4 +13,10 @@ COLOURS = {
     "zarr-obstore": "#c44e52",
     "zarrs": "#5b8c5a",
     "tensorstore": "#8064a2",
+    "icefloe-loop": "#7f7f7f",
+    "parquet": "#50642c",
+    "icefloe-table": "#0b6e99",
+    "icefloe-sql": "#56b4d3",
+    "icefloe-view": "#1f9e89",
+    "icefloe-reduce": "#7ad151",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import resource
 import statistics
 import sys
@@ -29,17 +30,37 @@ def peak_memory_mib() -> float:
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
+def cpu_of_processes() -> float:
+    """CPU seconds of this process and of all that it started, and these: a JVM, workers."""
+    parents, ticks = {}, {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # After the name, which is in parentheses: the state, the parent, ...
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile, and its parent has counted it
+            continue
+        process = int(status.parent.name)
+        parents[process] = int(fields[1])
+        # User and system time, its own and of the children that it waited for.
+        ticks[process] = sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[process] for process in ours) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(case: Case, setting: Setting) -> dict[str, Any]:
     state = case.start(setting)
+    cpu_seconds = cpu_of_processes if case.in_processes else time.process_time
     # Otherwise whoever comes first after the imports pays for collecting what they left.
     gc.collect()
     memory_before = peak_memory_mib()
     walls, cpus = [], []
     for number in range(setting.parameters.get("operations", 1)):
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         case.run(state, number)
         walls.append(time.perf_counter() - wall)
-        cpus.append(time.process_time() - cpu)
+        cpus.append(cpu_seconds() - cpu)
     combine = sum if case.report_total else statistics.median
     tenth = max(1, len(walls) // 10)
     return {
@@ -56,7 +77,10 @@ def measure(case: Case, setting: Setting) -> dict[str, Any]:
 def main() -> None:
     request = json.loads(sys.argv[1])
     case = all_cases()[request["case"]]
-    setting = Setting(PEERS[request["peer"]], Path(request["folder"]), request["parameters"])
+    fixture = Path(request["fixture"]) if request["fixture"] else None
+    setting = Setting(
+        PEERS[request["peer"]], Path(request["folder"]), request["parameters"], fixture
+    )
     if request["step"] == "prepare":
         if case.prepare is not None:
             case.prepare(setting)

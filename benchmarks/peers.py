@@ -9,12 +9,12 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from benchmarks.case import OFFICIAL
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-OFFICIAL = ("icechunk", "icechunk-newest")
-"""Ratios are relative to the better of these."""
 VERSIONED = ("icefloe", "icefloe-nosync", *OFFICIAL)
 """Peers that have commits."""
 IN_OFFICIAL_FORMAT = ("icefloe-icechunk1", "icefloe-icechunk2")
@@ -70,6 +70,11 @@ class IcefloePeer:
         "icefloe.engine.commit.write",
         "icefloe.engine.retention.collection",
         "icefloe.engine.user_references",
+        "icefloe.arrays.scattered",
+        "icefloe.arrays.shards",
+        "icefloe.objects.bulk_writes",
+        "icefloe.objects.packs",
+        "icefloe.packing.chunk_packs",
         "icefloe.zarr_store.store",
         "icefloe.storage.local",
         "icefloe.storage.object_store",
@@ -94,6 +99,12 @@ class IcefloePeer:
             self.loaded_on_first_use += (f"icefloe.formats.{generation}.codec",)
         if spec_version is not None:
             self.label = f"icefloe, official format {spec_version}"
+        if generation == "icechunk":
+            parts = "configuration generation location_frames log_tables manifest_records"
+            parts += " manifest_tables ref_files repo_refs snapshot_tables"
+            self.loaded_on_first_use += tuple(
+                f"icefloe.formats.icechunk.{name}" for name in parts.split()
+            )
         if generation == "dataset":
             self.loaded_on_first_use += ("pandas",)  # pyarrow loads it if it is there
 
@@ -245,6 +256,25 @@ class TensorstorePeer(ZarrPeer):
         self.modules = ("tensorstore",)
 
 
+class TablePeer(IcefloePeer):
+    """One way to ask Spark for rows: of arrays in icefloe, or of Parquet files."""
+
+    loaded_on_first_use = (*IcefloePeer.loaded_on_first_use, "icefloe.spark")
+
+    def __init__(self, name: str, label: str) -> None:
+        super().__init__(durability="fsync")
+        self.name = name
+        self.label = label
+
+
+class LoopPeer(IcefloePeer):
+    """icefloe in plain processes, without Spark."""
+
+    def __init__(self) -> None:
+        super().__init__(durability="fsync")
+        self.label = "icefloe in a loop"
+
+
 def _nothing() -> None:
     pass
 
@@ -262,6 +292,12 @@ PEERS: dict[str, Peer] = {
     "zarr-obstore": ZarrPeer(through_obstore=True),
     "zarrs": ZarrsPeer(),
     "tensorstore": TensorstorePeer(),
+    "icefloe-loop": LoopPeer(),
+    "parquet": TablePeer("parquet", "Parquet"),
+    "icefloe-table": TablePeer("icefloe-table", "icefloe, `table`"),
+    "icefloe-sql": TablePeer("icefloe-sql", "icefloe, SQL"),
+    "icefloe-view": TablePeer("icefloe-view", "icefloe, a view"),
+    "icefloe-reduce": TablePeer("icefloe-reduce", "icefloe, `reduce`"),
 }
 
 

@@ -6,9 +6,10 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.case import OFFICIAL
 from benchmarks.colours import COLOURS
 from benchmarks.growth import draw_growth
-from benchmarks.peers import OFFICIAL, PEERS
+from benchmarks.peers import PEERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,8 +56,9 @@ def summarise(results: list[dict[str, Any]]) -> list[Summary]:
     for result in results:
         groups.setdefault((result["case"], result["peer"]), []).append(result)
     rows = []
+    names = ("case", "peer", "title", "parameters", "against")
     for group in groups.values():
-        row: Summary = {name: group[0][name] for name in ("case", "peer", "title", "parameters")}
+        row: Summary = {name: group[0][name] for name in names}
         good = [result for result in group if "error" not in result]
         if len(good) < len(group):
             row["error"] = next(result["error"] for result in group if "error" in result)
@@ -68,22 +70,34 @@ def summarise(results: list[dict[str, Any]]) -> list[Summary]:
         rows.append(row)
     cases = list(dict.fromkeys(row["case"] for row in rows))
     rows.sort(key=lambda row: (cases.index(row["case"]), list(PEERS).index(row["peer"])))
-    add_ratios(rows)
+    add_ratios(rows, results)
     return rows
 
 
-def add_ratios(rows: list[Summary]) -> None:
-    """Relative to the better of the official versions, measure by measure."""
-    official: dict[str, list[Summary]] = {}
+def add_ratios(rows: list[Summary], results: list[dict[str, Any]]) -> None:
+    """Relative to the better of the official versions (or what a case is compared with).
+
+    Of each repetition, then the median: what disturbs the machine disturbs both sides of a ratio.
+    """
     for row in rows:
-        if row["peer"] in OFFICIAL and "error" not in row:
-            official.setdefault(row["case"], []).append(row)
-    for row in rows:
-        bases = official.get(row["case"], [])
+        if "error" in row:
+            continue
+        mine = [result for result in results if result["case"] == row["case"]]
+        failed = {result["peer"] for result in mine if "error" in result}
         for name, measure in RATIOS.items():
-            best = min((base[measure] for base in bases), default=0)
-            if best and "error" not in row:
-                row[name] = row[measure] / best
+            ratios = []
+            for result in (result for result in mine if result["peer"] == row["peer"]):
+                bases = [
+                    other[measure]
+                    for other in mine
+                    if other["repetition"] == result["repetition"]
+                    and other["peer"] in row["against"]
+                    and other["peer"] not in failed
+                ]
+                if bases and min(bases):
+                    ratios.append(result[measure] / min(bases))
+            if ratios:
+                row[name] = statistics.median(ratios)
 
 
 def duration(seconds: float) -> str:
@@ -161,7 +175,9 @@ Medians of {about["repetitions"]} interleaved repetitions, each in a process of 
 
 - Operations done several times in a process count with their median, so the first is not special.
 - CPU counts all threads of the process.
-- *× official*: relative to the better of the official versions that took part; below 1 is better.
+- *× official*: relative to the better of the official versions that took part (tables: to
+  Parquet), the median of each repetition's ratio; below 1 is better.
+- CPU counts the processes that were started, too, where Spark or dask takes part.
 - *spread*: (slowest - fastest) / median of the wall times.
 - *fsync*: whether the data is on the disk when a commit returns. icefloe does that by default on
   local files; the peers cannot. Compare like with like: "icefloe, no fsync" with the peers.

@@ -3,6 +3,7 @@
 python -m benchmarks.run                    everything (see `make bench`)
 python -m benchmarks.run --quick            small sizes, one repetition: does it work?
 python -m benchmarks.run --cases 'write-*' --peers icefloe,icechunk --repetitions 3
+python -m benchmarks.run --cases 'refs-*' --keep      the documentation shows these from now on
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.case import Case, Parameters, all_cases
+from benchmarks.measurements import keep
 from benchmarks.peers import NEWEST_ENVIRONMENT, PEERS, versions
 from benchmarks.report import write_reports
 
@@ -49,7 +51,13 @@ class StepError(Exception):
 
 
 def run_step(
-    step: str, case: Case, peer: str, folder: Path, parameters: Parameters, timeout: float
+    step: str,
+    case: Case,
+    peer: str,
+    folder: Path,
+    parameters: Parameters,
+    timeout: float,
+    fixture: Path | None = None,
 ) -> Figures:
     request = {
         "step": step,
@@ -57,6 +65,7 @@ def run_step(
         "peer": peer,
         "folder": str(folder),
         "parameters": parameters,
+        "fixture": str(fixture or ""),
     }
     # A fixed hash seed makes repetitions alike.
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -83,8 +92,15 @@ def run_step(
 
 
 def files_in(folder: Path) -> dict[Path, int]:
-    """Size of every file, by its path. No peer changes a file's content and keeps its name."""
-    return {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+    """Size of every object, by its path. No peer changes a file's content and keeps its name.
+
+    icefloe's `.icefloe-tmp` has no objects, but a megabyte in reserve for when the disk is full.
+    """
+    return {
+        file: file.stat().st_size
+        for file in folder.rglob("*")
+        if file.is_file() and ".icefloe-tmp" not in file.parts
+    }
 
 
 def disk_usage(before: dict[Path, int], after: dict[Path, int]) -> Figures:
@@ -95,16 +111,87 @@ def disk_usage(before: dict[Path, int], after: dict[Path, int]) -> Figures:
     }
 
 
-def run_once(case: Case, peer: str, data: Path, parameters: Parameters, timeout: float) -> Figures:
-    folder = data / f"{case.name}-{peer}"
+class Ticks(NamedTuple):
+    """How the processors of the machine have spent their time, in clock ticks since it started."""
+
+    total: int
+    idle: int
+    stolen: int
+
+    @classmethod
+    def now(cls) -> Ticks:
+        """All zero where the system does not say."""
+        try:
+            line = Path("/proc/stat").read_text().partition("\n")[0]
+        except OSError:
+            return cls(0, 0, 0)
+        # user nice system idle iowait irq softirq steal
+        ticks = [int(value) for value in line.split()[1:9]]
+        return cls(sum(ticks), ticks[3] + ticks[4], ticks[7])
+
+    def since(self, before: Ticks) -> Figures:
+        """Share of the time that the host took away, and that was used by anybody."""
+        total = self.total - before.total
+        if not total:
+            return {}
+        stolen = (self.stolen - before.stolen) / total
+        idle = (self.idle - before.idle) / total
+        return {"stolen_share": round(stolen, 3), "busy_share": round(1 - idle - stolen, 3)}
+
+
+class Fixtures:
+    """Files that were written once, by one peer, for the measurements of all."""
+
+    def __init__(self, data: Path, timeout: float) -> None:
+        self._data = data
+        self._timeout = timeout
+        self._written: dict[str, Path] = {}
+        self._failed: dict[str, str] = {}
+
+    def get(self, case: Case, parameters: Parameters) -> Path:
+        """The folder of a case's files; cases that prepare alike share it."""
+        relevant = {name: parameters[name] for name in sorted(parameters) if name != "operations"}
+        prepare = case.prepare
+        key = json.dumps([getattr(prepare, "__qualname__", ""), case.prepared_by, relevant])
+        if key in self._failed:
+            raise StepError(self._failed[key])
+        if key not in self._written:
+            folder = self._data / f"fixture-{len(self._written)}-{case.prepared_by}"
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                run_step("prepare", case, case.prepared_by, folder, parameters, self._timeout)
+            except StepError as error:
+                self._failed[key] = f"preparing: {error}"
+                raise StepError(self._failed[key]) from error
+            self._written[key] = folder
+        return self._written[key]
+
+
+def run_once(
+    case: Case,
+    peer: str,
+    parameters: Parameters,
+    fixtures: Fixtures,
+    arguments: argparse.Namespace,
+) -> Figures:
+    folder = arguments.data / f"{case.name}-{peer}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    fixture = None
     try:
-        if case.prepare is not None:
-            run_step("prepare", case, peer, folder, parameters, timeout)
-        before = files_in(folder)
-        figures = run_step("run", case, peer, folder, parameters, timeout)
-        return {**figures, **disk_usage(before, files_in(folder))}
+        if case.prepared_by:
+            fixture = fixtures.get(case, parameters)
+            shutil.copytree(fixture, folder)
+        elif case.prepare is not None:
+            run_step("prepare", case, peer, folder, parameters, arguments.timeout)
+        before, ticks = files_in(folder), Ticks.now()
+        figures = run_step("run", case, peer, folder, parameters, arguments.timeout, fixture)
+        return {
+            **figures,
+            **Ticks.now().since(ticks),
+            **disk_usage(before, files_in(folder)),
+        }
     except StepError as failure:
         return {"error": str(failure)}
     finally:
@@ -118,21 +205,23 @@ def describe(figures: Figures) -> str:
 
 
 def run_all(
-    cases: list[Case], peers: list[str], arguments: argparse.Namespace
+    cases: list[Case], peers: list[str], arguments: argparse.Namespace, about: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Repetition by repetition, with the peers in a new order each time.
 
-    So whatever disturbs the machine for a while disturbs all peers alike.
+    So whatever disturbs the machine for a while disturbs all peers alike. What is to be kept is
+    kept after each case: a run that is stopped has been of use.
     """
     results = []
     order = random.Random(0)
+    fixtures = Fixtures(arguments.data, arguments.timeout)
     for repetition in range(arguments.repetitions):
         for case in cases:
             parameters = case.parameters_for(quick=arguments.quick)
             chosen = [peer for peer in case.peers if peer in peers]
             order.shuffle(chosen)
             for peer in chosen:
-                figures = run_once(case, peer, arguments.data, parameters, arguments.timeout)
+                figures = run_once(case, peer, parameters, fixtures, arguments)
                 print(
                     f"[{repetition + 1}] {case.name:18} {peer:15} {describe(figures)}", flush=True
                 )
@@ -141,11 +230,14 @@ def run_all(
                         "case": case.name,
                         "title": case.title.format(**parameters),
                         "peer": peer,
+                        "against": list(case.against),
                         "repetition": repetition,
                         "parameters": parameters,
                         **figures,
                     }
                 )
+            if arguments.keep:
+                keep(about, [result for result in results if result["case"] == case.name])
     return results
 
 
@@ -174,7 +266,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     parser.add_argument("--data", type=Path, default=None, help="where repositories are written")
     parser.add_argument("--list", action="store_true", help="only list cases and peers")
+    parser.add_argument(
+        "--keep", action="store_true", help="renew the figures of these cases in the documentation"
+    )
     arguments = parser.parse_args()
+    if arguments.keep and (arguments.quick or arguments.peers != "*"):
+        parser.error("--keep needs all peers at full size: leave out --quick and --peers")
     arguments.repetitions = arguments.repetitions or (1 if arguments.quick else 5)
     arguments.data = arguments.data or arguments.out / "data"
     return arguments
@@ -197,14 +294,18 @@ def main() -> int:
     if missing:
         print(f"Left out, as its environment is missing (see `make bench`): {', '.join(missing)}")
         peers = [name for name in peers if name not in missing]
+        if arguments.keep:
+            raise SystemExit("--keep needs all peers: install Python 3.13 and run `make bench`")
     if arguments.list:
         for case in chosen:
             print(f"{case.name:18} {case.title}  [{', '.join(case.peers)}]")
         return 0
     about = about_this_machine(arguments)
-    results = run_all(chosen, peers, arguments)
+    results = run_all(chosen, peers, arguments, about)
     shutil.rmtree(arguments.data, ignore_errors=True)
     write_reports(about, results, arguments.out)
+    if arguments.keep:
+        print("Kept in docs/explanation/measurements; `make plots` shows them on the page.")
     return 1 if any("error" in result for result in results) else 0
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import distant_bucket, s3_server
-from benchmarks.case import Case, Setting
-from benchmarks.peers import GENERATIONS, OFFICIAL, import_everything
+from benchmarks.case import OFFICIAL, Case, Setting
+from benchmarks.cases.manifests import format_of
+from benchmarks.peers import GENERATIONS, import_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +49,7 @@ def far_away(setting: Setting) -> Place:
         "force_path_style": True,
         **s3_server.CREDENTIALS,
     }
-    generation = getattr(setting.peer, "generation", None)
-    options = {"generation": generation} if generation else {}
+    options = format_of(setting)
     return Place(
         setting,
         lambda: library.Repository.create(library.s3_storage(**address), **options),

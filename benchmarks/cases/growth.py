@@ -11,9 +11,9 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.case import Case, Setting
+from benchmarks.case import OFFICIAL, Case, Setting
 from benchmarks.cases.small_operations import write_array
-from benchmarks.peers import GENERATIONS, OFFICIAL, import_everything
+from benchmarks.peers import GENERATIONS, import_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable

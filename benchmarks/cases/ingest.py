@@ -118,6 +118,7 @@ CASES = [
         prepare=files_written,
         parameters={"files": files, "mode": mode},
         quick={"files": 6},
+        in_processes=True,
     )
     for mode, title, files in (
         ("copy", "ingest as copies", 120),

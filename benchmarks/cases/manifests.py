@@ -11,8 +11,8 @@ import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.case import Case, Setting
-from benchmarks.peers import GENERATIONS, OFFICIAL, VERSIONED, import_everything
+from benchmarks.case import OFFICIAL, Case, Setting
+from benchmarks.peers import GENERATIONS, VERSIONED, import_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +32,8 @@ NATIVE_BYTES = 600
 
 def source_of(setting: Setting) -> Path:
     """Where the objects are that virtual references point to; outside of what is measured."""
-    folder = setting.folder.with_name(f"{setting.folder.name}-source")
+    repository = setting.fixture or setting.folder
+    folder = repository.with_name(f"{repository.name}-source")
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
 
@@ -54,11 +55,29 @@ def create(setting: Setting) -> Any:
     config = ours.RepositoryConfig.default()
     objects = ours.local_filesystem_store(str(source_of(setting)))
     config.set_virtual_chunk_container(ours.VirtualChunkContainer(url, objects))
-    generation = getattr(setting.peer, "generation", None)
-    options = {"generation": generation} if generation else {}
-    repository = ours.Repository.create(storage(setting), config=config, **options)
+    if setting.parameters.get("split"):
+        config.manifest = ours.ManifestConfig(splitting=splitting(ours, setting["split"]))
+    repository = ours.Repository.create(storage(setting), config=config, **format_of(setting))
     repository.save_config()
     return repository
+
+
+def format_of(setting: Setting) -> dict[str, Any]:
+    """Arguments of `create`: the format of the peer, or the one that the case asks for."""
+    if setting.peer.distribution == "icefloe":
+        generation = getattr(setting.peer, "generation", None)
+        version = getattr(setting.peer, "spec_version", None)
+        return {"generation": generation, "spec_version": version} if generation else {}
+    if setting.peer.environment and "spec_version" in setting.parameters:  # 1.1 knows only its own
+        return {"spec_version": setting["spec_version"]}
+    return {}
+
+
+def splitting(ours: Any, rows: int) -> Any:
+    """So many rows of every array in a manifest."""
+    return ours.ManifestSplittingConfig.from_dict(
+        {ours.ManifestSplitCondition.AnyArray(): {ours.ManifestSplitDimCondition.Axis(0): rows}}
+    )
 
 
 def reopen(setting: Setting) -> Any:

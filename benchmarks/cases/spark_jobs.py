@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from benchmarks.case import Case, Setting
-from benchmarks.peers import import_everything
+from benchmarks.peers import LoopPeer, import_everything
 
 SIDE = 256
 
@@ -32,7 +32,7 @@ def with_spark(setting: Setting) -> tuple[Setting, Any]:
     import_everything(setting.peer)
     spark = None
     cores = setting.parameters.get("cores", 2)
-    if setting.peer.distribution == "icefloe" and setting.parameters.get("engine") != "loop":
+    if setting.peer.distribution == "icefloe" and not isinstance(setting.peer, LoopPeer):
         from icefloe.spark import local_session
 
         spark = local_session(cores)
@@ -49,7 +49,7 @@ def fill(state: tuple[Setting, Any], _: int) -> None:
     from icefloe.tables import zarr_arrays as arrays
 
     new = NewArray((steps, SIDE, SIDE), "f4", (per_chunk, SIDE, SIDE))
-    if setting["engine"] == "spark":
+    if spark is not None:
         write(spark, repo, {"a": computed}, create={"a": new})
         return
     session = repo.writable_session("main")
@@ -120,20 +120,17 @@ def rechunk(state: tuple[Setting, Any], _: int) -> None:
 CASES = [
     *(
         Case(
-            name=f"fill-{engine}-{cores}",
-            title=f"compute and write {{steps:,}} maps, {name}",
-            peers=("icefloe",),
+            name=f"fill-{cores}",
+            title=f"compute and write {{steps:,}} maps on {name}",
+            peers=("icefloe", "icefloe-loop"),
             run=fill,
             start=with_spark,
-            parameters={"steps": 6000, "per_chunk": 20, "engine": engine, "cores": cores},
+            parameters={"steps": 6000, "per_chunk": 20, "cores": cores},
             quick={"steps": 40},
+            against=("icefloe-loop",),
+            in_processes=True,
         )
-        for engine, cores, name in (
-            ("loop", 1, "one process"),
-            ("loop", 2, "two processes"),
-            ("spark", 1, "Spark on one core"),
-            ("spark", 2, "Spark on two cores"),
-        )
+        for cores, name in ((1, "one core"), (2, "two cores"))
     ),
     Case(
         name="rechunk-maps",
@@ -144,5 +141,6 @@ CASES = [
         prepare=maps_written,
         parameters={"steps": 2000},
         quick={"steps": 50},
+        in_processes=True,
     ),
 ]
