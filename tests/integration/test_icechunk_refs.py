@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import logging
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from icefloe import (
     RepositoryConfig,
     RepoStatus,
     SessionStateError,
+    SnapshotNotFoundError,
     StorageError,
     UpdateType,
 )
@@ -41,6 +44,7 @@ from icefloe.testing.faults import Fault, FaultyStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from icefloe.session import Session
     from icefloe.storage.port import Storage
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
@@ -518,3 +522,106 @@ def test_commits_have_no_text_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ast, "literal_eval", refuse)
     session.commit("values")
     assert (zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:] == 7).all()
+
+
+# --- moves
+
+
+@pytest.mark.parametrize("ending", ["squash", "amend"])
+def test_a_commit_in_place_of_several_moves_says_where_nodes_came_from(ending: str) -> None:
+    # Official logs have the net effect; the first of two moves was lost.
+    repo = make(2)
+    session = repo.writable_session("main")
+    zarr.create_group(session.store, path="g/sub")
+    zarr.create_array(session.store, name="g/sub/b", shape=(2,), chunks=(1,), dtype="u1")
+    base = session.commit("start")
+
+    def move(session: Session, *moves: tuple[str, str]) -> Session:
+        for source, target in moves:
+            session.move(source, target)
+        return session
+
+    first = [("/a", "/once"), ("/g", "/h")]
+    second = [("/once", "/twice"), ("/h/sub/b", "/b")]
+    move(repo.writable_session("main"), *first).commit("first")
+    session = move(repo.writable_session("main"), *second)
+    if ending == "amend":
+        session.amend("both")
+    else:
+        session.commit("second")
+        repo.squash("main", base, message="both")
+    moved = {("/a", "/twice"), ("/g", "/h"), ("/g/sub", "/h/sub"), ("/g/sub/b", "/b")}
+    opened = Repository.open(repo.storage)
+    log = opened.inspect_transaction_log(opened.lookup_branch("main"))
+    told = {(each["from"], each["to"]) for each in json.loads(log)["moved"]}
+    assert told == moved - {("/g/sub", "/h/sub")}
+    assert set(opened.diff(from_snapshot_id=base, to_branch="main").moved_nodes) >= told
+    assert opened.verify(deep=True).is_clean
+
+
+# --- histories
+
+
+def test_a_history_of_version_2_takes_one_request() -> None:
+    storage = FaultyStorage(icefloe.in_memory_storage())
+    make(2, storage)
+    for value in range(20):
+        fill(Repository.open(storage), value)
+    repo = Repository.open(storage)
+    storage.trace.clear()
+    infos = list(repo.ancestry(branch="main"))
+    assert len(infos) == 22
+    assert [repr(info) for info in infos]
+    assert [info._repr_html_() for info in infos]
+    assert repo.ancestry(branch="main")._repr_html_().count("<tr>") > 10
+    assert storage.trace == [("get", "repo")] * 2
+    storage.trace.clear()
+    assert infos[3].manifests == repo.list_manifest_files(infos[3].id)
+    assert infos[3].manifests
+    keys = {key for _, key in storage.trace}
+    assert keys == {f"snapshots/{infos[3].id}"}
+
+
+@BOTH
+def test_commits_of_a_history_are_values(version: int) -> None:
+    repo = make(version)
+    tip = fill(repo, 1)
+    repo.writable_session("main").amend(
+        "with metadata", metadata={"a": [1, None], "b": {}}, allow_empty=True
+    )
+    fill(repo, 2)
+    infos = list(repo.ancestry(branch="main"))
+    again = list(Repository.open(repo.storage).ancestry(branch="main"))
+    assert again == infos == [repo.lookup_snapshot(info.id) for info in infos]
+    assert infos[0] != infos[1]
+    assert infos[0] != infos[0].id
+    others = list(Repository.open(repo.storage).ancestry(branch="main"))
+    for other in (
+        copy.copy(others[1]),
+        copy.deepcopy(others[1]),
+        pickle.loads(pickle.dumps(others[1])),
+    ):
+        assert other == infos[1]
+        assert (other.metadata, other.manifests) == ({"a": [1, None], "b": {}}, infos[1].manifests)
+        assert repr(other) == repr(infos[1])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(infos[0])
+    others[1].message = "another"
+    assert others[1] != infos[1]
+    assert tip not in {info.id for info in infos}
+
+
+def test_histories_end_where_another_process_expired_them() -> None:
+    repo = make(2)
+    tips = [fill(repo, value) for value in range(4)]
+    list(repo.ancestry(branch="main"))
+    gone = list(repo.ancestry(snapshot_id=tips[-1]))[2]
+    other = Repository.open(repo.storage)
+    other.expire_snapshots(keep_last=2)
+    other.garbage_collect(timedelta(0))
+    for revision in ({"snapshot_id": tips[-1]}, {"branch": "main"}):
+        messages = [info.message for info in repo.ancestry(**revision)]
+        assert messages == ["3", "2", "Repository initialized"]
+    assert gone.message == "1"
+    with pytest.raises(SnapshotNotFoundError):
+        Repository.open(repo.storage).ancestry(snapshot_id=gone.id)

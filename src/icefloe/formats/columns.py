@@ -46,6 +46,8 @@ MAX_STRING_EXPANSION = 1024
 """A table of strings may be this many times as large as what is stored of it."""
 MAX_STRING_TABLE_BYTES = 64 * 1024 * 1024
 _FEW_STRINGS = 8
+_TABLE_ROWS = 4096
+"""Rows of a table of strings that are looked at together: few enough for a processor's cache."""
 
 
 def _width(largest: int) -> int:
@@ -266,17 +268,45 @@ def pack_strings(column: StringColumn) -> list[Any]:
     if longest * count > 2 * len(column.data):
         # A few long strings among short ones: a table would be mostly padding.
         return [packed, column.data]
-    octets = np.frombuffer(column.data, dtype=np.uint8)
-    if longest * count == len(octets):
-        table = octets.reshape(count, longest)
-    else:
-        table = np.zeros((count, longest), dtype=np.uint8)
-        table[np.arange(longest, dtype=np.uint64) < lengths[:, None]] = octets
-    places = np.flatnonzero((table[1:] != table[0]).any(axis=0))
-    planes = table[:, places].tobytes(order="F")
-    if len(column.data) > _largest_table(len(planes), longest):
+    table = _Table(column, lengths, longest)
+    first = table.rows(0, 1)[0]
+    differs = np.zeros(longest, dtype=np.bool_)
+    for start in range(0, count, _TABLE_ROWS):
+        differs |= (table.rows(start, start + _TABLE_ROWS) != first).any(axis=0)
+    places = np.flatnonzero(differs)
+    if len(column.data) > _largest_table(len(places) * count, longest):
         return [packed, column.data]
-    return [packed, table[0].tobytes(), pack_integers(places), len(places), planes]
+    planes = np.empty((len(places), count), dtype=np.uint8)
+    for start in range(0, count, _TABLE_ROWS):
+        rows = slice(start, start + _TABLE_ROWS)
+        planes[:, rows] = table.rows(rows.start, rows.stop).T[places]
+    return [packed, first.tobytes(), pack_integers(places), len(places), planes.tobytes()]
+
+
+class _Table:
+    """Strings as rows of one width, some at a time; short ones are filled up with zeros."""
+
+    def __init__(self, column: StringColumn, lengths: npt.NDArray[np.uint64], width: int) -> None:
+        self._octets = np.frombuffer(column.data, dtype=np.uint8)
+        self._ends = column.ends
+        self._lengths = lengths
+        self._width = width
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        lengths = self._lengths[start:stop]
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        begin = int(self._ends[start - 1]) if start else 0
+        octets = self._octets[begin : begin + int(lengths.sum())]
+        if shortest == longest == self._width:
+            return octets.reshape(len(lengths), self._width)
+        rows = np.zeros((len(lengths), self._width), dtype=np.uint8)
+        if shortest == longest:
+            rows[:, :longest] = octets.reshape(len(lengths), longest)
+        else:
+            rows[np.arange(self._width, dtype=np.uint32) < lengths.astype(np.uint32)[:, None]] = (
+                octets
+            )
+        return rows
 
 
 def unpack_strings(packed: Any, count: int, key: str) -> StringColumn:

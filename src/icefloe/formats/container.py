@@ -5,6 +5,7 @@ Nothing here trusts its input: every length is checked before memory is taken fo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from enum import IntEnum
 from functools import cache
@@ -37,6 +38,9 @@ MAX_EXPANSION = 256
 MAX_LARGE_BODY_BYTES = 1024 * 1024 * 1024
 """No body may be larger than this."""
 _MAX_WINDOW_BYTES = 64 * 1024 * 1024
+_GUESS_BYTES = 65_536
+_GUESS_RATIO = 16
+"""How large a body is taken to be at first whose frame does not say: official manifests have 9."""
 _PIECE = 32 * 1024
 
 _T = TypeVar("_T")
@@ -256,6 +260,13 @@ def _decompress_undeclared(
     decompressor: zstandard.ZstdDecompressor, frame: bytes | memoryview, limit: int, key: str
 ) -> bytes:
     """Decompress a frame that does not declare its size, as some writers leave them."""
+    import zstandard
+
+    with contextlib.suppress(zstandard.ZstdError, MemoryError):
+        # In one go, if that is enough; what is not written to is not taken from the system.
+        enough = min(limit, max(_GUESS_BYTES, _GUESS_RATIO * len(frame)))
+        if _frame_length(frame) == len(frame):
+            return decompressor.decompress(frame, max_output_size=enough)
     # A block of 4 bytes may expand to 128 KiB, so each step adds at most 16 MiB.
     step = 512
     stream = decompressor.decompressobj()
@@ -273,6 +284,22 @@ def _decompress_undeclared(
     if stream.unused_data or position < len(frame):
         raise bad_file(key, "more bytes follow the zstd frame")
     return b"".join(parts)
+
+
+def _frame_length(frame: bytes | memoryview) -> int:
+    """Where a zstd frame ends, by the headers of its blocks; 0 if it has no end."""
+    import zstandard
+
+    position = zstandard.frame_header_size(frame)
+    is_last = False
+    while not is_last:
+        header = int.from_bytes(frame[position : position + 3], "little")
+        if position + 3 > len(frame):
+            return 0
+        is_last = bool(header & 1)
+        is_repeated = header >> 1 & 3 == 1
+        position += 3 + (1 if is_repeated else header >> 3)
+    return position + (4 if zstandard.get_frame_parameters(frame).has_checksum else 0)
 
 
 def _too_large(key: str, size: int, limit: int) -> FormatError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,17 @@ def parse_document(document: bytes) -> dict[str, Any]:
     except msgspec.DecodeError:
         parsed: dict[str, Any] = json.loads(document)
         return parsed
+
+
+NAMED_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""How documents spell the numbers that JSON does not have."""
+
+
+def named_if_not_finite(value: Any) -> Any:
+    """The name of a number that JSON does not have; anything else as it is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def as_list(value: Any) -> list[Any]:

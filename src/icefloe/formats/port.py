@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId
     from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.repo_updates import FeatureFlag, RepoStatus, Update
-    from icefloe.model.snapshot import FileSum, SnapshotStub
+    from icefloe.model.snapshot import FileSum, ListedCommit, SnapshotStub
     from icefloe.model.transaction_log import TransactionLog
 
 
@@ -252,6 +252,12 @@ class Refs(Protocol):
         Logs a warning if another package, which takes no lock here, made the newest commit.
         """
 
+    def check_same_repository(self, tip: LiveTip) -> None:
+        """Raise ConflictError if publishing after a tip does not notice that it is gone.
+
+        That is so if the repository was deleted, and perhaps created again, since the tip was read.
+        """
+
     def check_move(self) -> None:
         """Raise InvalidInputError if a commit cannot move nodes in this repository."""
 
@@ -382,6 +388,14 @@ class Refs(Protocol):
         Those that expired are left out unless they are asked for; then some may be collected.
         """
 
+    def listed_history(
+        self, snapshot_id: SnapshotId, *, reread: bool = False
+    ) -> Iterator[ListedCommit] | None:
+        """Like `lineage` with all that a history shows, from one list.
+
+        The one that was read last if it has the snapshot, unless it must be `reread`.
+        """
+
     def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:
         """The snapshots, oldest first, whose logs belong to the changes that a commit made.
 
@@ -432,6 +446,9 @@ class RefDefaults:
     def check_writable(self, tip: LiveTip) -> None:
         """Every repository can be written to."""
 
+    def check_same_repository(self, tip: LiveTip) -> None:
+        """Publishing replaces one file, and compares the tip in it."""
+
     def check_move(self) -> None:
         """Every commit can move nodes."""
 
@@ -479,6 +496,15 @@ class RefDefaults:
         with_expired: bool = False,  # noqa: ARG002
     ) -> Iterator[SnapshotStub] | None:
         """Only the files of snapshots know their ancestors."""
+        return None
+
+    def listed_history(
+        self,
+        snapshot_id: SnapshotId,  # noqa: ARG002
+        *,
+        reread: bool = False,  # noqa: ARG002
+    ) -> Iterator[ListedCommit] | None:
+        """Nothing lists commits."""
         return None
 
     def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:  # noqa: ARG002

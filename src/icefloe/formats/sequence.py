@@ -78,6 +78,10 @@ class SequenceFolder:
         except ObjectNotFoundError:
             return None
 
+    def forget(self) -> None:
+        """Forget what was read and created here: the folder is another one now."""
+        self._known = None
+
     def create(self, sequence: int, data: bytes) -> None:
         """Create a file; raises AlreadyExistsError if it exists with other content."""
         self._storage.create(self.key(sequence), data)
@@ -138,10 +142,11 @@ class SequenceFolder:
     def read_listed(self, sequence: int, info: ObjectInfo) -> bytes:
         """Content of a listed file; one that was read before is not read again."""
         known = self._known
-        if known is None or not known.is_still(sequence, info):
-            known = _Known(sequence, self._storage.get(info.key), info.last_modified)
-            self._known = known
-        return known.data
+        is_still = known is not None and known.is_still(sequence, info)
+        data = known.data if known is not None and is_still else self._storage.get(info.key)
+        # Also the time of a file that was created here: another one in its place has another.
+        self._known = _Known(sequence, data, info.last_modified)
+        return data
 
     def _after_a_gap(self) -> tuple[int, bytes] | None:
         """The newest file of a folder that has lost its first one, if it can be listed."""

@@ -234,6 +234,26 @@ class SequenceRefs(RefDefaults):
                     return f"the last good entry before it is number {number} (snapshot {target})"
         return "no good entry was found before it"
 
+    def check_same_repository(self, tip: LiveTip) -> None:
+        """Raise ConflictError unless the entry of a tip still says what it said.
+
+        Entries are never altered, so another one means another repository. Its next entry may be
+        free, too: a commit there would hide all that it has behind a history that it lacks.
+        """
+        folder = self._folder(tip.branch)
+        key = folder.key(tip.sequence)
+        data = folder.read(tip.sequence)
+        actual = None if data is None else self._parse(data, key)
+        if data is None or actual != tip.snapshot_id:
+            folder.forget()
+            found = "is gone" if data is None else f"points to {actual or 'nothing'}"
+            raise ConflictError(
+                f"the repository was deleted or replaced by another one: entry {key} pointed to "
+                f"snapshot {tip.snapshot_id} and {found}; open the repository and write again",
+                str(tip.snapshot_id),
+                None if actual is None else str(actual),
+            )
+
     def publish(self, tip: LiveTip, snapshot: Snapshot) -> BranchTip:
         """Publish a commit that was just written as the next state of a branch, like `advance`."""
         return self.advance(tip, snapshot.id)

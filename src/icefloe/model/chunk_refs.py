@@ -38,6 +38,8 @@ class ChunkKind(IntEnum):
 _NATIVE = int(ChunkKind.NATIVE)
 _VIRTUAL = int(ChunkKind.VIRTUAL)
 _INLINE = int(ChunkKind.INLINE)
+_FEW_RUNS = 64
+"""Slices that lie end to end are copied together if there are not more runs of them."""
 
 
 class InlineRef(Record, frozen=True):
@@ -152,6 +154,12 @@ def gather_bytes(
     lengths = (ends - starts).astype(np.int64)
     new_ends = np.cumsum(lengths)
     total = int(new_ends[-1]) if len(new_ends) else 0
+    breaks = np.flatnonzero(starts[1:] != ends[:-1])
+    if total and len(breaks) < _FEW_RUNS:
+        # Mostly as they lie there, with something put in or left out.
+        firsts, lasts = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(ends) - 1]
+        bounds = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        return b"".join([data[start:end] for start, end in bounds]), new_ends.astype(np.uint64)
     # Byte k of slice i comes from starts[i] + k: a running count with a jump at each slice.
     jumps = starts.astype(np.int64) - (new_ends - lengths)
     source = np.repeat(jumps, lengths) + np.arange(total, dtype=np.int64)

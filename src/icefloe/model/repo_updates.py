@@ -16,7 +16,7 @@ class RepoAvailability(IntEnum):
 
 
 class RepoStatus(Record, frozen=True):
-    """Whether a repository may be changed, since when, and why not.
+    """Whether a repository is writable, since when, and the reason if not.
 
     Examples:
         >>> import icefloe
@@ -29,18 +29,18 @@ class RepoStatus(Record, frozen=True):
 
     availability: RepoAvailability = RepoAvailability.online
     set_at: datetime | None = None
-    """When that was set; the present, where somebody is about to set it."""
+    """When it was set; now, for a status that is about to be set."""
     limited_availability_reason: str | None = None
 
 
 class FeatureFlag(Record, frozen=True):
-    """Something that a repository allows or forbids its users."""
+    """An operation that a repository allows or forbids."""
 
     id: int
     name: str
     default_enabled: bool
     setting: bool | None
-    """What was set; None where the default holds."""
+    """The setting; None if the default applies."""
 
     @property
     def enabled(self) -> bool:
@@ -49,7 +49,7 @@ class FeatureFlag(Record, frozen=True):
 
 
 class UpdateType:
-    """The kinds of updates of a repository, each with what it says."""
+    """The kinds of updates of a repository, each with its details."""
 
     class RepoInitialized(Record, frozen=True):
         """The repository was created."""
@@ -130,7 +130,7 @@ class UpdateType:
         status: RepoStatus
 
     class UnknownUpdate(Record, frozen=True):
-        """Something that only a newer release knows."""
+        """An update that only a newer release knows."""
 
         number: int
 
@@ -158,7 +158,7 @@ UpdateKind = (
 
 
 class Update(Record, frozen=True):
-    """Something that was done to a repository: an entry of `Repository.ops_log`."""
+    """An update of a repository: an entry of `Repository.ops_log`."""
 
     kind: UpdateKind
     updated_at: datetime

@@ -8,7 +8,8 @@ from enum import StrEnum
 class SessionMode(StrEnum):
     """What a session may do; equal to its name.
 
-    `rearrange` is of the official package. Here every writable session moves nodes.
+    `rearrange` exists for compatibility with the official package. Here every writable session can
+    move nodes.
     """
 
     readonly = "readonly"

@@ -37,6 +37,16 @@ class SnapshotStub(Record, frozen=True):
     message: str
 
 
+class ListedCommit(Record, frozen=True, eq=False):
+    """A commit as a list of all of them describes it, in formats that have one."""
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    written_at: datetime
+    message: str
+    metadata: dict[str, Any]
+
+
 class FileSum(Record, frozen=True):
     """Size and checksum of a file, recorded where it is referred to; 0 if unknown."""
 
@@ -98,7 +108,12 @@ class Snapshot(Record, frozen=True, eq=False):
 
     def public_metadata(self) -> dict[str, Any]:
         """The properties that users see."""
-        return {k: v for k, v in self.metadata.items() if not k.startswith(INTERNAL_PREFIX)}
+        return public_properties(self.metadata)
+
+
+def public_properties(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The properties of a commit that users see."""
+    return {k: v for k, v in metadata.items() if not k.startswith(INTERNAL_PREFIX)}
 
 
 def _parsed(text: object) -> SnapshotId | None:

@@ -143,10 +143,13 @@ class VirtualColumns(Record, frozen=True, eq=False):
             end = int(self.offsets[row]) + int(self.lengths[row])
             raise InvalidInputError(f"a virtual chunk ends below 2**63, that of row {row} at {end}")
 
-    def to_chunks(self) -> ArrayChunks:
+    def to_chunks(self, locations: StringColumn | None = None) -> ArrayChunks:
         """The table that changes and manifests hold, of at least one row.
 
         Where coordinates repeat, the later row wins.
+
+        Args:
+            locations: What to take for the locations: their canonical form.
         """
         count = len(self)
         refs = ChunkRefs(
@@ -156,7 +159,7 @@ class VirtualColumns(Record, frozen=True, eq=False):
             lengths=self.lengths,
             checksums=np.zeros(count, dtype=np.uint32),
             files=np.empty((0, ChunkFileId.SIZE), dtype=np.uint8),
-            locations=self._dictionary(),
+            locations=self._dictionary(locations),
             inline=b"",
         )
         if isinstance(self.positions, Box):
@@ -171,12 +174,13 @@ class VirtualColumns(Record, frozen=True, eq=False):
         index = ChunkIndex.from_sorted(box, linear[is_last])
         return ArrayChunks(index, refs.take(order[is_last]))
 
-    def _dictionary(self) -> Locations:
+    def _dictionary(self, locations: StringColumn | None) -> Locations:
         if self.etags is None:
             etags = StringColumn(b"", np.zeros(len(self.locations), dtype=np.uint64))
         else:
             etags = StringColumn.of([etag or "" for etag in self.etags])
-        return Locations(StringColumn.of(self.locations), etags, self.all_modified())
+        urls = StringColumn.of(self.locations) if locations is None else locations
+        return Locations(urls, etags, self.all_modified())
 
     def all_etags(self) -> Sequence[str | None]:
         """The etag of each location."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class VirtualChunkSpec(Record, frozen=True):
-    """Which chunk is which range of which object."""
+    """A virtual chunk: its index, and a range of an object."""
 
     index: list[int]
     location: str

@@ -15,11 +15,13 @@ from icefloe.errors import FormatError
 from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, make_file, open_file
 from icefloe.formats.icechunk.listed_snapshots import ListedSnapshots, MetadataItems, microseconds
 from icefloe.formats.icechunk.repo_document import RepoDocument
+from icefloe.formats.icechunk.repo_file import RepoFile
 from icefloe.formats.icechunk.update_columns import UpdateColumns
 from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.repo_updates import RepoAvailability, RepoStatus, Update, UpdateType
 from icefloe.model.snapshot import Snapshot
+from icefloe.storage.memory import MemoryStorage
 from tests import counting
 
 if TYPE_CHECKING:
@@ -229,3 +231,22 @@ def test_a_parent_that_leads_in_a_circle_ends() -> None:
         document.snapshots, parents=np.roll(np.arange(3, dtype=np.int64), 1)
     )
     assert len(list(listed.lineage(0))) == 3
+
+
+def test_a_thread_that_parses_an_older_file_does_not_change_what_another_one_gets() -> None:
+    # Its change would be made to the older document, and replace the newer file.
+    old, new = chain(2).encode(1), chain(3).encode(1)
+    file = RepoFile(MemoryStorage())
+    file._parse(new)
+    switches: list[int] = []
+
+    class Compared(bytes):
+        __slots__ = ()
+
+        def __ne__(self, other: object) -> bool:
+            switches.append(len(file._parse(old).snapshots.ids))
+            return bytes(self) != other
+
+    assert len(file._parse(Compared(new)).snapshots.ids) == 3
+    assert switches == [2]
+    assert len(file._parse(new).snapshots.ids) == 3

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
-import msgspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -25,7 +24,7 @@ from icefloe.formats.store.object_ids import file_name, node_id
 from icefloe.formats.store.schema_files import seed_schema
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
-from icefloe.model.manifest import ArrayChunks, Manifest
+from icefloe.model.manifest import ArrayChunks, Manifest, ManifestIndex
 from icefloe.model.zarr_document import parse_document
 from icefloe.testing.clock import ClockedStorage
 from tests.builders import read_dataset
@@ -335,11 +334,11 @@ def test_ordinary_datasets_of_xarray_are_valid_by_the_schema() -> None:
     """H-16: xarray gives floats the fill value NaN."""
     shape, dims = (4, 3), ("time", "x")
     rng = np.random.default_rng(0)
-    variables = {
+    variables: dict[str, Any] = {
         name: (dims, rng.random(shape).astype(name))
         for name in ("float16", "float32", "float64", "complex64", "complex128")
     }
-    variables |= {  # type: ignore[arg-type]
+    variables |= {
         "flag": (dims, rng.random(shape) > 0.5),
         "text": (dims, np.full(shape, "é", dtype=np.dtypes.StringDType())),
         "span": (dims, np.full(shape, 5, dtype="m8[ns]")),
@@ -750,7 +749,8 @@ def test_manifests_round_trip_as_columns() -> None:
     chunks = ArrayChunks.of(list(refs), list(refs.values()), 2)
     file = CODEC.encode_manifest([(node_id(9), chunks)])
     index = CODEC.decode_manifest_index(file.data, len(file.data), KEY)
-    assert not isinstance(index, msgspec.UnsetType)
-    manifest = Manifest(index, index.resident.__getitem__)  # type: ignore[arg-type]
+    assert isinstance(index, ManifestIndex)
+    assert index.resident is not None
+    manifest = Manifest(index, index.resident.__getitem__)
     for coords, ref in refs.items():
         assert manifest.find(node_id(9), coords) == ref

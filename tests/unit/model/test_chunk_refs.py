@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,3 +109,13 @@ def test_a_file_that_is_listed_twice_is_listed_once() -> None:
     assert len(distinct.files) == 2
     assert distinct.tolist() == longer.tolist()
     assert distinct.with_distinct_files() is distinct
+
+
+@pytest.mark.parametrize("shuffled", [0, 1, 300])
+def test_rows_of_strings_are_taken_whether_or_not_they_are_neighbours(shuffled: int) -> None:
+    texts = [f"{number} ü" * (number % 4) for number in range(1000)]
+    rows = np.arange(1000)
+    rows[:shuffled] = rows[:shuffled][::-1]
+    # One is put in between, as a commit does, one is left out and one is there twice.
+    rows = np.concatenate([rows[:500], [999], rows[500:700], rows[701:], [3]])
+    assert StringColumn.of(texts).take(rows).tolist() == [texts[row] for row in rows]

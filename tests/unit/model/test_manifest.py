@@ -112,8 +112,10 @@ def test_wrong_number_of_coordinates_finds_nothing() -> None:
 
 
 def test_dense_arrays_store_no_positions() -> None:
-    full = {(i, j): InlineRef(bytes([i, j])) for i in range(3) for j in range(2)}
-    chunks = chunks_of(full)  # type: ignore[arg-type]
+    full: dict[tuple[int, ...], ChunkRef] = {
+        (i, j): InlineRef(bytes([i, j])) for i in range(3) for j in range(2)
+    }
+    chunks = chunks_of(full)
     assert chunks.index.is_dense
     assert chunks.index.linear is None
     assert np.array_equal(chunks.index.positions(), np.arange(6))

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
 _ONE, _TWO, _THREE = 240, 2287, 67823
@@ -101,9 +99,3 @@ def _numbers(
     if (np.searchsorted(_LIMITS, values) + 1 != lengths).any():
         raise ValueError("a coordinate has more bytes than it needs")
     return values
-
-
-def encode_one(coords: Sequence[int]) -> bytes:
-    """The bytes of one chunk's coordinates."""
-    table = np.array(list(coords), dtype=np.uint64).reshape(1, len(coords))
-    return encode(table)[0].tobytes()

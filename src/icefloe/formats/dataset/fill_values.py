@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import struct
 from typing import Any
+
+from icefloe.formats.nodes import NAMED_FLOATS, named_if_not_finite
 
 _FORMATS = {
     "bool": "<?",
@@ -26,7 +27,6 @@ _FORMATS = {
 }
 MARKER = b"json:"
 """What JSON begins with where a column holds something else as a rule."""
-_NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(data_type: Any, value: Any) -> bytes | None:
@@ -65,7 +65,7 @@ def _pattern(data_type: Any) -> str | None:
 
 
 def _unpack(pattern: str, octets: bytes) -> Any:
-    values = [_plain(value) for value in struct.unpack(pattern, octets)]
+    values = [named_if_not_finite(value) for value in struct.unpack(pattern, octets)]
     return values if len(values) == 2 else values[0]
 
 
@@ -75,13 +75,7 @@ def _pack(pattern: str, value: Any) -> bytes:
 
 
 def _number(value: Any) -> Any:
-    return _NAMED[value] if isinstance(value, str) and value in _NAMED else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return NAMED_FLOATS[value] if isinstance(value, str) and value in NAMED_FLOATS else value
 
 
 def _same(found: Any, wanted: Any) -> bool:

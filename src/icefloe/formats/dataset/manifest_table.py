@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.errors import InvalidInputError
-from icefloe.formats.container import bad_file
+from icefloe.formats.container import bad_file, decode_msgpack
 from icefloe.formats.dataset import coordinates
 from icefloe.formats.dataset.arrow_schemas import manifest_schema
 from icefloe.formats.dataset.file_names import decode_ids, encode_ids
 from icefloe.formats.dataset.parquet_files import (
     ParquetWriter,
-    decode_notes,
     footer_length,
     read_footer,
     read_row_group,
@@ -290,7 +289,7 @@ def decode_index(suffix: bytes, size: int, key: str) -> ManifestIndex | NeedsMor
         if len(suffix) < size:
             return NeedsMore(size)
         return _foreign_index(suffix, key)
-    notes = decode_notes(_decoder, footer.notes, key)
+    notes = decode_msgpack(_decoder, footer.notes, key)
     try:
         return _index(notes, footer.metadata, size)
     except _DAMAGE as error:

@@ -13,18 +13,13 @@ import binascii
 import io
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icefloe.formats.container import bad_file, compress, decode_msgpack, decompress, encode_msgpack
+from icefloe.formats.container import bad_file, compress, decompress, encode_msgpack
 from icefloe.formats.dataset.arrow_schemas import SCHEMA_KEY, WIDE
-
-if TYPE_CHECKING:
-    import msgspec
-
-_T = TypeVar("_T")
 
 NOTES_KEY = b"icefloe"
 TAIL_SIZE = 8
@@ -181,11 +176,6 @@ def _read_notes(metadata: pq.FileMetaData, key: str) -> bytes | None:
         return decompress(base64.b64decode(text, validate=True), key)
     except (binascii.Error, ValueError) as error:
         raise bad_file(key, f"icefloe's notes in the footer are damaged: {error}") from None
-
-
-def decode_notes(decoder: msgspec.msgpack.Decoder[_T], notes: bytes, key: str) -> _T:
-    """Decode our notes."""
-    return decode_msgpack(decoder, notes, key)
 
 
 def read_table(data: bytes, key: str) -> pa.Table:

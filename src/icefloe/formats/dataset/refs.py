@@ -439,7 +439,7 @@ class StateRefs(RefDefaults):
         """Replace the state file by its successor, and retry if another writer was first.
 
         `change` raises if it must not be done, and returns the same state if it is done already;
-        it is asked anew for each state.
+        it is asked again for each state.
         """
         ensure_conditional_replace(self._storage)
         if self._swap_known(change):

@@ -14,7 +14,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.icechunk.container import IDENTIFIER, MAX_LARGE_BODY_BYTES
-from icefloe.formats.icechunk.tables import copy_slices
+from icefloe.formats.icechunk.tables import copy_slices, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class Builder:
         variants = np.zeros(count, dtype=np.int64)
         for bit, mask in enumerate(absent.values()):
             variants |= mask.astype(np.int64) << bit
-        needed = np.unique(variants).tolist()
+        needed = distinct(variants).tolist()
         vtables = {
             variant: self._vtable(dtype, {s for bit, s in enumerate(absent) if variant >> bit & 1})
             for variant in needed

@@ -18,7 +18,7 @@ from icefloe.formats.icechunk.builder import OFFSET
 from icefloe.model.chunk_refs import StringColumn
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
-from icefloe.model.snapshot import SnapshotStub
+from icefloe.model.snapshot import ListedCommit, SnapshotStub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST_MOMENT = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_SOME_ANCESTORS = 64
 ID_TYPE = "S12"
 """Ids as numpy compares them, byte by byte. It hides zeros at the end, which `id_at` puts back."""
 
@@ -103,12 +104,14 @@ class MetadataItems(Record, frozen=True, eq=False):
             items.point(1, builder.slices(self.values.data, self.values.ends))
         return vectors.vectors
 
-    def decode(self, what: str) -> dict[str, Any]:
-        """All items as values; raises FormatError."""
-        values = zip(range(len(self.names)), self.values.pieces(), strict=True)
+    def decode(self, what: str, rows: Iterable[int] | None = None) -> dict[str, Any]:
+        """Some items as values, or all of them; raises FormatError."""
+        chosen = range(len(self.names)) if rows is None else rows
         return {
-            self.names[row]: flexbuffers.decode(data, f"{what}, {self.names[row]!r}")
-            for row, data in values
+            self.names[row]: flexbuffers.decode(
+                self.values.slice(row, row + 1).data, f"{what}, {self.names[row]!r}"
+            )
+            for row in chosen
         }
 
 
@@ -204,9 +207,12 @@ class ListedSnapshots(Record, frozen=True, eq=False):
 
     def lineage(self, row: int) -> Iterator[int]:
         """The rows of a snapshot and its ancestors, newest first; ends before a cycle."""
-        for _ in range(len(self.ids)):
+        parents: Rows | list[int] = self.parents
+        for number in range(len(self.ids)):
             yield row
-            row = int(self.parents[row])
+            if number == _SOME_ANCESTORS:
+                parents = self.parents.tolist()  # quicker for many, but not for a few
+            row = int(parents[row])
             if row < 0:
                 return
 
@@ -219,6 +225,19 @@ class ListedSnapshots(Record, frozen=True, eq=False):
         """A snapshot as its descendants remember it."""
         return SnapshotStub(
             self.id_at(row), moment_of(int(self.flushed_at[row])), self.messages[row]
+        )
+
+    def commit(self, row: int) -> ListedCommit:
+        """All that the list says of a snapshot, as a history shows it; raises FormatError."""
+        stub = self.stub(row)
+        items: list[int] = self.items.at(row).tolist()
+        metadata = self.metadata.decode(f"the listed metadata of snapshot {stub.id}", items)
+        return ListedCommit(
+            id=stub.id,
+            parent_id=self.parent_id(row),
+            written_at=stub.written_at,
+            message=stub.message,
+            metadata=metadata,
         )
 
     def pruned_ids(self, row: int) -> list[SnapshotId]:

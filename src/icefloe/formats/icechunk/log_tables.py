@@ -188,7 +188,7 @@ def _encode_moves(
 def _expanded(moves: tuple[Move, ...], nodes: NodeTable) -> list[tuple[Move, bool]]:
     """The moves with one for each node that went along with a group, and which are of arrays.
 
-    Nodes below that were made anew where the group is now did not move.
+    Nodes below that were created again where the group is now did not move.
     """
     by_node: dict[NodeId, tuple[Move, bool]] = {}
     # Groups before what is in them: the move of a node by itself says where it came from.

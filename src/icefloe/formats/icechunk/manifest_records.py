@@ -13,7 +13,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.icechunk.builder import OFFSET, Builder, vtable_of
-from icefloe.formats.icechunk.tables import copy_slices, run_starts, scatter
+from icefloe.formats.icechunk.tables import copy_slices, distinct, run_starts, scatter
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.ids import ChunkFileId
 
@@ -81,7 +81,7 @@ def _groups(
     signatures = ranks * 4 + kinds
     return [
         (np.flatnonzero(signatures == each), each // 4, each % 4)
-        for each in np.unique(signatures).tolist()
+        for each in distinct(signatures).tolist()
     ]
 
 

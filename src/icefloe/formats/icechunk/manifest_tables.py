@@ -13,13 +13,12 @@ from icefloe.formats.icechunk.tables import (
     Slices,
     Vectors,
     as_words,
-    run_starts,
 )
 from icefloe.formats.nodes import MAX_RANK
 from icefloe.model.chunk_index import bounding_box
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations, StringColumn
 from icefloe.model.ids import ChunkFileId, NodeId
-from icefloe.model.manifest import ManifestArrays, ManifestBlock, ManifestIndex
+from icefloe.model.manifest import LazyBlock, ManifestArrays, ManifestBlock, ManifestIndex
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from icefloe.model.chunk_index import Box
 
 _NATIVE, _VIRTUAL, _INLINE = map(int, (ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE))
+_EAGER_ROWS = 4096
+_COMPARED_ROWS = 8192
 _MAX_END = np.uint64(2**63 - 1)
 _NO_COMPRESSION = 0
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)
@@ -47,8 +48,18 @@ def decode_manifest(data: bytes, key: str) -> ManifestIndex:
         vectors = Vectors(body, vectors.starts[numbers], vectors.counts[numbers])
     rows = vectors.tables()
     placed = _place(rows, vectors.counts, ids, body)
-    refs = _References(body, root, rows).decode()
-    count = len(refs)
+    count = len(rows)
+    block: ManifestBlock
+    if count > _EAGER_ROWS:
+        # Much of the work is with strings, which whoever reads one chunk does not need.
+        block = LazyBlock(
+            placed.positions,
+            count,
+            lambda few: _References(body, root, rows if few is None else rows.take(few)).decode(),
+            len(body) + rows.positions.nbytes,
+        )
+    else:
+        block = ManifestBlock(placed.positions, _References(body, root, rows).decode())
     return ManifestIndex(
         arrays=placed.arrays,
         block_rows=np.array([0, count] if count else [0], dtype=np.int64),
@@ -56,7 +67,7 @@ def decode_manifest(data: bytes, key: str) -> ManifestIndex:
         if placed.positions is None
         else placed.positions[:1],
         block_spans=np.zeros((1 if count else 0, 2), dtype=np.int64),
-        resident=(ManifestBlock(placed.positions, refs),) if count else (),
+        resident=(block,) if count else (),
     )
 
 
@@ -276,15 +287,35 @@ def _changes(slices: Slices) -> npt.NDArray[np.bool_]:
     if len(rows) == 0:
         return changed
     rows = rows[slices.is_there[rows] == slices.is_there[rows - 1]]
-    lengths = slices.lengths[rows]
-    order = np.argsort(lengths, kind="stable")
-    starts = run_starts(lengths[order])
-    for members in np.split(rows[order], starts[1:]):
-        length = int(slices.lengths[members[0]]) if len(members) else 0
-        if length == 0:
-            changed[members] = False
-            continue
-        here = slices.body.gather(slices.starts[members], f"V{length}")
-        before = slices.body.gather(slices.starts[members - 1], f"V{length}")
-        changed[members] = here != before
+    # So many at a time that what they look at stays in the processor's cache.
+    for first in range(0, len(rows), _COMPARED_ROWS):
+        some = rows[first : first + _COMPARED_ROWS]
+        changed[some] = _texts_differ(slices, some)
     return changed
+
+
+def _texts_differ(slices: Slices, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which strings differ from the one before, that is as long: compared word by word."""
+    lengths = slices.lengths[rows]
+    here, before = slices.starts[rows], slices.starts[rows - 1]
+    differs = np.zeros(len(rows), dtype=np.bool_)
+    longest = int(lengths.max())
+    for dtype in ("<u8", "u1"):
+        width = np.dtype(dtype).itemsize
+        fits = lengths >= width
+        if width == 1:
+            fits &= lengths < 8
+        if not fits.any():
+            continue
+        members = slice(None) if fits.all() else np.flatnonzero(fits)
+        ends = lengths[members] - width
+        mine, theirs = here[members], before[members]
+        different = np.zeros(len(mine), dtype=np.bool_)
+        for at in range(0, longest if width == 8 else 7, width):
+            # Behind the end of a shorter one, its last word is compared again.
+            word = np.minimum(at, ends)
+            different |= slices.body.gather(mine + word, dtype) != slices.body.gather(
+                theirs + word, dtype
+            )
+        differs[members] = different
+    return differs

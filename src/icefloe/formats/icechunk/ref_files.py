@@ -29,8 +29,9 @@ from icefloe.errors import (
 )
 from icefloe.formats.authorship import signed
 from icefloe.formats.icechunk.layout import LAYOUT, REFS_FOLDER
+from icefloe.formats.icechunk.official_refs import OfficialRefs
 from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
-from icefloe.formats.port import MAIN, BranchState, DeletedTip, LiveTip, RefDefaults, branch_moved
+from icefloe.formats.port import MAIN, BranchState, DeletedTip, LiveTip, branch_moved
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of, without_twins
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.concurrency import each_at_once
@@ -67,12 +68,10 @@ class _RefFile(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_RefFile)
 
 
-class RefFiles(RefDefaults):
+class RefFiles(OfficialRefs):
     """Branches and tags of a repository in a storage."""
 
     records_moves = False
-
-    numbers_moves = False
 
     def __init__(self, storage: Storage) -> None:
         """Take where the repository is."""
@@ -134,27 +133,6 @@ class RefFiles(RefDefaults):
             if file in files:
                 names.setdefault(_decoded(encoded), set()).add(file)
         return names
-
-    def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
-        """Read nothing yet: what a branch depends on is checked when it is created."""
-        return lambda snapshot_id: self.create_branch(branch, snapshot_id)
-
-    def prepare_tag(self, name: str) -> Callable[[SnapshotId], Callable[[], None]]:
-        """The same for a tag."""
-        return lambda snapshot_id: self.create_tag(name, snapshot_id)
-
-    def create_main(self, snapshot_id: SnapshotId) -> None:
-        """Publish a new repository by its branch `main`; raises AlreadyExistsError."""
-        self.create_branch(MAIN, snapshot_id)
-
-    def newest_numbers(self) -> dict[str, int]:
-        """Numbers of the newest states of all branches."""
-        return {branch: tip.sequence for branch, tip in self.tips().items()}
-
-    def entries(self, tip: BranchTip, down_to: int) -> list[BranchTip]:
-        """The states of a branch from `tip` down to one of a number, as far as they are kept."""
-        states = self.reflog(tip.branch)
-        return [each for each in states if down_to <= each.sequence <= tip.sequence]
 
     def tips(self) -> dict[str, BranchTip]:
         """Newest states of all branches, read at the same time."""

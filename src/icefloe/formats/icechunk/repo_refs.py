@@ -1,17 +1,13 @@
 """Branches and tags of version 2: they move by replacing the `repo` file by its successor.
 
-Every change is one update of the file (section `updates` of docs/reference/format-icechunk.md):
-read it, check what the change needs, copy the file to `overwritten/`, and replace it if nobody else
-did meanwhile; otherwise begin again. The update is entered in the file's log of operations.
+Every change is one update of the file, see `RepoFile.update`. Its list of snapshots and its log of
+operations answer what other formats ask the files of snapshots and branches.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import threading
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,43 +16,44 @@ import numpy as np
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
-    FormatError,
     InvalidInputError,
-    ObjectNotFoundError,
-    ReadOnlyError,
     RefNotFoundError,
     SnapshotNotFoundError,
 )
 from icefloe.formats.icechunk import flexbuffers
 from icefloe.formats.icechunk.config_tree import to_official
-from icefloe.formats.icechunk.layout import BACKUP_FOLDER, LAYOUT, REPO_KEY
+from icefloe.formats.icechunk.layout import LAYOUT, REPO_KEY
 from icefloe.formats.icechunk.listed_snapshots import (
     ListedSnapshots,
-    MetadataItems,
     microseconds,
 )
+from icefloe.formats.icechunk.official_refs import OfficialRefs
 from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
 from icefloe.formats.icechunk.repo_document import RepoDocument
+from icefloe.formats.icechunk.repo_file import (
+    CREATE_TAG,
+    DELETE_TAG,
+    MOVE_NODE,
+    RepoFile,
+    check_flag,
+    check_status,
+    utc_now,
+)
 from icefloe.formats.icechunk.update_columns import UpdateColumns
 from icefloe.formats.port import (
-    DEFAULT_LEVEL,
     MAIN,
     BranchState,
     DeletedTip,
     LiveTip,
-    RefDefaults,
     branch_moved,
 )
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name
 from icefloe.model.ids import SnapshotId
 from icefloe.model.repo_updates import (
-    FeatureFlag,
-    RepoAvailability,
     RepoStatus,
     UpdateType,
 )
 from icefloe.model.snapshot import SnapshotStub
-from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,77 +62,30 @@ if TYPE_CHECKING:
 
     from icefloe.formats.port import BranchTip, Codec
     from icefloe.model.repo_updates import Update, UpdateKind
-    from icefloe.model.snapshot import Snapshot
-    from icefloe.storage.port import ObjectVersion, Storage
+    from icefloe.model.snapshot import ListedCommit, Snapshot
+    from icefloe.storage.port import Storage
 
-    Change = Callable[[RepoDocument], "tuple[UpdateKind, dict[str, Any]] | None"]
-
-_MAX_TRIES = 1000
-_LONGEST_PAUSE = 0.1
-_DEFAULT_UPDATES = 1000
-"""How many updates a file lists unless the configuration says otherwise."""
-_FAR_FUTURE_MS = 32_503_680_000_000
-"""Backups are named by the time until then, so that the newest is listed first."""
 _HISTORY = 16
 """Ancestors that a snapshot remembers: as many as are read ahead."""
-MOVE_NODE, CREATE_TAG, DELETE_TAG = 3, 4, 5
-FLAGS = {MOVE_NODE: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
-"""The feature flags that there are, all of them on by default."""
 
 
-class RepoRefs(RefDefaults):
-    """Branches and tags of a repository in a storage, and what else the `repo` file says."""
+class RepoRefs(RepoFile, OfficialRefs):
+    """Branches, tags and snapshots of a repository, as its `repo` file lists them."""
 
     records_moves = True
-
-    numbers_moves = False
 
     lists_snapshots = True
 
     def __init__(self, storage: Storage) -> None:
         """Take where the repository is."""
-        self._storage = storage
-        self._level = DEFAULT_LEVEL
-        self._data = b""
-        self._latest: RepoDocument | None = None
-        """The file that was read last, and what it says."""
+        super().__init__(storage)
         self._codec: Codec | None = None
-
-    def __getstate__(self) -> Storage:
-        return self._storage
-
-    def __setstate__(self, state: Storage) -> None:
-        self.__init__(state)  # type: ignore[misc]
 
     def view(self) -> RepoRefs:
         """The same references, from a file that is read once, when it is needed."""
         return _RepoView(self._storage)
 
     # --- reading
-
-    def read(self) -> RepoDocument | None:
-        """What the file says now; None if there is none."""
-        try:
-            return self._parse(self._storage.get(REPO_KEY))
-        except ObjectNotFoundError:
-            return None
-
-    def _parse(self, data: bytes) -> RepoDocument:
-        if self._latest is None or data != self._data:
-            self._latest = RepoDocument.parse(data)
-            self._data = data
-        return self._latest
-
-    def document(self) -> RepoDocument:
-        """What the file says now; raises FormatError if there is none."""
-        found = self.read()
-        if found is None:
-            raise FormatError(f"{REPO_KEY} is missing from {self._storage.location}", REPO_KEY)
-        return found
-
-    def known(self) -> RepoDocument:
-        """What the file said when it was read last."""
-        return self._latest or self.document()
 
     def tip(self, branch: str) -> BranchTip | None:
         """Where a branch stands; None if there is none."""
@@ -156,27 +106,6 @@ class RepoRefs(RefDefaults):
         """Names of all tags that are not deleted."""
         found = self.read()
         return set() if found is None else set(found.tags)
-
-    def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
-        """Read nothing yet: what a branch depends on is checked when it is created."""
-        return lambda snapshot_id: self.create_branch(branch, snapshot_id)
-
-    def prepare_tag(self, name: str) -> Callable[[SnapshotId], Callable[[], None]]:
-        """The same for a tag."""
-        return lambda snapshot_id: self.create_tag(name, snapshot_id)
-
-    def create_main(self, snapshot_id: SnapshotId) -> None:
-        """Publish a new repository by its branch `main`; raises AlreadyExistsError."""
-        self.create_branch(MAIN, snapshot_id)
-
-    def newest_numbers(self) -> dict[str, int]:
-        """Numbers of the newest states of all branches."""
-        return {branch: tip.sequence for branch, tip in self.tips().items()}
-
-    def entries(self, tip: BranchTip, down_to: int) -> list[BranchTip]:
-        """The states of a branch from `tip` down to one of a number, as far as they are kept."""
-        states = self.reflog(tip.branch)
-        return [each for each in states if down_to <= each.sequence <= tip.sequence]
 
     def tips(self) -> dict[str, BranchTip]:
         """Newest states of all branches."""
@@ -213,25 +142,9 @@ class RepoRefs(RefDefaults):
         self, branch: str, newest: RepoDocument
     ) -> Iterator[tuple[int, Update, RepoDocument]]:
         """The updates that concern a branch, over all backups, newest first."""
-        for document in self._documents(newest):
+        for document in self.documents(newest):
             for at, update in document.updates.moves(branch):
                 yield at, update, document
-
-    def _documents(self, newest: RepoDocument | None = None) -> Iterator[RepoDocument]:
-        """The file, and the backups in which its log of operations goes on, newest first."""
-        document = newest or self.read()
-        seen: set[str] = set()
-        while document is not None:
-            yield document
-            name = document.before_updates
-            if name is None or name in seen or "/" in name:
-                return
-            seen.add(name)
-            key = f"{BACKUP_FOLDER}/{name}"
-            try:
-                document = RepoDocument.parse(self._storage.get(key), key)
-            except ObjectNotFoundError:
-                return  # somebody tidied up: the log ends here
 
     def _check_unmoved(self, document: RepoDocument, tip: BranchTip) -> None:
         """Raise ConflictError if a branch moved, or garbage was collected, since `tip`."""
@@ -242,7 +155,7 @@ class RepoRefs(RefDefaults):
     def _has_moved(self, newest: RepoDocument, tip: BranchTip) -> bool:
         """Whether a branch may have left `tip` and come back, or garbage was collected."""
         oldest = newest
-        for document in self._documents(newest):
+        for document in self.documents(newest):
             moved = document.updates.last_move(tip.branch)
             if moved is not None:
                 return moved > tip.sequence
@@ -251,24 +164,16 @@ class RepoRefs(RefDefaults):
             oldest = document
         return oldest.before_updates is not None  # then the rest of the log is lost
 
-    def updates(self) -> Iterator[Update]:
-        """What was done to the repository, newest first, as far as it can be found."""
-        last: int | None = None
-        for document in self._documents():
-            for row in range(len(document.updates)):
-                at = int(document.updates.updated_at[row])
-                if last is None or at < last:
-                    last = at
-                    yield document.updates.update(row)
-
     def states(self, branch: str) -> Iterator[BranchState]:
         """The same: one file has all of them, or none can be read."""
         for tip in self.reflog(branch):
             yield BranchState(tip.sequence, REPO_KEY, tip)
 
-    def _listing(self, snapshot_id: SnapshotId) -> tuple[ListedSnapshots, int] | None:
+    def _listing(
+        self, snapshot_id: SnapshotId, *, reread: bool = False
+    ) -> tuple[ListedSnapshots, int] | None:
         """The list that has a snapshot, and its row there: the known list, or else the newest."""
-        for document in (self._latest, None):
+        for document in (None,) if reread else (self._latest, None):
             found = self.read() if document is None else document
             row = None if found is None else found.snapshots.find(snapshot_id)
             if found is not None and row is not None:
@@ -303,6 +208,16 @@ class RepoRefs(RefDefaults):
             return _with_expired(listed, row)
         return map(listed.stub, listed.lineage(row))
 
+    def listed_history(
+        self, snapshot_id: SnapshotId, *, reread: bool = False
+    ) -> Iterator[ListedCommit] | None:
+        """A snapshot and its ancestors with all that a history shows of them, newest first."""
+        listing = self._listing(snapshot_id, reread=reread)
+        if listing is None:
+            return None
+        listed, row = listing
+        return map(listed.commit, listed.lineage(row))
+
     def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:
         """The snapshots whose logs come before that of a commit, because they expired."""
         listing = self._listing(snapshot_id)
@@ -325,12 +240,12 @@ class RepoRefs(RefDefaults):
 
     def check_writable(self, tip: LiveTip) -> None:
         """Raise ReadOnlyError if the status of the repository forbids to change it."""
-        _check_status(self.known().status)
+        check_status(self.known().status)
         warn_of_unlocked_writers(self._storage, tip.snapshot_id)
 
     def check_move(self) -> None:
         """Raise InvalidInputError if a feature flag forbids to move nodes."""
-        _check_flag(self.known(), MOVE_NODE, "moving nodes")
+        check_flag(self.known(), MOVE_NODE, "moving nodes")
 
     def publish(self, tip: LiveTip, snapshot: Snapshot) -> BranchTip:
         """Publish a commit that was just written as the next state of a branch, like `advance`."""
@@ -348,7 +263,7 @@ class RepoRefs(RefDefaults):
                 "branches": {**document.branches, tip.branch: snapshot.id},
             }
 
-        document = self._update(change)
+        document = self.update(change)
         return LiveTip(tip.branch, _sequence(document, tip.branch), snapshot.id)
 
     def advance(self, tip: BranchTip, snapshot_id: SnapshotId | None) -> BranchTip:
@@ -370,7 +285,7 @@ class RepoRefs(RefDefaults):
             branches[tip.branch] = snapshot_id
             return UpdateType.BranchReset(tip.branch, before), {"branches": branches}
 
-        document = self._update(change)
+        document = self.update(change)
         if snapshot_id is None:
             return DeletedTip(tip.branch, tip.sequence)
         return LiveTip(tip.branch, _sequence(document, tip.branch), snapshot_id)
@@ -387,7 +302,7 @@ class RepoRefs(RefDefaults):
             moved.update(tip.branch for tip in tips if _tip_in(document, tip.branch) != tip)
             return None if len(moved) == len(tips) else (UpdateType.GCRan(), {})
 
-        self._update(change)
+        self.update(change)
         return moved
 
     def create_branch(self, branch: str, snapshot_id: SnapshotId) -> LiveTip:
@@ -409,7 +324,7 @@ class RepoRefs(RefDefaults):
             branches = {**document.branches, branch: snapshot_id}
             return UpdateType.BranchCreated(branch), {"branches": branches}
 
-        document = self._update(change)
+        document = self.update(change)
         return LiveTip(branch, _sequence(document, branch), snapshot_id)
 
     def _read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
@@ -426,7 +341,7 @@ class RepoRefs(RefDefaults):
         check_ref_name(name, "tag", MAX_NAME_BYTES)
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_flag(document, CREATE_TAG, "creating tags")
+            check_flag(document, CREATE_TAG, "creating tags")
             if name in document.tags or name in document.deleted_tags:
                 raise AlreadyExistsError(
                     f"tag {name!r} exists already, or did once; tags never change"
@@ -434,7 +349,7 @@ class RepoRefs(RefDefaults):
             _check_listed(document, snapshot_id)
             return UpdateType.TagCreated(name), {"tags": {**document.tags, name: snapshot_id}}
 
-        self._update(change)
+        self.update(change)
 
         def without(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]] | None:
             if document.tags.get(name) != snapshot_id:
@@ -443,7 +358,7 @@ class RepoRefs(RefDefaults):
             return UpdateType.TagDeleted(name, str(snapshot_id)), {"tags": tags}
 
         def undo() -> None:
-            self._update(without)
+            self.update(without)
 
         return undo
 
@@ -451,7 +366,7 @@ class RepoRefs(RefDefaults):
         """Delete a tag; its name cannot be given again."""
 
         def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            _check_flag(document, DELETE_TAG, "deleting tags")
+            check_flag(document, DELETE_TAG, "deleting tags")
             target = document.tags.get(name)
             if target is None:
                 raise RefNotFoundError(f"ref not found `{name}`", name)
@@ -460,7 +375,7 @@ class RepoRefs(RefDefaults):
                 "deleted_tags": document.deleted_tags | {name},
             }
 
-        self._update(change)
+        self.update(change)
 
     def check_names(self, branches: Collection[str], tags: Collection[str]) -> None:
         """Raise InvalidInputError unless all of these names could be given, side by side."""
@@ -477,7 +392,7 @@ class RepoRefs(RefDefaults):
         is_new: bool = False,
     ) -> None:
         """Publish a repository with all that it has, as one file."""
-        now = _now()
+        now = utc_now()
         tree = None if config is None else to_official(json.loads(config), None)
         document = RepoDocument.first(
             ListedSnapshots.of(snapshots),
@@ -505,7 +420,7 @@ class RepoRefs(RefDefaults):
             snapshots = _with_snapshot(document, snapshot)
             return UpdateType.NewDetachedSnapshot(str(snapshot.id)), {"snapshots": snapshots}
 
-        self._update(change)
+        self.update(change)
 
     def forget(
         self, snapshots: Collection[SnapshotId], reached: Collection[SnapshotId] = ()
@@ -535,7 +450,7 @@ class RepoRefs(RefDefaults):
             )
             return UpdateType.GCRan(), {"snapshots": left}
 
-        self._update(change)
+        self.update(change)
 
     def expire(self, cuts: Mapping[SnapshotId, SnapshotId]) -> bool:
         """Give snapshots the parents that they have after expiry, and list what lay between."""
@@ -556,117 +471,8 @@ class RepoRefs(RefDefaults):
                 return None
             return UpdateType.ExpirationRan(), {"snapshots": listed.with_parents(parents)}
 
-        self._update(change)
+        self.update(change)
         return True
-
-    # --- what else the file says
-
-    def status(self) -> RepoStatus:
-        """Whether the repository may be changed."""
-        return self.document().status
-
-    def set_status(self, status: RepoStatus) -> None:
-        """Set whether the repository may be changed; the only change that is always allowed."""
-        now = status.set_at or _now()
-        status = msgspec.structs.replace(status, set_at=now)
-        self._update(
-            lambda _: (UpdateType.RepoStatusChanged(status), {"status": status}), is_status=True
-        )
-
-    def set_metadata(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Change the metadata of the repository; returns what it is then."""
-        result: dict[str, Any] = {}
-
-        def changed(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            nonlocal result
-            result = change(metadata_of(document))
-            return UpdateType.MetadataChanged(), {"metadata": MetadataItems.of(result)}
-
-        self._update(changed)
-        return result
-
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the repository."""
-        return metadata_of(self.document())
-
-    def feature_flags(self) -> list[FeatureFlag]:
-        """The feature flags that there are, with their settings."""
-        document = self.document()
-        return [
-            FeatureFlag(each, name, default_enabled=True, setting=_setting(document, each))
-            for each, name in FLAGS.items()
-        ]
-
-    def set_feature_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
-        """Set a feature flag; None restores the default."""
-        ids = {known: each for each, known in FLAGS.items()}
-        if name not in ids:
-            known = ", ".join(map(repr, ids))
-            raise InvalidInputError(f"feature flags are {known}, found {name!r}")
-        flag = ids[name]
-
-        def change(document: RepoDocument) -> tuple[UpdateKind, dict[str, Any]]:
-            enabled = set(document.enabled_flags or ()) - {flag}
-            disabled = set(document.disabled_flags or ()) - {flag}
-            if setting is not None:
-                (enabled if setting else disabled).add(flag)
-            return UpdateType.FeatureFlagChanged(flag, setting), {
-                "enabled_flags": _flags(enabled, document.enabled_flags),
-                "disabled_flags": _flags(disabled, document.disabled_flags),
-            }
-
-        self._update(change)
-
-    def set_config(self, change: Callable[[bytes | None], bytes]) -> None:
-        """Change the configuration, which is FlexBuffers; None is that there is none."""
-        self._update(
-            lambda document: (UpdateType.ConfigChanged(), {"config": change(document.config)})
-        )
-
-    # --- the update
-
-    def _update(self, change: Change, *, is_status: bool = False) -> RepoDocument:
-        """Replace the file by its successor, again and again until nobody comes between.
-
-        `change` says what is done and which fields change; it raises if that must not be, and
-        returns None if there is nothing to do. It is asked anew for each state.
-        """
-        ensure_conditional_replace(self._storage)
-        backup = ""
-        for attempt in range(_MAX_TRIES):
-            data, version = self._read_version()
-            document = self._parse(data)
-            if backup and backup.encode() in document.updates.backups.data:
-                return document  # the answer was lost, and others swapped since
-            if not is_status:
-                _check_status(document.status)
-            wanted = change(document)
-            if wanted is None:
-                return document
-            kind, fields = wanted
-            now = _now()
-            backup = f"repo.{_FAR_FUTURE_MS - microseconds(now) // 1000:014d}.{SnapshotId.random()}"
-            successor = document.updated(
-                kind, microseconds(now), backup, _updates_limit(document.config), **fields
-            )
-            encoded = successor.encode(self._level)
-            self._storage.put(f"{BACKUP_FOLDER}/{backup}", data)
-            try:
-                self._storage.replace(REPO_KEY, encoded, version)
-            except ConflictError:
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
-            else:
-                self._latest, self._data = successor, encoded
-                return successor
-        raise ConflictError(f"{REPO_KEY} was replaced by others {_MAX_TRIES} times in a row")
-
-    def _read_version(self) -> tuple[bytes, ObjectVersion]:
-        try:
-            return self._storage.get_with_version(REPO_KEY)
-        except ObjectNotFoundError:
-            raise FormatError(
-                f"{REPO_KEY} is missing from {self._storage.location}", REPO_KEY
-            ) from None
 
 
 class _RepoView(RepoRefs):
@@ -681,16 +487,6 @@ class _RepoView(RepoRefs):
         """What the file said; None if there is none."""
         with self._reading:  # threads that ask at the same time share one request
             return super().read() if self._latest is None else self._latest
-
-
-def metadata_of(document: RepoDocument) -> dict[str, Any]:
-    """The metadata of a repository."""
-    items = document.metadata
-    return {} if items is None else items.decode(f"{REPO_KEY}: the metadata of the repository")
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _tip_in(document: RepoDocument, branch: str) -> LiveTip | None:
@@ -731,7 +527,7 @@ def _inherited(
 def _check_listed(document: RepoDocument, snapshot_id: SnapshotId) -> None:
     if document.snapshots.find(snapshot_id) is None:
         raise SnapshotNotFoundError(
-            f"snapshot {snapshot_id} is not one of this repository", str(snapshot_id)
+            f"snapshot {snapshot_id} does not exist in this repository", str(snapshot_id)
         )
 
 
@@ -759,43 +555,6 @@ def _in_use(reason: str) -> ConflictError:
         f"while garbage was collected, {reason}: nothing was deleted; run the garbage collection "
         "again"
     )
-
-
-def _check_status(status: RepoStatus) -> None:
-    if status.availability is not RepoAvailability.online:
-        reason = status.limited_availability_reason
-        raise ReadOnlyError(
-            f"the repository was made read-only{f': {reason}' if reason else ''}; "
-            "Repository.set_status makes it writable again"
-        )
-
-
-def _setting(document: RepoDocument, flag: int) -> bool | None:
-    if flag in (document.enabled_flags or ()):
-        return True
-    return False if flag in (document.disabled_flags or ()) else None
-
-
-def _check_flag(document: RepoDocument, flag: int, what: str) -> None:
-    if _setting(document, flag) is False:
-        raise InvalidInputError(
-            f"this repository does not allow {what}: its feature flag {FLAGS[flag]!r} is off; "
-            "see Repository.set_feature_flag"
-        )
-
-
-def _flags(flags: set[int], before: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    return None if not flags and before is None else tuple(sorted(flags))
-
-
-def _updates_limit(config: bytes | None) -> int:
-    if config is None:
-        return _DEFAULT_UPDATES
-    tree = flexbuffers.decode(config, f"{REPO_KEY}: the configuration")
-    limit = tree.get("num_updates_per_repo_info_file") if isinstance(tree, dict) else None
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
-        return limit
-    return _DEFAULT_UPDATES
 
 
 def _new_tip(kind: UpdateKind) -> SnapshotId | None:

@@ -15,7 +15,7 @@ from icefloe.formats.columns import MAX_VALUE
 from icefloe.formats.container import decode_msgpack, encode_msgpack
 from icefloe.formats.icechunk import flexbuffers
 from icefloe.formats.icechunk.builder import OFFSET, Builder
-from icefloe.formats.icechunk.tables import Body
+from icefloe.formats.icechunk.tables import Body, distinct
 from icefloe.formats.nodes import MAX_RANK, check_paths, load_node
 from icefloe.formats.snapshot_columns import from_microseconds, microseconds
 from icefloe.model.ids import ManifestId, NodeId, SnapshotId
@@ -105,14 +105,10 @@ def _decode_manifests(root: Tables, body: Body) -> tuple[ManifestFileInfo, ...]:
         sizes, counts = structs["size"], structs["count"]
     if len(sizes) and int(sizes.max()) > MAX_VALUE:
         raise body.bad(f"a manifest has {int(sizes.max())} bytes")
-    width = ManifestId.SIZE
-    listed = {
-        ids[at : at + width]: row for row, at in enumerate(range(0, len(ids), width))
-    }  # a manifest may be listed twice
-    return tuple(
-        ManifestFileInfo(ManifestId(each), int(sizes[row]), int(counts[row]))
-        for each, row in listed.items()
-    )
+    # A manifest may be listed twice.
+    listed = {manifest_id: row for row, manifest_id in enumerate(ManifestId.of_column(ids))}
+    rows = list(listed.values())
+    return tuple(map(ManifestFileInfo, listed, sizes[rows].tolist(), counts[rows].tolist()))
 
 
 def _decode_nodes(root: Tables, manifests: tuple[ManifestFileInfo, ...], body: Body) -> NodeTable:
@@ -389,7 +385,7 @@ class _NodesEncoder:
 
     def _check_listed(self, numbers: Positions) -> None:
         manifests = self._columns.refs.manifests
-        for number in np.unique(numbers).tolist():
+        for number in distinct(numbers).tolist():
             if manifests[number] not in self._listed:
                 # R1-29: the snapshot lists every file that its nodes point to.
                 raise InvalidInputError(

@@ -327,6 +327,14 @@ def run_starts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     return np.flatnonzero(is_first)
 
 
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values that occur, ascending, each once. The first call of `np.unique` loads `numpy.ma`."""
+    if len(values) and (values == values[0]).all():
+        return values[:1]
+    ordered = np.sort(values)
+    return ordered[run_starts(ordered)]
+
+
 def ragged(starts: Positions, counts: Positions, size: int = 1) -> Positions:
     """Where the items of slices are, of all slices end to end."""
     if len(counts) == 1:

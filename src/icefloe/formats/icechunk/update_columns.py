@@ -14,6 +14,7 @@ import numpy.typing as npt
 from icefloe.errors import InvalidInputError
 from icefloe.formats.icechunk.builder import OFFSET
 from icefloe.formats.icechunk.listed_snapshots import ID_TYPE, microseconds, moment_of
+from icefloe.formats.icechunk.tables import distinct
 from icefloe.model.chunk_refs import StringColumn
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
@@ -133,7 +134,7 @@ class UpdateColumns(Record, frozen=True, eq=False):
         previous, new = (np.zeros(count, dtype=ID_TYPE) for _ in range(2))
         numbers = np.zeros((count, 3), dtype=np.uint16)
         statuses: dict[int, RepoStatus] = {}
-        for kind in np.unique(kinds).tolist():
+        for kind in distinct(kinds).tolist():
             if kind not in _KINDS:
                 continue  # of a newer release: it is shown as unknown, and cannot be written again
             rows = np.flatnonzero(kinds == kind)
@@ -182,7 +183,7 @@ class UpdateColumns(Record, frozen=True, eq=False):
         rows = np.flatnonzero(has_backup)
         if len(rows):
             tables.point(3, builder.slices(self.backups.data, self.backups.ends)[rows], rows)
-        for kind in np.unique(self.kinds).tolist():
+        for kind in distinct(self.kinds).tolist():
             rows = np.flatnonzero(self.kinds == kind)
             tables.point(1, self._write_kind(builder, kind, rows), rows)
         return int(vector.vectors[0])

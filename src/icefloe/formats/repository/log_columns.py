@@ -50,7 +50,7 @@ class _Log(msgspec.Struct, omit_defaults=True):
     moves: list[tuple[bytes, str, str]] = []
     """Node, old path and new path, in the order of the moves."""
     repaired_for: bytes = b""
-    """The snapshot for which the log was written anew."""
+    """The snapshot for which the log was written again."""
 
 
 _log_decoder = msgspec.msgpack.Decoder(_Log)

@@ -490,7 +490,7 @@ def _unpack_offsets(
     gaps = unpack_integers(group.gaps, count, key, limit=None)
     if count == 1:
         return gaps
-    # A running sum that starts anew with each run of references to one source.
+    # A running sum that starts again with each run of references to one source.
     moved = np.empty(count, dtype=bool)
     moved[0] = True
     np.not_equal(sources[1:], sources[:-1], out=moved[1:])

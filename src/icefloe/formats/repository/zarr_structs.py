@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from icefloe.formats.nodes import as_list, key_encoding_document, key_encoding_name
+from icefloe.formats.nodes import (
+    NAMED_FLOATS,
+    as_list,
+    key_encoding_document,
+    key_encoding_name,
+    named_if_not_finite,
+)
 
 if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
@@ -36,9 +42,6 @@ _NEAREST_TYPES = {
     "fixed_length_utf32": "string",
 }
 """Data types that spec 001 does not know, and what is nearest; `bytes` for all others."""
-
-_NAMED_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
 
 # --- documents to structs
 
@@ -125,7 +128,7 @@ def _parse_float(value: Any, width: int) -> float:
     if type(value) in {int, float}:
         return float(value)
     if isinstance(value, str):
-        named = _NAMED_FLOATS.get(value)
+        named = NAMED_FLOATS.get(value)
         if named is not None:
             return named
         if value.startswith("0x"):
@@ -200,11 +203,5 @@ def _document_named(pair: Any) -> dict[str, Any]:
 def _document_fill_value(tagged: Any) -> Any:
     ((_, value),) = tagged.items()
     if isinstance(value, list):
-        return [_document_number(item) for item in value]
-    return _document_number(value)
-
-
-def _document_number(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+        return [named_if_not_finite(item) for item in value]
+    return named_if_not_finite(value)

@@ -13,7 +13,13 @@ import math
 from struct import calcsize, pack, unpack
 from typing import TYPE_CHECKING, Any
 
-from icefloe.formats.nodes import as_list, key_encoding_document, key_encoding_name
+from icefloe.formats.nodes import (
+    NAMED_FLOATS,
+    as_list,
+    key_encoding_document,
+    key_encoding_name,
+    named_if_not_finite,
+)
 from icefloe.model.bounded_text import whole_number
 
 if TYPE_CHECKING:
@@ -34,7 +40,6 @@ _INTEGER_VARIANTS = {variant for variant, _, _ in _INTEGERS.values()}
 _FLOATS = {"float16": "Float16", "float32": "Float32", "float64": "Float64"}
 _COMPLEX = {"complex64": "Complex64", "complex128": "Complex128"}
 _TYPES = {"bool", *_INTEGERS, *_FLOATS, *_COMPLEX}
-_NAMED_FLOATS = ("NaN", "Infinity", "-Infinity")
 _FLOAT_CODES = {
     "float16": "<e",
     "float32": "<f",
@@ -115,7 +120,7 @@ def _float_bytes(value: Any, data_type: str) -> bytes:
     """The bytes of a float in a document; zeros for anything else."""
     code = _FLOAT_CODES[data_type]
     size = calcsize(code)
-    if isinstance(value, str) and value not in _NAMED_FLOATS:
+    if isinstance(value, str) and value not in NAMED_FLOATS:
         is_bits = _is_hex(value) and len(value) == 2 + 2 * size
         return bytes.fromhex(value[2:])[::-1] if is_bits else bytes(size)
     try:
@@ -156,9 +161,7 @@ def json_safe(value: Any) -> Any:
         return [json_safe(item) for item in value]
     if isinstance(value, str):
         return _text(value)
-    if type(value) is float and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return named_if_not_finite(value)
 
 
 def _text(value: str) -> str:
@@ -252,7 +255,7 @@ def _float_text(data: bytes, code: str) -> Any:
     (number,) = unpack(code, data)
     if math.isfinite(number):
         return number
-    named = next((name for name in _NAMED_FLOATS if pack(code, float(name)) == data), None)
+    named = next((name for name in NAMED_FLOATS if pack(code, float(name)) == data), None)
     return f"0x{data[::-1].hex()}" if named is None else named
 
 
@@ -275,5 +278,5 @@ def _expected_variant(data_type: Any, value: Any) -> tuple[str, bool]:
 
 def _is_number(value: Any) -> bool:
     return type(value) in {int, float} or (
-        isinstance(value, str) and (value in _NAMED_FLOATS or _is_hex(value))
+        isinstance(value, str) and (value in NAMED_FLOATS or _is_hex(value))
     )

@@ -1,0 +1,111 @@
+"""Large manifests in the official format: references are decoded when they are needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zstandard
+
+from icefloe.errors import FormatError
+from icefloe.formats.container import compress, decompress
+from icefloe.formats.icechunk.codec import IcechunkCodec
+from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, open_file
+from icefloe.formats.port import NeedsMore
+from icefloe.model.chunk_refs import (
+    ChunkRef,
+    ChunkRefs,
+    InlineRef,
+    NativeRef,
+    VirtualRef,
+)
+from icefloe.model.ids import ChunkFileId, NodeId
+from icefloe.model.manifest import ArrayChunks, LazyBlock, Manifest, ManifestIndex
+
+NODE = NodeId(b"a node..")
+COUNT = 20_000
+FILES = [ChunkFileId(bytes([number]) * 12) for number in range(7)]
+
+
+def reference(row: int) -> ChunkRef:
+    """Every kind, with locations that differ in their length, their end or their start."""
+    match row % 5:
+        case 0:
+            return NativeRef(FILES[row % 7], row, 3)
+        case 1:
+            return InlineRef(str(row).encode())
+        case 2:
+            return VirtualRef(f"s3://bucket/{row // 100}.nc", row, 7, etag=f"e{row // 50}")
+        case 3:
+            return VirtualRef(f"s3://{row % 3}/b/{'x' * (row % 11)}", row, 7)
+        case _:
+            return VirtualRef("s3://a/b", row, 7, last_modified=1 + row // 1000)
+
+
+def encoded(version: int) -> bytes:
+    coords = np.arange(0, 3 * COUNT, 3)[:, None]
+    chunks = ArrayChunks.from_sorted(coords, ChunkRefs.of([reference(row) for row in range(COUNT)]))
+    return IcechunkCodec(version).encode_manifest([(NODE, chunks)]).data
+
+
+def opened(data: bytes) -> tuple[Manifest, LazyBlock]:
+    index = IcechunkCodec(2).decode_manifest_index(data, len(data), "key")
+    assert isinstance(index, ManifestIndex)
+    assert not isinstance(index, NeedsMore)
+    assert index.resident is not None
+    (block,) = index.resident
+    assert isinstance(block, LazyBlock)
+    return Manifest(index, index.resident.__getitem__), block
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_few_references_are_those_of_all(version: int) -> None:
+    data = encoded(version)
+    manifest, block = opened(data)
+    whole = block.nbytes
+    for row in (0, 1, 2, 3, 4, 777, 1023):
+        assert manifest.find(NODE, (3 * row,)) == reference(row)
+        assert manifest.find(NODE, (3 * row + 1,)) is None
+    rows = np.random.default_rng(1).permutation(COUNT)[:50]
+    (located,) = manifest.find_many(NODE, (3 * rows[:, None]).astype(np.uint64))
+    found = [located.refs.get(at) for at in range(len(rows))]
+    assert found == [reference(int(rows[number])) for number in located.rows]
+    assert block.nbytes == whole, "not all were decoded"
+    chunks = manifest.array(NODE)
+    assert chunks is not None
+    assert [chunks.refs.get(row) for row in range(COUNT)] == [
+        reference(row) for row in range(COUNT)
+    ]
+    assert block.nbytes < whole, "the bytes of the file are given up"
+    assert manifest.find(NODE, (3 * 12_345,)) == reference(12_345)
+
+
+def test_many_lookups_decode_all() -> None:
+    manifest, block = opened(encoded(2))
+    whole = block.nbytes
+    for row in range(0, COUNT, 500):
+        assert manifest.find(NODE, (3 * row,)) == reference(row)
+    assert block.nbytes < whole
+
+
+def test_a_bad_reference_is_an_error_when_it_is_looked_up() -> None:
+    data = encoded(1)
+    body = bytearray(open_file(data, FlatFileType.MANIFEST, "key").body)
+    at = body.index(b"s3://bucket/123.nc")
+    body[at] = 0xFF  # not UTF-8
+    manifest, _ = opened(data[:HEADER_SIZE] + compress(bytes(body), 3))
+    assert manifest.find(NODE, (0,)) == reference(0)
+    with pytest.raises(FormatError, match=r"key.*UTF-8"):
+        manifest.array(NODE)
+
+
+@pytest.mark.parametrize("body", [b"", b"abc" * 1000, bytes(5_000_000), bytes(range(256)) * 999])
+def test_frames_that_do_not_declare_their_size_are_decompressed(body: bytes) -> None:
+    # As the official 1.x writes them; five million zeros are more than is guessed at first.
+    stream = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compressobj()
+    frame = stream.compress(body) + stream.flush()
+    assert zstandard.frame_content_size(frame) == -1
+    assert decompress(frame, "key") == body
+    with pytest.raises(FormatError, match="more bytes follow"):
+        decompress(frame + b"\x00", "key")
+    with pytest.raises(FormatError):
+        decompress(frame[:-1], "key")
