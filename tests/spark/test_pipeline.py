@@ -121,7 +121,7 @@ def test_a_pipeline_publishes_what_is_new_and_nothing_twice(weather: Weather) ->
     assert second.status == "published"
     # The result of the first day stays as it is.
     assert second.steps[1].detail == "1 chunks, where inputs have changed"
-    assert second.steps[2].detail == "2 chunks"
+    assert second.steps[2].detail == "2 chunks, where inputs have changed"
     assert weather.commits()[:2] == ["weather", "weather"]
     logged = [each.kind for each in weather.repo.operations()]
     assert logged.count("garbage_collect") == 2
@@ -191,7 +191,7 @@ def test_a_run_after_a_dead_driver_goes_on(
     weather.run()
     first = weather.repo.lookup_branch("main")
     weather.add_day(1, 290.0)
-    for name in ("update_mapped", "reduce"):
+    for name in ("update_mapped", "update_reduced"):
         with monkeypatch.context() as patch:
             patch.setattr(pipeline_run, name, dying(getattr(pipeline_run, name), 0))
             with pytest.raises(Death):
@@ -199,7 +199,8 @@ def test_a_run_after_a_dead_driver_goes_on(
         assert weather.repo.lookup_branch("main") == first
     report = weather.run()
     assert [each.detail for each in report.steps] == [
-        "0 new, 0 replaced, 2 unchanged, 0 broken files", "up to date", "2 chunks",
+        "0 new, 0 replaced, 2 unchanged, 0 broken files", "up to date",
+        "2 chunks, where inputs have changed",
     ]  # fmt: skip
     assert report.status == "published"
     weather.add_day(2, 291.0)

@@ -18,6 +18,8 @@ from icefloe import spark as floe
 from icefloe.errors import AlreadyExistsError, InvalidInputError
 from icefloe.spark.statements.queries import Statements
 from tests.drawn_queries import COLUMNS, TIMES, queries
+from tests.integration.test_common_mistakes import pattern
+from tests.spark.plain_sql import PLAIN_SQL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +92,18 @@ def test_a_query_reads_the_columns_and_chunks_that_it_needs(
     assert "== Physical Plan ==" in plan
     assert "reads 0 of 32 chunks" in told(spark, "SELECT count(*) FROM weather")
     assert "reads 32 of 32" in told(spark, "SELECT DISTINCT * FROM weather")
+
+
+@pytest.mark.parametrize("text", PLAIN_SQL)
+def test_what_plain_sql_refuses_works_with_ours(
+    spark: SparkSession, repo: icefloe.Repository, text: str
+) -> None:
+    before = repo.lookup_branch("main")
+    with pytest.raises(Exception, match=pattern(PLAIN_SQL[text])):
+        spark.sql(text).collect()
+    assert repo.lookup_branch("main") == before
+    assert floe.sql(spark, text).count() == 1
+    assert (repo.lookup_branch("main") != before) == text.startswith("DELETE")
 
 
 def test_conditions_on_variables_leave_out_chunks_by_statistics(

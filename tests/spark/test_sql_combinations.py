@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 
 import icefloe
 from icefloe import spark as floe
@@ -121,6 +123,75 @@ def test_virtual_arrays_are_changed_cell_by_cell(spark: SparkSession, tmp_path: 
     )
     xr.testing.assert_allclose(opened(repo, "fix").t2m, wanted.fillna(before))
     xr.testing.assert_equal(opened(repo).t2m, before)
+    floe.sql(spark, "DROP TABLE era")
+
+
+def test_procedures_on_virtual_and_unsigned_values_of_icechunk_2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    start = "days since 2026-01-01"
+    file = month_file(data / "1.nc", 1, days=4, start=start, chunks=(2, 3, 5))
+    repo = repository_beside(data, tmp_path / "repo", generation="icechunk", spec_version=2)
+    session = repo.writable_session("main")
+    reference_files(session, [str(file)])
+    root = zarr.open_group(session.store)
+    shape = root["t2m"].shape
+    packed: dict[str, Any] = {
+        "_Unsigned": "true",
+        "scale_factor": 0.5,
+        "add_offset": 10.0,
+        "_FillValue": -1,
+    }
+    root.create_array(
+        "u", shape=shape, chunks=(2, 3, 5), dtype="i1", dimension_names=("time", "lat", "lon"),
+        attributes=packed, fill_value=-1,
+    )[:] = np.arange(100, 160, dtype="u1").view("i1").reshape(shape)  # fmt: skip
+    first = session.commit("references")
+    repo.create_tag("v1", first)
+    before = opened(repo)
+    floe.register(spark, repo, "era")
+
+    def call(text: str, **options: Any) -> list[Any]:
+        return floe.sql(spark, f"CALL icefloe.system.{text}", **options).collect()
+
+    (computed,) = call("compute_statistics('era')")
+    assert (computed.snapshot_id, computed.chunks) == (repo.lookup_branch("main"), 4)
+    # Values beyond 127 are negative where they are stored.
+    query = "SELECT count(*) FROM era WHERE u > 75"
+    assert rows(spark, query) == [(int((before.u > 75).sum()),)]
+    plan = floe.sql(spark, f"EXPLAIN {query}").first().plan
+    assert re.search(r"reads 1 of \d+ chunks", plan)
+    assert [(row.problem, row.chunks) for row in call("check_virtual_sources('era')")] == [
+        (None, 2)
+    ]
+
+    floe.sql(spark, "ALTER TABLE era CREATE BRANCH dev")
+    floe.sql(spark, "UPDATE era.branch_dev SET u = 20 WHERE lat = 60")
+    changed = repo.lookup_branch("dev")
+    (picked,) = call(f"cherrypick_snapshot('era', '{changed}')")
+    assert tuple(picked) == (changed, repo.lookup_branch("main"))
+    xr.testing.assert_equal(opened(repo).u, before.u.where(before.lat != 60, 20))
+    at = {info.id: info.written_at for info in repo.ancestry(branch="main")}[computed.snapshot_id]
+    (moved,) = call(f"rollback_to_timestamp('era', TIMESTAMP '{at:%Y-%m-%d %H:%M:%S.%f}')")
+    assert tuple(moved) == (picked.current_snapshot_id, computed.snapshot_id)
+    call("set_current_snapshot('era', ref => 'v1')")
+    assert repo.lookup_branch("main") == first
+
+    assert call("materialize('era', dry_run => true)")[0].snapshot_id is None
+    (copied,) = call("materialize('era', arrays => '/t2m')")
+    assert (copied.chunks, copied.snapshot_id) == (2, repo.lookup_branch("main"))
+    assert call("check_virtual_sources('era')") == []
+    assert call("verify('era', deep => true)") == []
+    call("rewrite_manifests('era')")
+    place = str(tmp_path / "moved")
+    arguments = f"location => '{place}', generation => 'store'"
+    with pytest.raises(InvalidInputError, match="SQL may not open"):
+        call(f"migrate('era', {arguments})")
+    (migrated,) = call(f"migrate('era', {arguments})", locations=[str(tmp_path)])
+    assert (migrated.generation, migrated.branches, migrated.problems) == ("store", 2, [])
+    xr.testing.assert_equal(opened(icefloe.Repository.open(place)), before)
     floe.sql(spark, "DROP TABLE era")
 
 

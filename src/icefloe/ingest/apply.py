@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from icefloe.errors import InvalidInputError
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from icefloe.ingest.place import PlacedChunks
     from icefloe.ingest.plan import IngestPlan, VariablePlan
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.zarr_store.session_port import SessionPort
 
 
@@ -95,7 +94,7 @@ def write_references(
         refs = VirtualColumns.concat([part.references for part in parts])
         count += len(refs)
         if len(refs):
-            session.tree.set_chunk_refs(path, _contained(refs.used(), session, path).to_chunks())
+            session.tree.set_chunk_refs(path, _contained(refs.used(), session, path))
         inline = {place: data for part in parts for place, data in part.inline.items()}
         if inline:
             coords = np.array(list(inline), dtype=np.int64).reshape(len(inline), -1)
@@ -103,13 +102,13 @@ def write_references(
     return count
 
 
-def _contained(refs: VirtualColumns, session: SessionPort, path: str) -> VirtualColumns:
+def _contained(refs: VirtualColumns, session: SessionPort, path: str) -> ArrayChunks:
     """The references with canonical locations, all of which containers must have."""
     locations, accepted = session.tree.virtual_sources.check_locations(refs.locations)
-    for url in compress(locations, ~accepted):
-        session.tree.virtual_sources.container_of(url)
+    for row in np.flatnonzero(~accepted).tolist():
+        session.tree.virtual_sources.container_of(locations[row])
         raise InvalidInputError(f"some references of {path} are in no virtual chunk container")
-    return msgspec.structs.replace(refs, locations=locations)
+    return refs.to_chunks(locations)
 
 
 def check_not_referenced(session: SessionPort, group: str, plan: IngestPlan) -> None:

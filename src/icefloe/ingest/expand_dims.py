@@ -14,7 +14,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.file_rules import coordinate_of
 from icefloe.ingest.headers import load_values
-from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_of_values
+from icefloe.ingest.parsed import ParsedArray, ParsedFile, array_of_values, chunk_shape_of
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _one_longer(
 
 def expanded_document(document: dict[str, Any], dim: str, name: str) -> dict[str, Any]:
     """A document with one more dimension, of length 1, in front."""
-    chunk_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    chunk_shape = chunk_shape_of(document)
     names = document.get("dimension_names") or [None] * len(document["shape"])
     return {
         **document,

@@ -23,6 +23,7 @@ from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
     array_document,
+    chunk_shape_of,
     dimension_names,
     named_by_others,
     numpy_type,
@@ -75,7 +76,7 @@ class VariableHeader(Record, frozen=True, eq=False):
     @property
     def chunk_shape(self) -> tuple[int, ...]:
         """Number of elements of a chunk."""
-        return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
+        return chunk_shape_of(self.document)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -97,9 +98,9 @@ class VariableHeader(Record, frozen=True, eq=False):
 
 
 class FileHeader(Record, frozen=True, eq=False):
-    """What must be known of a file to plan where it goes: documents and coordinates, no data.
+    """What planning needs of a file: documents and coordinates, no data.
 
-    `read_header` makes it; it is small and can be pickled.
+    `read_header` returns it; it is small and can be pickled.
     """
 
     url: str
@@ -396,7 +397,7 @@ def _decoded_document(document: dict[str, Any]) -> dict[str, Any]:
     fresh = array_document(
         shape=document["shape"],
         dtype=decoded,
-        chunk_shape=document["chunk_grid"]["configuration"]["chunk_shape"],
+        chunk_shape=chunk_shape_of(document),
         dims=document.get("dimension_names"),
         attributes=remaining,
         fill_value=np.nan if decoded.kind == "f" else decoded.type(),

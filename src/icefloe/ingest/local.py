@@ -35,7 +35,7 @@ _PARALLEL_FILES = 4
 
 
 class Referenced(Report, frozen=True, eq=False):
-    """The report of `reference_files`; print it to see what became of the files."""
+    """The report of `reference_files`; print it for a summary."""
 
     files: int
     variables: list[str]
@@ -85,18 +85,17 @@ def reference_files(
     """Make files readable as one Zarr group, without copying their data.
 
     The files must be in virtual chunk containers of the repository, and these must be authorized.
-    Several files are concatenated by their coordinates; what the group has already stays, and a
-    file for a part that exists replaces it. If something does not fit, nothing is written and
-    InconsistentFilesError says what differs where.
+    Several files are concatenated by their coordinates; existing data of the group stays, and a
+    file for an existing part replaces it. If files do not fit together, nothing is written and
+    InconsistentFilesError lists the differences.
 
     Args:
         session: A writable session.
         files: Paths or URLs: NetCDF 3 and 4, HDF5, GRIB, GeoTIFF, kerchunk references (JSON, or
             a folder of Parquet), Zarr stores.
-        group: Where to put the arrays.
+        group: The group that gets the arrays.
         concat_dims: Dimensions to concatenate files along; by default those along which their
-            coordinates differ. One that files only have a scalar coordinate of becomes a
-            dimension.
+            coordinates differ. A scalar coordinate of that name becomes a dimension.
         file_coordinates: For a dimension that files do not have, how the URL of a file gives its
             coordinate: a function, a mapping, a regular expression with a group, or a
             `FileAttribute`.
@@ -107,19 +106,19 @@ def reference_files(
         rename: New names for variables and dimensions.
         file_format: Format of the files; detected if not given.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours. Its results are trusted: our
-            checks of HDF5 (links to other files, skipped filters) are not made.
-        compat: `equals`: variables without any of these dimensions must be the same in all files.
-            `override`: those of the first file are taken.
-        file_order: For a dimension whose coordinates do not tell where files lie along it, or
-            that has none, what they are sorted by: `name`, or a rule as in `file_coordinates`.
-            Files of later calls go behind.
-        duplicates: What to do if several files have the same part: `fail`; or take it from the
-            `first` of them by name, or from the `newest`.
+        parser: A VirtualiZarr parser to use instead of icefloe's. Its results are trusted, without
+            icefloe's checks of HDF5 (links to other files, skipped filters).
+        compat: `equals`: variables without any of these dimensions must be equal in all files.
+            `override`: those of the first file are used.
+        file_order: For a dimension without coordinates, or whose coordinates do not determine the
+            order of files, how to sort them: `name`, or a rule as in `file_coordinates`. Files of
+            later calls are appended.
+        duplicates: What to do if several files contain the same part: `fail`; or use the `first` of
+            them by name, or the `newest`.
         tolerance: Coordinates and other stored variables that differ by no more are equal.
-        check: How readers notice that a file has changed: `etag`, `last_modified`, `none`, or
-            what fits its store (`auto`).
-        commit: Message of a commit to make; without it, committing is left to the caller.
+        check: How readers detect that a file has changed: `etag`, `last_modified`, `none`, or the
+            best of these for its store (`auto`).
+        commit: Message of a commit to make; without it, the caller commits.
 
     Returns:
         What was referenced and stored.

@@ -46,7 +46,7 @@ class ParsedArray(Record, frozen=True, eq=False):
     @property
     def chunk_shape(self) -> tuple[int, ...]:
         """Number of elements of a chunk along each dimension."""
-        return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
+        return chunk_shape_of(self.document)
 
     @property
     def raw_chunk_bytes(self) -> int | None:
@@ -103,6 +103,11 @@ def dimension_names(document: dict[str, Any]) -> tuple[str, ...]:
     """Names of the dimensions of an array; unnamed ones are named by their number."""
     names = document.get("dimension_names") or [None] * len(document["shape"])
     return tuple(f"dim_{number}" if name is None else name for number, name in enumerate(names))
+
+
+def chunk_shape_of(document: dict[str, Any]) -> tuple[int, ...]:
+    """Number of elements of a chunk of an array along each dimension."""
+    return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
 def array_document(

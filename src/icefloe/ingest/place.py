@@ -37,8 +37,8 @@ def references(
     Args:
         parsed: A file from `read_file`.
         plan: A plan of `plan_files` that includes the file.
-        check: What is recorded to notice that a file has changed: its etag, the time of its last
-            change (`last_modified`), nothing (`none`), or what fits its store best (`auto`).
+        check: What is recorded to detect that a file has changed: its etag, its modification time
+            (`last_modified`), nothing (`none`), or the best of these for its store (`auto`).
 
     Example:
         >>> from icefloe.virtual import ParseOptions, plan_files, read_file, read_header, references

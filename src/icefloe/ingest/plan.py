@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.errors import InconsistentFilesError
+from icefloe.ingest.parsed import chunk_shape_of
 from icefloe.model import paths
 from icefloe.model.record import Record
 
@@ -119,7 +120,7 @@ class VariablePlan(Record, frozen=True, eq=False):
     @property
     def chunk_shape(self) -> tuple[int, ...]:
         """Number of elements of a chunk."""
-        return tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"])
+        return chunk_shape_of(self.document)
 
 
 class StoredValues(Record, frozen=True, eq=False):
@@ -130,7 +131,7 @@ class StoredValues(Record, frozen=True, eq=False):
 
 
 class IngestPlan(Record, frozen=True, eq=False):
-    """How files become a group: axes, arrays, and the place of each file; see `plan_files`.
+    """How files become a group: axes, arrays, and the position of each file; see `plan_files`.
 
     Nothing is written while it has errors.
     """
@@ -153,7 +154,7 @@ class IngestPlan(Record, frozen=True, eq=False):
         return [each for each in self.differences if each.is_error]
 
     def check(self) -> None:
-        """Raise InconsistentFilesError with the whole report if something does not fit."""
+        """Raise InconsistentFilesError with the complete report if the files do not fit."""
         errors = self.errors
         if errors:
             msg = f"the files do not fit together, and nothing was written:\n{report(errors)}"

@@ -40,19 +40,22 @@ def plan_files(
     policies: Policies = _REFUSE,
     placed: Mapping[str, Places] | None = None,
 ) -> IngestPlan:
-    """Plan how files become one group: where each file goes, by its coordinates.
+    """Plan how files become one group: the position of each file, by its coordinates.
 
-    No file is read. What does not fit is in the plan; `plan.check()` raises it.
+    Reads no file. The plan lists the differences between files that do not fit together;
+    `plan.check()` raises them.
 
     Args:
         headers: Headers of all files, from `read_header`.
         concat_dims: Dimensions to concatenate files along; by default those along which their
             coordinates differ.
-        existing: Header of what the group has already.
-        compare_values: Whether variables without any of these dimensions must be the same in all
-            files. Otherwise those of the first file are taken.
-        policies: What to do instead of refusing files that do not quite fit together.
-        placed: Where files of an earlier ingest lie along dimensions of `policies.file_order`.
+        existing: Header of the existing group.
+        compare_values: Whether variables without any of these dimensions must be equal in all
+            files. Otherwise those of the first file are used.
+        policies: What to do, instead of raising an error, with files that do not quite fit
+            together.
+        placed: Positions of the files of an earlier ingest along dimensions of
+            `policies.file_order`.
 
     Example:
         >>> from icefloe.virtual import ParseOptions, plan_files, read_header

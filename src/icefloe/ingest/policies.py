@@ -22,7 +22,7 @@ _FLIPPED_POLICIES = ("fail", "reverse")
 
 
 class Policies(Record, frozen=True, eq=False):
-    """What to do instead of refusing files; `plan_files` obeys it.
+    """What to do, instead of raising an error, with files that do not quite fit together.
 
     Example:
         >>> from icefloe.virtual import Policies

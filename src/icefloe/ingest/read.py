@@ -48,7 +48,7 @@ def read_file(
         url: URL of the file, in a virtual chunk container.
         sources: What may be read: `session.tree.virtual_sources`.
         options: How files are parsed.
-        status: Size, etag and age of the file, if these are known already, from a listing say.
+        status: Size, etag and age of the file, if already known, for example from a listing.
 
     Returns:
         The file with variables dropped, renamed and expanded as the options say.

@@ -12,6 +12,7 @@ import pyarrow as pa
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
+from icefloe.storage.concurrency import each_at_once
 from icefloe.tables.job_summary import JobSummary
 from icefloe.tables.schema import read_variables
 from icefloe.tables.statistics import GROUP as STATISTICS_GROUP
@@ -82,6 +83,12 @@ _SUMMARY_SCHEMA = [
 """Columns of `snapshots` that are null for commits that no job of Spark made."""
 
 
+def _snapshot_rows(repository: Repository, infos: list[SnapshotInfo]) -> list[dict[str, Any]]:
+    # Where a history lists commits without their manifests, many are read at the same time.
+    each_at_once(repository.storage, lambda info: info.manifests, infos)
+    return [_snapshot_row(info) for info in infos]
+
+
 def _snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
     summary = JobSummary.of(info.metadata)
     return {
@@ -108,7 +115,7 @@ def _lines(repository: Repository, selector: SnapshotSelector) -> Iterator[Snaps
 def _snapshots(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
     """The history of the selected snapshot; of all branches and tags if none is selected."""
     if selector != SnapshotSelector():
-        yield [_snapshot_row(info) for info in _lines(repository, selector)]
+        yield _snapshot_rows(repository, list(_lines(repository, selector)))
         return
     seen: dict[str, SnapshotInfo] = {}
     for ref in _ref_rows(repository):
@@ -117,7 +124,7 @@ def _snapshots(repository: Repository, selector: SnapshotSelector) -> Iterator[A
                 break
             seen[info.id] = info
     ordered = sorted(seen.values(), key=lambda info: info.written_at, reverse=True)
-    yield [_snapshot_row(info) for info in ordered]
+    yield _snapshot_rows(repository, ordered)
 
 
 def _ref_rows(repository: Repository) -> list[dict[str, Any]]:

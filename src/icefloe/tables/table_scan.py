@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """A table of one snapshot, which is read when its batches are asked for.
+    """A table of one snapshot, which is read when its batches are requested.
 
-    Every library that takes the Arrow C stream interface takes a scan: `pyarrow.table(scan)`,
+    Every library that supports the Arrow C stream interface accepts a scan: `pyarrow.table(scan)`,
     `polars.DataFrame(scan)`, or `duckdb.from_arrow(scan.to_reader())`. It can be read many times.
     """
 
@@ -43,7 +43,7 @@ class Scan:
         *,
         plan: TablePlan | None = None,
     ) -> None:
-        """Plan what to read, or take a plan; use `scan` to make one."""
+        """Plan what to read, or use a plan; call `scan` to create one."""
         self._session = session
         self.plan = plan_table(session, request or ScanRequest()) if plan is None else plan
         self._reader = BlockReader(session, self.plan)
@@ -90,7 +90,7 @@ class Scan:
     def splits(self) -> list[Boxes]:
         """The blocks to read, divided into tasks of bounded size, in row-major order.
 
-        Chunks that cannot have a matching cell are left out.
+        Chunks that cannot have a matching cell are skipped.
         """
         return plan_splits(self._session, self.plan)
 

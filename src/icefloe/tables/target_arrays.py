@@ -256,40 +256,7 @@ def _prepare_new(
     for dim in dims:
         if dim not in existing:
             _write_coordinate(session, request, folder, dim, coordinates[dim])
-    has_holes = rows.rows != prod(shape)
-    targets = []
-    for name in names:
-        kind = rows.schema.field(name).type
-        stored = new_storage(
-            name,
-            kind,
-            request.encoding.get(name, {}),
-            request.attributes.get(name, {}),
-            has_gaps=has_holes or bool(rows.nulls.get(name, 1)),
-        )
-        wanted = tuple(request.chunks.get(d, 0) for d in dims)
-        chunks = stored.chunks or (_chunks(wanted, shape) if any(wanted) else None)
-        new = NewArray(
-            shape,
-            stored.dtype,
-            chunks=chunks,
-            shards=stored.shards,
-            dims=dims,
-            attributes=stored.attributes,
-            fill_value=stored.fill_value,
-        )
-        path = create(session, _join(folder, name), new)
-        decoding = stored_decoding(stored)
-        targets.append(
-            TargetArray(
-                name=name,
-                path=path,
-                dims=dims,
-                decoding=decoding,
-                fill=fill_of(decoding),
-                units=_units(session, path),
-            )
-        )
+    targets = [_create_target(session, request, rows, name, dims, shape) for name in names]
     return WritePlan(
         dims=dims,
         shape=shape,
@@ -299,6 +266,44 @@ def _prepare_new(
         allowed={},
         clear=False,
         is_new=True,
+    )
+
+
+def _create_target(
+    session: SessionPort,
+    request: WriteRequest,
+    rows: RowSummary,
+    name: str,
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> TargetArray:
+    """Create the array of a column."""
+    stored = new_storage(
+        name,
+        rows.schema.field(name).type,
+        request.encoding.get(name, {}),
+        request.attributes.get(name, {}),
+        has_gaps=rows.rows != prod(shape) or bool(rows.nulls.get(name, 1)),
+    )
+    lengths = tuple(request.chunks.get(d, 0) for d in dims)
+    new = NewArray(
+        shape,
+        stored.dtype,
+        chunks=stored.chunks or (_chunks(lengths, shape) if any(lengths) else None),
+        shards=stored.shards,
+        dims=dims,
+        attributes=stored.attributes,
+        fill_value=stored.fill_value,
+    )
+    path = create(session, _join(paths.canonical(request.group), name), new)
+    decoding = stored_decoding(stored)
+    return TargetArray(
+        name=name,
+        path=path,
+        dims=dims,
+        decoding=decoding,
+        fill=fill_of(decoding),
+        units=_units(session, path),
     )
 
 

@@ -110,7 +110,7 @@ class Bounds(Record, frozen=True, eq=False):
 def parse_condition(text: str, columns: Sequence[str]) -> Condition:
     """Parse a condition; raises InvalidInputError for anything that is not supported.
 
-    Length and depth are bounded, see docs/decisions/0045-conditions-are-parsed-by-us.md.
+    Length and depth are bounded, see docs/decisions/0045-own-parser-for-where-conditions.md.
     """
     return _Parser(text, columns).parse()
 

@@ -44,22 +44,24 @@ def write_virtual(
 ) -> None:
     """Write a virtual dataset of VirtualiZarr; nothing is committed.
 
-    It is the equal of `vds.vz.to_icechunk(store, …)`: virtual variables become references, and
-    variables in memory are stored. Everything is checked before anything is written.
+    Equivalent to `vds.vz.to_icechunk(store, …)`: virtual variables become references, and variables
+    in memory are stored. Everything is checked before anything is written.
 
     Args:
-        vds: A dataset from `virtualizarr.open_virtual_dataset` and the like, or a tree of such.
+        vds: A dataset from `virtualizarr.open_virtual_dataset` or similar, or a tree of such
+            datasets.
         session: A writable session, or its store.
         group: Path of the group; the root by default.
         append_dim: A dimension along which to append to existing arrays.
         region: A part of existing arrays to write to, as slices by dimension. `"auto"`, for all or
             some dimensions, finds it by their coordinates.
-        validate_containers: Refuse references to places in no virtual chunk container.
-        last_updated_at: Files that change after this moment are refused when they are read; now,
-            if not given.
+        validate_containers: Raise an error for references to locations in no virtual chunk
+            container.
+        last_updated_at: Reading a file that changed after this time raises an error; the default is
+            now.
 
     Raises:
-        InvalidInputError: Something does not fit to what is there; nothing was written.
+        InvalidInputError: The dataset does not fit the existing arrays; nothing was written.
 
     Example:
         >>> from icefloe.virtual import write_virtual

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 import zarr
 
 import icefloe
 from icefloe.arrays.grid import whole
+from icefloe.spark.engine.job import grid_of
+from icefloe.spark.jobs.array_changes import EarlierResult
 from icefloe.spark.jobs.inputs import InputArray, copy_coordinates
 from icefloe.spark.jobs.map_blocks import block_function
-from icefloe.spark.jobs.map_updates import changed_region
+from icefloe.spark.jobs.map_updates import changed_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +55,8 @@ def calculation(
     repo: icefloe.Repository, *inputs: str, function: Any = None, **options: Any
 ) -> BlockFunction:
     base = repo.readonly_session("main")
-    arrays = [InputArray.of(base, name) for name in inputs]
     options = {"dims": None, "overlap": None, "boundary": "none", "blocks": "numpy", **options}
-    return block_function(base, function or (lambda *blocks: sum(blocks)), arrays, **options)
+    return block_function(base, function or (lambda *blocks: sum(blocks)), inputs, **options)
 
 
 def publish(repo: icefloe.Repository, described: BlockFunction) -> str:
@@ -77,8 +79,13 @@ def change(repo: icefloe.Repository, act: Callable[[Any], None]) -> None:
         act(zarr.open_group(store))
 
 
-def changed(repo: icefloe.Repository, since: str, described: BlockFunction) -> Region | None:
-    return changed_region(repo, since, repo.readonly_session("main"), described, "/result")
+def changed(repo: icefloe.Repository, since: str, described: BlockFunction) -> list[Region] | None:
+    base = repo.readonly_session("main")
+    boxes = changed_boxes(repo, EarlierResult(since, since), base, described, "/result")
+    if boxes is None:
+        return None
+    grid = msgspec.structs.replace(grid_of(base, "/result"), shape=described.shape)
+    return boxes.regions(grid)
 
 
 def append(rows: int) -> Callable[[Any], None]:
@@ -101,6 +108,10 @@ def set_cells(name: str, *where: Any) -> Callable[[Any], None]:
     return act
 
 
+def set_corners(root: Any) -> None:
+    root["a"][0, 0] = root["a"][4, 5] = -1
+
+
 @pytest.mark.parametrize(
     ("act", "inputs", "overlap", "expected"),
     [
@@ -112,7 +123,8 @@ def set_cells(name: str, *where: Any) -> Callable[[Any], None]:
         (set_cells("a", 2, 4), ["a"], {"time": 1}, (slice(0, 5), slice(3, 6))),
         (set_cells("weight", 4), ["a", "weight"], None, (slice(0, 5), slice(0, 6))),
         (set_cells("once", 0, 4), ["a", "once"], None, (slice(0, 5), slice(3, 6))),
-        (set_cells("time", 0), ["a"], None, (slice(0, 0), slice(0, 0))),
+        (set_cells("time", 0), ["a"], None, None),
+        (set_corners, ["a"], None, [(slice(0, 2), slice(0, 3)), (slice(4, 5), slice(3, 6))]),
     ],
 )
 def test_what_is_outside_of_the_changed_region_stays(
@@ -120,19 +132,23 @@ def test_what_is_outside_of_the_changed_region_stays(
     act: Callable[[Any], None],
     inputs: list[str],
     overlap: dict[str, int] | None,
-    expected: Region,
+    expected: Region | list[Region] | None,
 ) -> None:
     function = smooth if overlap else None
     since = publish(repo, calculation(repo, *inputs, function=function, overlap=overlap))
     before = repo.readonly_session("main").read_region("/result")
     change(repo, act)
     described = calculation(repo, *inputs, function=function, overlap=overlap)
-    region = changed(repo, since, described)
-    assert region == expected
+    regions = changed(repo, since, described)
+    assert regions is not None
+    if isinstance(expected, tuple):
+        expected = [expected]
+    assert regions == (expected or [])
     wanted = described(whole(described.shape))
     found = np.full(described.shape, np.nan)
     found[tuple(map(slice, before.shape))] = before
-    found[region] = described(region) if wanted[region].size else 0
+    for region in regions:
+        found[region] = described(region)
     if overlap is None:  # at the ends of blocks without neighbours, `roll` is another function
         np.testing.assert_array_equal(found, wanted)
     else:
@@ -147,7 +163,7 @@ def test_a_result_that_was_made_longer_meanwhile(repo: icefloe.Repository) -> No
         root["result"].resize((7, 6))
 
     change(repo, act)
-    assert changed(repo, since, calculation(repo, "a")) == (slice(4, 7), slice(0, 6))
+    assert changed(repo, since, calculation(repo, "a")) == [(slice(4, 7), slice(0, 6))]
     change(repo, lambda root: root["result"].attrs.update(units="K"))
     assert changed(repo, since, calculation(repo, "a")) is None
 
@@ -185,7 +201,7 @@ def test_functions_that_see_labels_depend_on_them(repo: icefloe.Repository) -> N
     since = publish(repo, calculation(repo, "a"))
     change(repo, append(2))
     described = calculation(repo, "a", blocks="xarray")
-    assert changed(repo, since, described) == (slice(4, 7), slice(0, 6))
+    assert changed(repo, since, described) == [(slice(4, 7), slice(0, 6))]
     change(repo, set_cells("time", 0))
     assert changed(repo, since, calculation(repo, "a", blocks="xarray")) is None
 
@@ -208,3 +224,17 @@ def test_coordinates_beside_a_result_grow_with_it(repo: icefloe.Repository) -> N
         np.testing.assert_array_equal(
             repo.readonly_session("main").read_region("/far/time"), base.read_region("/time")
         )
+
+
+def test_a_coordinate_of_another_branch_is_not_the_one_beside_the_result(
+    repo: icefloe.Repository,
+) -> None:
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    with repo.transaction("dev", message="two more") as store:
+        append(2)(zarr.open_group(store))
+    base, session = repo.readonly_session("dev"), repo.writable_session("main")
+    zarr.open_group(session.store).create_array(
+        "result", shape=(7, 6), chunks=CHUNKS, dtype="f8", dimension_names=("time", "x")
+    )
+    copy_coordinates(base, session, [InputArray.of(base, "a")], ("time", "x"), "/result")
+    np.testing.assert_array_equal(session.read_region("/time"), base.read_region("/time"))

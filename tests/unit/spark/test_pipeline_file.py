@@ -109,6 +109,18 @@ def test_a_valid_file_is_valid_by_the_schema_too() -> None:
         (("array: speed", "array: x\n    # y"), None),
         (("output: speed_quantiles", "output: speed"), "steps[2].output: the output '/speed' is"),
         (
+            (
+                "variables: land",
+                "variables: land\n  - {do: copy, source: ../masks, variables: sea}",
+            ),
+            "line 26, steps[4]: steps[3] is called 'copy ../masks into /', too; give one of them",
+        ),
+        (("variables: land", "name: a\n  - {do: copy, source: ../masks, variables: sea}"), None),
+        (
+            ("variables: land", "name: a\n  - {do: copy, source: ../sea, name: a}"),
+            "line 26, steps[4]: steps[3] is called 'a', too",
+        ),
+        (
             ("older_than: 30d", "older_than: soon"),
             "line 43, maintenance.expire_snapshots.older_than",
         ),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.model.chunk_index import ChunkIndex
-from icefloe.model.chunk_refs import InlineRef, NativeRef, VirtualRef
+from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.spark.engine.chunk_tables import WrittenChunks, from_table, to_table
@@ -66,8 +66,8 @@ def test_references_come_back_as_they_were(example: Any) -> None:
 
 
 def test_a_part_of_a_batch_is_read_like_a_whole_one() -> None:
-    refs = [InlineRef(b"abc"), InlineRef(b"de"), VirtualRef("s3://b/x", 1, 2)]
-    chunks = ArrayChunks.of([(0,), (1,), (2,)], refs, 1)  # type: ignore[arg-type]
+    refs: list[ChunkRef] = [InlineRef(b"abc"), InlineRef(b"de"), VirtualRef("s3://b/x", 1, 2)]
+    chunks = ArrayChunks.of([(0,), (1,), (2,)], refs, 1)
     part = to_table(WrittenChunks(chunks, None)).slice(1)
     back = from_table(part, 1).chunks
     assert back is not None

@@ -373,11 +373,11 @@ def test_other_types() -> None:
     assert found["big_endian"] == [1, 256]
 
 
-def cf(values: np.ndarray, **attributes: object) -> pa.Array:
+def cf(values: np.ndarray, **attributes: Any) -> pa.Array:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
-    group.create_array("v", data=values, dimension_names=["x"], attributes=attributes)  # type: ignore[arg-type]
+    group.create_array("v", data=values, dimension_names=["x"], attributes=attributes)
     scan = Scan(session, ScanRequest())
     (batch,) = [b for boxes in scan.splits() for b in scan.read(boxes)]
     return batch.column("v")

@@ -19,6 +19,7 @@ from icefloe.ingest.parsed import (
     ParsedArray,
     ParsedFile,
     array_document,
+    chunk_shape_of,
     with_missing_value,
 )
 from icefloe.ingest.parsers.zarr2 import is_text, text_document
@@ -200,7 +201,7 @@ def _from_parquet(
     import pyarrow.parquet as pq
 
     document = tree.document(name)
-    chunk_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    chunk_shape = chunk_shape_of(document)
     grid = [-(-size // chunk) for size, chunk in zip(document["shape"], chunk_shape, strict=True)]
     count = prod(grid)
     if count == 0:

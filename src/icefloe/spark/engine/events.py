@@ -44,7 +44,7 @@ def add_listener(listener: Listener) -> Callable[[], None]:
     """Call a function with a `JobEvent` after each commit of a job in this process.
 
     Returns:
-        A function that ends it.
+        A function that removes the listener.
 
     >>> from icefloe.spark import add_listener
     >>> events = []
@@ -63,7 +63,7 @@ def add_listener(listener: Listener) -> Callable[[], None]:
 
 
 def announce(event: JobEvent) -> None:
-    """Log a commit of a job, and tell all listeners; never raises an error of theirs."""
+    """Log a commit of a job, and call all listeners; their errors are logged, not raised."""
     summary = event.summary
     logger.info(
         "%s committed %s to %s of %s: %d chunks, %d bytes written, %d tasks, %.1f s",

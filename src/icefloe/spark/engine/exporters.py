@@ -26,7 +26,7 @@ _COUNTERS = {
 
 
 class OpenTelemetryMetrics:
-    """A listener that counts what jobs do with OpenTelemetry: `icefloe.job.chunks` and others.
+    """A listener that exports counters of jobs to OpenTelemetry: `icefloe.job.chunks` and others.
 
     Counters have the attributes `job`, `branch` and `location`; `icefloe.job.duration` is a
     histogram of seconds.
@@ -37,10 +37,10 @@ class OpenTelemetryMetrics:
     """
 
     def __init__(self, meter: Any = None) -> None:
-        """Make the instruments.
+        """Create the instruments.
 
         Args:
-            meter: A meter of OpenTelemetry; one of the process's meter provider by default.
+            meter: An OpenTelemetry meter; by default one of the process's meter provider.
 
         Raises:
             InvalidInputError: OpenTelemetry is not installed.
@@ -86,7 +86,7 @@ class OpenLineageEvents:
         """Take a client, and the namespace of jobs.
 
         Args:
-            client: An OpenLineage client; by default one that its own configuration describes
+            client: An OpenLineage client; by default one from its own configuration
                 (`OPENLINEAGE_URL`, `openlineage.yml`).
             namespace: The namespace of the jobs.
 

@@ -97,9 +97,9 @@ class JobOptions(Record, frozen=True):
         rebase: If the branch has moved and the changes are disjoint, commit on top of it; if
             False, fail.
         dry_run: Print the plan and do nothing.
-        txn_app_id: Names, with `txn_version`, a transaction that is committed only once: a job
+        txn_app_id: With `txn_version`, identifies a transaction that is committed only once: a job
             that repeats it, or an earlier version of it, does nothing.
-        txn_version: A number that grows from one run of the application to the next.
+        txn_version: A number that increases from one run of the application to the next.
         task_bytes: Bytes of array per task; chosen from the size of job and cluster by default.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
     """
@@ -135,7 +135,7 @@ def job_options(options: JobOptions | None, keywords: JobKeywords) -> JobOptions
 
 
 class JobPlan(Report, frozen=True):
-    """What a job is going to do; as text, what `dry_run` prints."""
+    """The plan of a job; `dry_run` prints it."""
 
     label: str
     arrays: tuple[str, ...]
@@ -160,7 +160,7 @@ class JobPlan(Report, frozen=True):
 
 
 class JobReport(Report, frozen=True):
-    """What a job did, and its commit.
+    """The result of a job, with its commit.
 
     >>> plan = JobPlan("write", ("/t",), tasks=2, chunks=8, num_bytes=4096, manifests=1)
     >>> print(JobReport(plan, "1CECHNKREP0F1RSTCMT0", chunks=8, bytes_written=2048, seconds=1.5))
@@ -232,6 +232,16 @@ class Job:
         """Note a snapshot that the job reads, for the summary of its commit."""
         self._inputs[snapshot_id] = None
 
+    def base(self) -> Session:
+        """Open the snapshot that the job starts from, for reading."""
+        return self.repository.readonly_session(snapshot_id=self.session.snapshot_id)
+
+    def input_session(self, source: Session | None = None) -> Session:
+        """Return the session to read inputs from, and note its snapshot; by default, the base."""
+        session = source or self.base()
+        self.add_input(session.snapshot_id)
+        return session
+
     # --- planning
 
     def grid(self, path: str) -> ChunkGrid:
@@ -256,7 +266,7 @@ class Job:
             notes = (*notes, f"statistics {', '.join(statistics)}")
         return JobPlan(
             label=self.label,
-            arrays=tuple(target.grid.path for target in targets),
+            arrays=tuple(dict.fromkeys(target.grid.path for target in targets)),
             tasks=tasks,
             chunks=sum(target.box.size for target in targets),
             num_bytes=sum(target.num_bytes for target in targets),
@@ -268,7 +278,7 @@ class Job:
         self, statistics: StatisticsChoice, targets: Sequence[Target], group: str = paths.ROOT
     ) -> tuple[str, ...]:
         """Return the paths of the arrays that get chunk statistics; see `wanted_arrays`."""
-        written = (target.grid.path for target in targets)
+        written = dict.fromkeys(target.grid.path for target in targets)
         return wanted_arrays(self.session, statistics, written, group)
 
     def is_settled(self, plan: JobPlan) -> JobReport | None:

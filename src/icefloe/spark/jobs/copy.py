@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from icefloe.spark.engine.job import JobKeywords
     from icefloe.spark.engine.tasks import TaskOutput
+    from icefloe.tables.zarr_arrays import NewArray
 
 
 def copy(
@@ -83,11 +84,11 @@ def copy(
         isel: The part to copy, as slices of positions by dimension.
         sel: The part to copy, as slices of coordinate values by dimension.
         chunks: New chunk sizes, by dimension.
-        append_dim: Append to existing arrays along this dimension. Arrays without it are left as
-            they are.
+        append_dim: Append to existing arrays along this dimension. Arrays without it are not
+            changed.
         region: Copy into this part of existing arrays, by dimension.
         overwrite: Whether existing arrays are replaced.
-        statistics: Whether to keep the minimum, maximum and number of missing values of each
+        statistics: Whether to store the minimum, maximum and number of missing values of each
             written chunk, which conditions (`where`) of later reads use: True, or names of arrays.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -112,7 +113,7 @@ def copy(
         raise InvalidInputError("give a region or append_dim, not both")
     job = Job(spark, repository, "copy", job_options(options, keywords))
     names = [variables] if isinstance(variables, str) else variables
-    destination = _Destination(
+    destination = Destination(
         group=paths.canonical(group),
         chunks=dict(chunks or {}),
         append_dim=append_dim,
@@ -120,7 +121,7 @@ def copy(
         overwrite=overwrite,
     )
     if type(source).__module__.startswith("xarray."):
-        _check_names(names, map(str, source.variables))
+        check_names(names, map(str, source.variables))
         _check_selection(isel, sel, set(map(str, source.dims)))
         dataset = source if names is None else source[list(names)]
         dataset = dataset.isel(isel or {}).sel(sel or {})
@@ -129,8 +130,8 @@ def copy(
         source = source.readonly_session("main")
     if isinstance(source, Session):
         job.add_input(source.snapshot_id)
-    group_source = _GroupSource.of(source)
-    _check_names(names, group_source.names)
+    group_source = GroupSource.of(source)
+    check_names(names, group_source.names)
     chosen = group_source.names if names is None else names
     dims = {dim for name in chosen for dim in arrays.dims_of(group_source.array(name)) if dim}
     _check_selection(isel, sel, dims)
@@ -138,7 +139,7 @@ def copy(
     return _copy_group(job, group_source, chosen, selection, destination, statistics)
 
 
-def _check_names(names: Sequence[str] | None, existing: Iterable[str]) -> None:
+def check_names(names: Sequence[str] | None, existing: Iterable[str]) -> None:
     """Refuse unknown variables; a path leads below the group, and is looked up later."""
     there = sorted(existing)
     missing = [name for name in names or () if name not in there and "/" not in name]
@@ -164,7 +165,7 @@ def _check_selection(
                 )
 
 
-class _Destination(Record, frozen=True, eq=False):
+class Destination(Record, frozen=True, eq=False):
     """Where copies go: new arrays, longer ones, or a region of existing ones."""
 
     group: str
@@ -182,6 +183,15 @@ class _Destination(Record, frozen=True, eq=False):
         """Return the path of a copied array."""
         return paths.canonical(f"{self.group.rstrip('/')}/{name}")
 
+    def described(self, array: zarr.Array[Any], shape: tuple[int, ...]) -> NewArray:
+        """Describe the array that gets the copy of a part of another."""
+        dims = arrays.dims_of(array)
+        new_chunks = array.chunks
+        if self.chunks:
+            sizes = {dim: size for dim, size in self.chunks.items() if dim in dims}
+            new_chunks = arrays.resolve_chunks(sizes, shape, array.chunks, dims)
+        return arrays.like(array, shape, new_chunks, None if self.chunks else array.shards)
+
     def prepare(self, job: Job, name: str, array: zarr.Array[Any], part: Region) -> Target | None:
         """Create or grow an array; return what to fill, None if nothing is copied into it."""
         path = self.path(name)
@@ -198,12 +208,7 @@ class _Destination(Record, frozen=True, eq=False):
                 return None
             filled = arrays.region_in(job.session, path, named)
         else:
-            new_chunks = array.chunks
-            if self.chunks:
-                sizes = {dim: size for dim, size in self.chunks.items() if dim in dims}
-                new_chunks = arrays.resolve_chunks(sizes, shape, array.chunks, dims)
-            shards = None if self.chunks else array.shards
-            new = arrays.like(array, shape, new_chunks, shards)
+            new = self.described(array, shape)
             arrays.create(job.session, path, new, overwrite=self.overwrite)
             filled = whole(shape)
         if shape_of(filled) != shape:
@@ -216,7 +221,7 @@ class _Destination(Record, frozen=True, eq=False):
 # --- from a repository or a Zarr store
 
 
-class _GroupSource:
+class GroupSource:
     """A group of arrays to copy from."""
 
     def __init__(
@@ -227,7 +232,7 @@ class _GroupSource:
         self._arrays = dict(group.arrays())
 
     @classmethod
-    def of(cls, source: Any) -> _GroupSource:
+    def of(cls, source: Any) -> GroupSource:
         """Open a session, or what zarr opens."""
         if isinstance(source, Session):
             if not source.read_only:
@@ -270,7 +275,7 @@ class _GroupSource:
 
 
 def _positions_of(
-    source: _GroupSource, isel: Mapping[str, slice] | None, sel: Mapping[str, slice] | None
+    source: GroupSource, isel: Mapping[str, slice] | None, sel: Mapping[str, slice] | None
 ) -> dict[str, slice]:
     """Return the selection as slices of positions, by dimension."""
     selection = dict(isel or {})
@@ -287,10 +292,10 @@ def _positions_of(
 
 def _copy_group(
     job: Job,
-    source: _GroupSource,
+    source: GroupSource,
     names: Sequence[str],
     selection: Mapping[str, slice],
-    destination: _Destination,
+    destination: Destination,
     statistics: bool | Sequence[str],  # noqa: FBT001
 ) -> JobReport:
     """Copy stored values: each target is filled by a function that reads its source."""
@@ -331,7 +336,7 @@ class _DatasetWork(Record, frozen=True):
 def _copy_dataset(
     job: Job,
     dataset: xr.Dataset,
-    destination: _Destination,
+    destination: Destination,
     statistics: bool | Sequence[str],  # noqa: FBT001
 ) -> JobReport:
     """Write a dataset: variables in memory by the driver, all others by tasks; one commit."""
@@ -373,7 +378,7 @@ def _with_dask(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.assign(lazy) if lazy else dataset
 
 
-def _write_template(job: Job, dataset: xr.Dataset, destination: _Destination) -> None:
+def _write_template(job: Job, dataset: xr.Dataset, destination: Destination) -> None:
     """Write metadata and the variables that are in memory."""
     arguments: dict[str, Any]
     group = destination.group.strip("/") or None
@@ -427,9 +432,7 @@ def _with_chunks(variable: xr.Variable, chunks: Mapping[str, int]) -> xr.Variabl
     return copied
 
 
-def _filled_region(
-    job: Job, path: str, variable: xr.DataArray, destination: _Destination
-) -> Region:
+def _filled_region(job: Job, path: str, variable: xr.DataArray, destination: Destination) -> Region:
     if destination.region is not None:
         named = {name: part for name, part in destination.region.items() if name in variable.dims}
         return arrays.region_in(job.session, path, named)

@@ -17,6 +17,7 @@ from icefloe.arrays.grid import (
     shape_of,
     shifted,
     split,
+    whole,
 )
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
@@ -80,7 +81,7 @@ def write(
         append_size: The number of elements to append.
         overwrite: Whether arrays of `create` and `coords` may replace existing ones.
         block_bytes: The size of the blocks that functions are called for.
-        statistics: Whether to keep the minimum, maximum and number of missing values of each
+        statistics: Whether to store the minimum, maximum and number of missing values of each
             written chunk, which conditions (`where`) of later reads use: True, or paths of arrays.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -174,10 +175,19 @@ def run_filling(
     shared = _FillWork(
         session=SessionSpec.of(job.session),
         grids={target.grid.path: target.grid for target in targets},
-        regions={target.grid.path: target.region for target in targets},
+        regions=_limits(targets),
         filling=filling,
     )
     job.run(_fill_pieces, tasks, shared, tasks)
+
+
+def _limits(targets: Sequence[Target]) -> dict[str, Region]:
+    """What tasks may fill of each array; several targets of an array consist of whole chunks."""
+    limits: dict[str, Region] = {}
+    for target in targets:
+        path = target.grid.path
+        limits[path] = whole(target.grid.shape) if path in limits else target.region
+    return limits
 
 
 # --- on executors

@@ -93,11 +93,16 @@ def _calendar(array: InputArray, session: SessionPort, dimension: str, part: str
     return _of_labels(part, (dimension,), values, array)
 
 
+def labels_path(session: SessionPort, array: str, path: str) -> str:
+    """The path of an array of labels: beside the array that is grouped by it, or from the root."""
+    near = f"{(paths.parent(array) or '').rstrip('/')}/{path.strip('/')}"
+    return near if session.get_node(near) is not None else paths.canonical(path)
+
+
 def _labels_from(
     path: str, array: InputArray, session: SessionPort
 ) -> tuple[str, tuple[str, ...], npt.NDArray[Any]]:
-    near = f"{(paths.parent(array.path) or '').rstrip('/')}/{path.strip('/')}"
-    place = near if session.get_node(near) is not None else paths.canonical(path)
+    place = labels_path(session, array.path, path)
     stored = arrays.open_array(session, place)
     values = coding_of(stored.dtype, dict(stored.attrs)).decode(np.asarray(stored[...]))
     return paths.name(place), named_dims(stored), values

@@ -56,7 +56,7 @@ def copy_files(
         variables[path] = copied
         targets += _targets(grid, copied, plan, variable)
     tasks = group_tasks(targets, _task_bytes(job, plan, targets))
-    base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+    base = job.base()
     work = CopyWork(
         session=SessionSpec.of(job.session),
         base=SessionSpec.of(base),

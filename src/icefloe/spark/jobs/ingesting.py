@@ -77,7 +77,7 @@ _TASKS_PER_SLOT = 3
 
 
 class IngestReport(Report, frozen=True, eq=False):
-    """What became of the files."""
+    """The result of an ingest."""
 
     mode: str
     new: tuple[str, ...]
@@ -165,43 +165,43 @@ def ingest(
         sources: Paths, URLs, globs, folders or prefixes (with a slash at their end), a list of
             such, or a DataFrame with a column `path`.
         mode: `virtual`: references only. `copy`: values are copied.
-        group: Where to put the arrays.
+        group: The group that gets the arrays.
         concat_dims: Dimensions to concatenate files along; detected by default.
-        file_coordinates: For a dimension that files do not have, such as an ensemble member, what
-            tells where they lie along it: a regular expression with a group, a function or a
-            mapping of their URLs, or a `FileAttribute`.
+        file_coordinates: For a dimension that files do not have, such as an ensemble member, how to
+            find each file's coordinate: a regular expression with a group, a function or a mapping
+            of their URLs, or a `FileAttribute`.
         loadable_variables: Variables that the driver stores, besides coordinates.
         drop_variables: Variables to leave out.
         rename: Other names for variables and dimensions.
         file_format: Format of the files; detected by default.
         file_group: Which group of the files to read.
-        parser: A parser of VirtualiZarr to use instead of ours. Its results are trusted: our
-            checks of HDF5 (links to other files, skipped filters, sparse datasets) are not made.
-        compat: Whether variables without any of these dimensions must be the same in all files
-            (`equals`), or those of the first file are taken (`override`).
-        file_order: For a dimension whose coordinates do not tell where files lie along it, or
-            that has none, what they are sorted by: `name`, or a rule as in `file_coordinates`.
-            Files of later ingests go behind; a file that has changed stays where it was.
-        duplicates: What to do if several files of one ingest have the same part: `fail`; or take
-            it from the `first` of them by name, or from the `newest`.
+        parser: A VirtualiZarr parser to use instead of icefloe's. Its results are trusted, without
+            icefloe's checks of HDF5 (links to other files, skipped filters, sparse datasets).
+        compat: Whether variables without any of these dimensions must be equal in all files
+            (`equals`), or those of the first file are used (`override`).
+        file_order: For a dimension without coordinates, or whose coordinates do not determine the
+            order of files, how to sort them: `name`, or a rule as in `file_coordinates`. Files of
+            later ingests are appended; a file that has changed keeps its position.
+        duplicates: What to do if several files of one ingest contain the same part: `fail`; or use
+            the `first` of them by name, or the `newest`.
         tolerance: Coordinates and other stored variables that differ by no more are equal.
-        flipped: For copies: what to do with files whose coordinates run the other way than those
-            of the repository, or of the first file: `fail`, or `reverse` them.
+        flipped: For copies: what to do with files whose coordinates run in the opposite direction
+            of those of the repository, or of the first file: `fail`, or `reverse` them.
         check: How readers of references notice that a file has changed, as for `reference_files`.
-        decode: For copies: store values decoded (scale, offset, missing values) instead of as
-            they are packed in the files.
-        chunks: For copies: length of chunks by dimension; -1 is all of it.
+        decode: For copies: store decoded values (scale, offset, missing values) instead of the
+            packed values of the files.
+        chunks: For copies: length of chunks by dimension; -1 means the complete dimension.
         encoding: For copies, by variable: `chunks`, `shards`, `compressors`, `filters`,
             `serializer` as for `zarr.create_array`.
-        on_broken: What to do with a file that cannot be read: `fail`; `skip` it, to try again
-            next time; `quarantine` it: record it, and leave it alone until it changes.
-        again: Whether to ingest files that have not changed, too.
-        statistics: Whether to keep smallest, largest and missing values of the chunks of the files
-            that are taken, for conditions of later reads; True, or names of variables. Copies are
-            looked at as they are written. In `virtual` mode all values of the files are read for
-            it, which otherwise are not.
-        checkpoint_files: Ingest so many files at a time, each round committed to a branch of its
-            own. If the driver dies, the same call goes on after the last round; at the end there
+        on_broken: What to do with a file that cannot be read: `fail`; `skip` it and try again next
+            time; `quarantine` it: record it, and ignore it until it changes.
+        again: Whether to ingest unchanged files again.
+        statistics: Whether to store the minimum, maximum and number of missing values of each
+            ingested chunk, for conditions of later reads; True, or names of variables. For copies
+            they are computed while writing. In `virtual` mode they require reading all values of
+            the files, which are otherwise not read.
+        checkpoint_files: Ingest this many files at a time, and commit each round to a staging
+            branch. If the driver dies, the same call resumes after the last round; at the end there
             is one commit on the target branch. For ingests that take hours.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -378,8 +378,7 @@ class _SparkRunner:
         return sorted(results, key=lambda result: result.url)
 
     def _base(self) -> SessionSpec:
-        job = self._job
-        return SessionSpec.of(job.repository.readonly_session(snapshot_id=job.session.snapshot_id))
+        return SessionSpec.of(self._job.base())
 
     def _rows(
         self, work: Work, items: Sequence[Any], shared: HeaderWork, label: str

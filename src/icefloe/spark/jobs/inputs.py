@@ -138,11 +138,17 @@ def copy_coordinates(
     inputs: Sequence[InputArray],
     dims: Iterable[str],
     path: str,
+    *,
+    replace: bool = False,
 ) -> None:
-    """Copy coordinates of the inputs next to a new array, as xarray users expect."""
+    """Copy coordinates of the inputs next to a new array, as xarray users expect.
+
+    Coordinates that are there stay, unless they have another length, or other values and
+    `replace` is true.
+    """
     for dimension in dims:
         place = f"{(paths.parent(path) or '').rstrip('/')}/{dimension}"
-        if place == path or _fits(target, place, path, dimension):
+        if place == path or _fits(target, place, path, dimension, replace=replace):
             continue
         candidates = (
             find_coordinate(source, each.path, dimension)
@@ -150,21 +156,45 @@ def copy_coordinates(
             if dimension in each.dims
         )
         stored = next((array for array in candidates if array is not None), None)
-        if stored is not None:
-            new = arrays.like(stored, stored.shape, stored.shape or (1,), None)
-            created = arrays.create(target, place, new, overwrite=True)
-            target.write_region(created, ..., stored[...])
+        if stored is None:
+            continue
+        is_same = source.snapshot_id == target.snapshot_id and paths.canonical(stored.path) == place
+        if is_same or _is_copy(target, place, stored):
+            continue
+        new = arrays.like(stored, stored.shape, stored.shape or (1,), None)
+        created = arrays.create(target, place, new, overwrite=True)
+        target.write_region(created, ..., stored[...])
 
 
-def _fits(target: SessionPort, place: str, path: str, dimension: str) -> bool:
-    """Whether there is a coordinate, or something else, that is not one of a shorter result."""
+def _fits(target: SessionPort, place: str, path: str, dimension: str, *, replace: bool) -> bool:
+    """Whether there is something that is no coordinate, or one that is to stay."""
     node = target.get_node(place)
     if node is None:
         return False
     result = arrays.open_array(target, path)
     if not node.is_array or node.array.rank != 1 or node.array.dimension_names != (dimension,):
         return True
-    return bool(node.array.shape[0] == result.shape[named_dims(result).index(dimension)])
+    extent = result.shape[named_dims(result).index(dimension)]
+    return bool(node.array.shape[0] == extent) and not replace
+
+
+def _is_copy(target: SessionPort, place: str, stored: zarr.Array[Any]) -> bool:
+    """Whether there is a coordinate that equals another."""
+    if target.get_node(place) is None:
+        return False
+    there = arrays.open_array(target, place)
+    return (
+        there.shape == stored.shape
+        and there.dtype == stored.dtype
+        and dict(there.attrs) == dict(stored.attrs)
+        and bool(np.asarray(_equal(np.asarray(there[...]), np.asarray(stored[...]))).all())
+    )
+
+
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
+    """Which values are equal; missing ones are."""
+    both_missing = (one != one) & (other != other)  # noqa: PLR0124 (NaN)
+    return (one == other) | both_missing
 
 
 def decoded_coordinate(array: zarr.Array[Any], dimension: str) -> xr.DataArray:

@@ -54,20 +54,20 @@ def remove_orphan_files(
 ) -> DataFrame:
     """Delete objects that nothing refers to: `Repository.garbage_collect` on a cluster.
 
-    Executors list chunk files by ranges of keys, read the manifests of all snapshots that are
-    reached, compare both, and delete. The driver reads references and snapshots, and its memory
-    depends on the number of snapshots and manifests, not on that of chunks. A collection that dies
-    does no harm; the same call again goes on with what is left.
+    Executors list chunk files by ranges of keys, read the manifests of all reachable snapshots,
+    compare both, and delete. The driver reads references and snapshots; its memory depends on the
+    number of snapshots and manifests, not of chunks. A collection that dies does no harm; the same
+    call again finishes its work.
 
     Args:
         spark: The session, classic or Connect.
         repository: A repository, or its URL.
-        older_than: Only objects that were written before this moment are deleted, by the
-            storage's clock; a timedelta means that long before now.
-        written_since: Only objects that were written from this moment on are deleted.
-        dry_run: Only tell what would be deleted.
+        older_than: Only objects that were written before this time are deleted, by the storage's
+            clock; a timedelta means that long before now.
+        written_since: Only objects that were written since this time are deleted.
+        dry_run: Only report what would be deleted.
         progress: Whether to show progress bars; by default in terminals and notebooks.
-        job: Who does this, for the log of operations.
+        job: Name of the job, for the log of operations.
 
     Returns:
         One row: the fields of `icefloe.GCSummary`.
@@ -115,7 +115,8 @@ def verify(
         progress: Whether to show progress bars; by default in terminals and notebooks.
 
     Returns:
-        One row for each problem, with the fields of `icefloe.Problem`; none if all is well.
+        One row for each problem, with the fields of `icefloe.Problem`; none if there are no
+        problems.
 
     Example:
         >>> icefloe.spark.verify(spark, repo, deep=True).count()
@@ -140,7 +141,7 @@ def expire_snapshots(
     dry_run: bool = False,
     job: str | None = None,
 ) -> DataFrame:
-    """Take old snapshots out of the history: `Repository.expire_snapshots`.
+    """Remove old snapshots from the history: `Repository.expire_snapshots`.
 
     References and snapshots are few, so the driver reads them; `remove_orphan_files` then deletes
     what only they use.
@@ -148,11 +149,11 @@ def expire_snapshots(
     Args:
         spark: The session, classic or Connect.
         repository: A repository, or its URL.
-        older_than: Snapshots that were written before this moment expire; a timedelta means that
-            long before now, by the storage's clock.
+        older_than: Snapshots that were written before this time expire; a timedelta means that long
+            before now, by the storage's clock.
         keep_last: How many of the newest snapshots of each history to retain at any age.
-        dry_run: Only tell what would expire.
-        job: Who does this, for the log of operations.
+        dry_run: Only report what would expire.
+        job: Name of the job, for the log of operations.
 
     Returns:
         The column `snapshot_id`, a row for each snapshot that expired.
@@ -184,7 +185,7 @@ def rewrite_manifests(
         spark: The session, classic or Connect.
         repository: A repository, or its URL.
         message: Message of the commit.
-        branch: Whose tip to rewrite.
+        branch: The branch to rewrite.
 
     Returns:
         One row: `snapshot_id` of the commit.
@@ -221,7 +222,7 @@ def rewrite_data_files(
         spark: The session, classic or Connect.
         repository: A repository, or its URL.
         message: Message of the commit.
-        branch: Whose chunk files to compact.
+        branch: The branch whose chunk files to compact.
         arrays: Consider only files that these arrays use: paths of arrays or groups, or patterns
             such as `/era5/t*`; all by default.
         pack_bytes: Size of the new chunk files; as configured by default.
@@ -229,9 +230,9 @@ def rewrite_data_files(
         max_chunk_bytes: Files with larger chunks are never small; by default what is packed when
             it is written, or 1 MiB.
         min_live_share: Files of which the branch uses less than this share are rewritten.
-        dry_run: Only tell what would be done.
+        dry_run: Only report what would be done.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
-        job: Who does this, for the log of operations.
+        job: Name of the job, for the log of operations.
 
     Returns:
         One row: the fields of `icefloe.CompactionSummary`.
@@ -281,10 +282,10 @@ def materialize(
     Args:
         spark: The session, classic or Connect.
         repository: A repository, or its URL.
-        branch: Whose tip to change.
+        branch: The branch to change.
         arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
-        region: By dimension name, which elements to copy; chunks that have any of them are copied
-            whole.
+        region: The elements to copy, by dimension name; chunks that contain any of them are copied
+            completely.
         locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
         message: Message of the commit.
         dry_run: Count chunks and bytes, and copy nothing.
@@ -329,9 +330,9 @@ def check_virtual_sources(
     snapshot_id: str | None = None,
     arrays: str | Iterable[str] | None = None,
 ) -> DataFrame:
-    """Which files of virtual chunks are missing, changed or too short, asked by executors.
+    """Find files of virtual chunks that are missing, changed or too short, on executors.
 
-    `Repository.check_virtual_sources` on a cluster: one request for each file, and none is read.
+    `Repository.check_virtual_sources` on a cluster: one request for each file, without reading it.
     The rows stay on the cluster.
 
     Args:
@@ -371,7 +372,7 @@ def migrate(
     """Copy a repository to another generation of the format: `Repository.migrate` on a cluster.
 
     Executors copy chunk files; the driver writes metadata, compares every snapshot with its
-    original, and publishes at the end. After a dead driver the same call goes on.
+    original, and publishes at the end. If the driver dies, the same call resumes.
 
     Args:
         spark: The session, classic or Connect.

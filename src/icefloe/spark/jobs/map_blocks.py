@@ -90,14 +90,15 @@ def map_blocks(
         attributes: Attributes of the result; those of the first input by default.
         overlap: How many elements of its neighbours a block includes, by dimension: a number, or
             (before, after). They are trimmed from the result if it still has them.
-        boundary: What lies beyond the ends of arrays: `none` (blocks are smaller there),
-            `nearest`, `reflect`, `periodic`, or a value.
+        boundary: Values beyond the ends of arrays: `none` (blocks are smaller there), `nearest`,
+            `reflect`, `periodic`, or a number.
         append_dim: Append the result to an existing array along this dimension.
         region: Write the result into this part of an existing array, by dimension.
         source: A read-only session that has the inputs; the branch itself by default.
-        overwrite: Whether an existing array is replaced.
+        overwrite: Whether an existing array is replaced, and coordinates beside it that are not
+            those of the inputs.
         block_bytes: The size of the blocks of the result that are computed at a time.
-        statistics: Whether to keep the minimum, maximum and number of missing values of each
+        statistics: Whether to store the minimum, maximum and number of missing values of each
             written chunk, which conditions (`where`) of later reads use.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -117,14 +118,11 @@ def map_blocks(
     array([273.15, 274.15, 275.15, 276.15])
     """
     job = Job(spark, repository, "map_blocks", job_options(options, keywords))
-    base = source or job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-    job.add_input(base.snapshot_id)
-    spec = SessionSpec.of(base)
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    base = job.input_session(source)
     calculation = block_function(
         base,
         function,
-        [InputArray.of(base, name, spec) for name in names],
+        inputs,
         dims=dims,
         overlap=overlap,
         boundary=boundary,
@@ -141,7 +139,9 @@ def map_blocks(
             attributes=attributes,
         )
         path = arrays.create(job.session, output, new, overwrite=overwrite)
-        copy_coordinates(base, job.session, calculation.inputs, calculation.dims, path)
+        copy_coordinates(
+            base, job.session, calculation.inputs, calculation.dims, path, replace=overwrite
+        )
     else:
         path = paths.canonical(output)
     filled = _filled_region(job, path, calculation, append_dim, region)
@@ -154,9 +154,9 @@ def map_blocks(
 
 
 def block_function(
-    base: SessionPort,
+    base: Session,
     function: Callable[..., Any],
-    inputs: list[InputArray],
+    inputs: Sequence[str] | str,
     *,
     dims: Sequence[str] | None,
     overlap: Mapping[str, int | tuple[int, int]] | None,
@@ -166,16 +166,19 @@ def block_function(
     """Check what a user wants to be computed, and describe it as a function of the region."""
     if boundary not in BOUNDARIES and isinstance(boundary, str):
         raise InvalidInputError(f"a boundary is a number or one of {BOUNDARIES}: {boundary!r}")
-    ordered = tuple(dims) if dims is not None else joint_dims(inputs)
+    spec = SessionSpec.of(base)
+    names = [inputs] if isinstance(inputs, str) else inputs
+    input_arrays = [InputArray.of(base, name, spec) for name in names]
+    ordered = tuple(dims) if dims is not None else joint_dims(input_arrays)
     return BlockFunction(
         function=function,
-        inputs=inputs,
+        inputs=input_arrays,
         dims=ordered,
-        shape=joint_shape(inputs, ordered),
+        shape=joint_shape(input_arrays, ordered),
         sides=overlaps(overlap, ordered),
         boundary=boundary,
         blocks=blocks,
-        coordinates=_coordinates(base, inputs, ordered) if blocks == "xarray" else {},
+        coordinates=_coordinates(base, input_arrays, ordered) if blocks == "xarray" else {},
     )
 
 

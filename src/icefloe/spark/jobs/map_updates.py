@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.arrays.grid import Region, Target, num_elements
+from icefloe.arrays.grid import Target
 from icefloe.cf.decoding import coding_of
 from icefloe.model import paths
-from icefloe.model.nodes import ArrayNode
-from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport
-from icefloe.spark.engine.worker import SessionSpec
+from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of
+from icefloe.spark.jobs.array_changes import (
+    EarlierResult,
+    ResultBoxes,
+    changes_since,
+    without_shape,
+)
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.inputs import InputArray, copy_coordinates, find_coordinate
 from icefloe.spark.jobs.map_blocks import PlacedFunction, block_function, result_array
@@ -23,10 +26,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icefloe.engine.info import Diff
-    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.repository import Repository
     from icefloe.session import Session
+    from icefloe.spark.jobs.array_changes import ArrayChange
     from icefloe.spark.jobs.map_blocks import BlockFunction, BlockType
     from icefloe.zarr_store.session_port import SessionPort
 
@@ -38,7 +40,7 @@ def update_mapped(
     inputs: str | Sequence[str],
     output: str,
     *,
-    since: str,
+    last: EarlierResult,
     options: JobOptions,
     blocks: BlockType = "numpy",
     dims: Sequence[str] | None = None,
@@ -59,7 +61,7 @@ def update_mapped(
         function: As for `map_blocks`, like the others.
         inputs: Paths of the input arrays.
         output: Path of the result.
-        since: The snapshot that has the result of these inputs.
+        last: The last result of these arguments.
         options: Options that all jobs share.
         blocks: What the function gets.
         dims: Dimensions of the result.
@@ -74,22 +76,19 @@ def update_mapped(
         computed.
     """
     job = Job(spark, repository, "map_blocks", options)
-    base = repository.readonly_session(snapshot_id=job.session.snapshot_id)
-    job.add_input(base.snapshot_id)
-    spec = SessionSpec.of(base)
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    base = job.input_session()
     calculation = block_function(
         base,
         function,
-        [InputArray.of(base, name, spec) for name in names],
+        inputs,
         dims=dims,
         overlap=overlap,
         boundary="none",
         blocks=blocks,
     )
     path = paths.canonical(output)
-    region = changed_region(repository, since, base, calculation, path)
-    if region is None:
+    boxes = changed_boxes(repository, last, base, calculation, path)
+    if boxes is None:
         return None
     new = result_array(
         base,
@@ -103,14 +102,15 @@ def update_mapped(
     scratch = repository.writable_session(options.branch)
     arrays.create(scratch, path, new, overwrite=True)
     described = scratch.tree.document(path) or b"{}"
-    if _without_shape(described) != _without_shape(base.tree.document(path)):
+    if without_shape(described) != without_shape(base.tree.document(path)):
         return None  # the result would have other chunks, another type or other attributes
-    if not num_elements(region):
-        nothing = JobPlan("map_blocks", (path,), tasks=0, chunks=0, num_bytes=0, manifests=0)
-        return JobReport(nothing)
-    job.session.tree.set_document(path, described)
-    copy_coordinates(base, job.session, calculation.inputs, calculation.dims, path)
-    targets = [Target(job.grid(path), region)]
+    regions = boxes.regions(grid_of(scratch, path))
+    if arrays.open_array(base, path).shape != calculation.shape:
+        job.session.tree.set_document(path, described)
+    copy_coordinates(base, job.session, calculation.inputs, calculation.dims, path, replace=True)
+    if not regions and not job.session.has_uncommitted_changes:
+        return JobReport(job.plan([], 0))
+    targets = [Target(job.grid(path), region) for region in regions]
     summarized = job.with_statistics(statistics, targets)
     result = arrays.open_array(job.session, path)
     coding = coding_of(result.dtype, dict(result.attrs))
@@ -118,105 +118,31 @@ def update_mapped(
     return fill(job, targets, Filling({path: placed}, BLOCK_BYTES, statistics=summarized))
 
 
-def changed_region(
+def changed_boxes(
     repository: Repository,
-    since: str,
+    last: EarlierResult,
     base: Session,
     calculation: BlockFunction,
     output: str,
-) -> Region | None:
-    """The smallest region of whole chunks of a result outside of which nothing has changed.
+) -> ResultBoxes | None:
+    """The boxes of a result outside of which nothing has changed.
 
     Returns None if something else has changed than chunks and lengths of the inputs.
     """
-    before = repository.readonly_session(snapshot_id=since)
-    diff = repository.diff(from_snapshot_id=since, to_snapshot_id=base.snapshot_id)
-    written = diff.chunk_indexes()
-    known = {each.path for each in calculation.inputs} | {output}
-    if known & _rearranged(diff) or output in written:
+    found = changes_since(repository, last, base, output, calculation.shape)
+    if found is None:
         return None
-    # An ingest makes all arrays of its group longer that have the dimension, this result too.
-    old = _earlier_shape(before, base, output)
-    if (
-        old is None
-        or len(old) != len(calculation.shape)
-        or np.any(np.array(old) > calculation.shape)
-    ):
-        return None
-    box = _Box(calculation.shape)
-    for axis, (earlier, now) in enumerate(zip(old, calculation.shape, strict=True)):
-        if now > earlier:
-            box.add(axis, earlier, now)
+    changes, old = found
+    boxes = ResultBoxes(calculation.shape)
+    boxes.add_growth(old)
     for each in calculation.inputs:
-        was = _earlier_shape(before, base, each.path)
-        if was is None or not _is_aligned(each, was, old, calculation):
+        change = changes.of(each.path)
+        if change is None or not _is_aligned(each, change.was, old, calculation):
             return None
-        if calculation.blocks == "xarray" and not _labels_are_kept(before, base, each):
+        if calculation.blocks == "xarray" and not _labels_are_kept(changes.before, base, each):
             return None
-        index = written.get(each.path)
-        if (
-            index is not None
-            and len(index)
-            and not _add_chunks(box, base, each, index, calculation)
-        ):
-            return None
-    return box.region(calculation, _written_chunks(base, output))
-
-
-class _Box:
-    """A bounding box along the axes of a result; an axis that nobody named is whole."""
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        self._shape = shape
-        self._low = list(shape)
-        self._high = [0] * len(shape)
-        self._is_empty = True
-
-    def add(self, axis: int, low: int, high: int) -> None:
-        """Include a slab: part of one axis, and all of the others."""
-        self.add_box({axis: (low, high)})
-
-    def add_box(self, parts: Mapping[int, tuple[int, int]]) -> None:
-        """Include a box."""
-        self._is_empty = False
-        for axis, extent in enumerate(self._shape):
-            low, high = parts.get(axis, (0, extent))
-            self._low[axis] = min(self._low[axis], low)
-            self._high[axis] = max(self._high[axis], high)
-
-    def region(self, calculation: BlockFunction, chunks: Sequence[int]) -> Region:
-        """The box with what overlaps reach, as whole chunks."""
-        if self._is_empty:
-            return tuple(slice(0, 0) for _ in self._shape)
-        parts = []
-        for axis, name in enumerate(calculation.dims):
-            side = calculation.sides.get(name)
-            low = max(0, self._low[axis] - (0 if side is None else side.after))
-            high = self._high[axis] + (0 if side is None else side.before)
-            size, extent = chunks[axis], self._shape[axis]
-            parts.append(slice(low // size * size, min(extent, -(-high // size) * size)))
-        return tuple(parts)
-
-
-def _rearranged(diff: Diff) -> set[str]:
-    moved = {path for move in diff.moved_nodes for path in move}
-    return moved | diff.new_arrays | diff.deleted_arrays
-
-
-def _without_shape(document: bytes | None) -> Any:
-    plain = json.loads(document or b"{}")
-    return {name: value for name, value in plain.items() if name != "shape"}
-
-
-def _earlier_shape(before: SessionPort, after: SessionPort, path: str) -> tuple[int, ...] | None:
-    """The shape of an array before; None if it has changed in another way than by growing."""
-    was, now = before.get_node(path), after.get_node(path)
-    if not isinstance(was, ArrayNode) or not isinstance(now, ArrayNode) or was.id != now.id:
-        return None
-    if _without_shape(before.tree.document(path)) != _without_shape(after.tree.document(path)):
-        return None
-    pairs = zip(was.array.shape, now.array.shape, strict=True)
-    return was.array.shape if all(one <= other for one, other in pairs) else None
+        _add(boxes, change, each, calculation)
+    return boxes
 
 
 def _is_aligned(
@@ -246,28 +172,17 @@ def _labels_are_kept(before: SessionPort, after: SessionPort, each: InputArray) 
     return True
 
 
-def _add_chunks(
-    box: _Box, base: SessionPort, each: InputArray, index: ChunkIndex, calculation: BlockFunction
-) -> bool:
-    """Include what depends on chunks of an input; returns False if that is not known."""
-    node = base.get_node(each.path)
-    sizes = node.array.chunk_shape if isinstance(node, ArrayNode) else None
-    if sizes is None:
-        return False
-    coords = index.coords()
-    parts: dict[int, tuple[int, int]] = {}
+def _add(
+    boxes: ResultBoxes, change: ArrayChange, each: InputArray, calculation: BlockFunction
+) -> None:
+    """Include what depends on the changed part of an input, with what overlaps reach."""
+    parts = {}
     for at, name in enumerate(each.dims):
         axis = calculation.dims.index(name)
         if each.shape[at] == 1 < calculation.shape[axis]:
             continue  # repeated along it
-        low = int(coords[:, at].min()) * sizes[at]
-        high = (int(coords[:, at].max()) + 1) * sizes[at]
-        parts[axis] = (min(low, each.shape[at]), min(high, each.shape[at]))
-    box.add_box(parts)
-    return True
-
-
-def _written_chunks(base: SessionPort, path: str) -> tuple[int, ...]:
-    """The size of what a task writes of an array: its shards, or its chunks."""
-    array = arrays.open_array(base, path)
-    return tuple(array.shards or array.chunks)
+        side = calculation.sides.get(name)
+        low = change.lower[:, at] - (0 if side is None else side.after)
+        high = change.upper[:, at] + (0 if side is None else side.before)
+        parts[axis] = (low, high)
+    boxes.add(len(change.lower), parts)

@@ -62,21 +62,21 @@ def rechunk(
     """Change the chunks or shards of arrays, in one commit; values, attributes and codecs stay.
 
     The array with the old chunks stays in the history. Tasks copy directly from the old chunks to
-    the new ones; if that reads each old chunk more than about 8 times, they copy by way of an
+    the new ones; if that would read each old chunk more than about 8 times, they use an
     intermediate copy, which is garbage afterwards.
 
     Args:
         spark: Any Spark session.
         repository: A repository, or its URL.
         array_paths: Path of an array, or of several.
-        chunks: New chunks: sizes in order, or by dimension; -1 is the whole dimension.
+        chunks: New chunks: sizes in order, or by dimension; -1 means the complete dimension.
         shards: New shards, in the same form: chunks that are written as one object. None: no
             sharding.
-        memory_bytes: Memory of a task for arrays. It is not exceeded; the job is refused if one
-            chunk needs more.
+        memory_bytes: Memory of a task for arrays. It is not exceeded; the job raises an error if
+            one chunk needs more.
         to: The path of the result: one path, or a mapping for several arrays. By default arrays
             are replaced.
-        statistics: Whether to keep the minimum, maximum and number of missing values of each new
+        statistics: Whether to store the minimum, maximum and number of missing values of each new
             chunk, which conditions (`where`) of later reads use: True, or paths of results.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -99,7 +99,7 @@ def rechunk(
     """
     names = [array_paths] if isinstance(array_paths, str) else list(array_paths)
     job = Job(spark, repository, "rechunk", job_options(options, keywords))
-    base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+    base = job.base()
     spec = SessionSpec.of(base)
     todo = []
     for name in names:

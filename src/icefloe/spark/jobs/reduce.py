@@ -13,10 +13,19 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.arrays.error_context import doing
-from icefloe.arrays.grid import ChunkGrid, Region, Target, blocks, shape_of, whole
+from icefloe.arrays.grid import (
+    ChunkGrid,
+    Region,
+    Target,
+    blocks,
+    num_elements,
+    shape_of,
+    whole,
+)
 from icefloe.cf.decoding import decoded_attributes
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
+from icefloe.model.chunk_index import Box
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
 from icefloe.spark.engine.runner import parallelism
@@ -42,11 +51,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import SparkSession
 
-    from icefloe.model.chunk_index import Box
     from icefloe.repository import Repository
     from icefloe.session import Session
     from icefloe.spark.engine.job import JobKeywords
-    from icefloe.zarr_store.session_port import SessionPort
 
 MAX_DRIVER_BYTES = 128 * 1024 * 1024
 """Limit of the partial states that tasks send to the driver; tasks write larger results."""
@@ -93,7 +100,8 @@ def reduce(
         keep_attrs: Whether the result has the attributes of the array.
         chunks: Chunks of the result, in order or by dimension.
         source: A read-only session that has the array; the branch itself by default.
-        overwrite: Whether an existing array is replaced.
+        overwrite: Whether an existing array is replaced, and coordinates beside it that are not
+            those of the array.
         block_bytes: The size of the blocks of the array that a task holds at a time.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
@@ -112,26 +120,64 @@ def reduce(
     >>> repo.readonly_session("main").read_region("t_mean")
     array([ 2.5, 25. ])
     """
+    aggregation = aggregation_of(how, skipna=skipna, q=q, ddof=ddof)
+    job = Job(spark, repository, "reduce", job_options(options, keywords))
+    base = job.input_session(source)
+    reduction = reduction_of(
+        base,
+        array,
+        aggregation,
+        dims=dims,
+        by=by,
+        several_quantiles=q is not None and np.ndim(q) == 1,
+        block_bytes=block_bytes,
+    )
+    new = result_array(reduction, chunks, keep_attrs=keep_attrs)
+    path = arrays.create(job.session, output, new, overwrite=overwrite)
+    copy_coordinates(base, job.session, [reduction.array], reduction.kept, path, replace=overwrite)
+    group = paths.parent(path) or paths.ROOT
+    fresh = {
+        name: values
+        for name, values in reduction.labels.items()
+        if job.session.get_node(paths.canonical(f"{group}/{name}")) is None or overwrite
+    }
+    arrays.write_coordinates(job.session, group, fresh, overwrite=overwrite)
+    return run_reduction(job, reduction, path, [whole(reduction.shape)])
+
+
+def aggregation_of(
+    how: str, *, skipna: bool | None, q: float | Sequence[float] | None, ddof: int
+) -> Aggregation:
+    """Check how values are aggregated."""
     quantiles = () if q is None else (float(q),) if np.ndim(q) == 0 else tuple(map(float, q))  # type: ignore[arg-type]
     aggregation = Aggregation(how=how, skipna=skipna, quantiles=quantiles, ddof=ddof)
     aggregation.check()
-    job = Job(spark, repository, "reduce", job_options(options, keywords))
-    base = source or job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
-    job.add_input(base.snapshot_id)
+    return aggregation
+
+
+def reduction_of(
+    base: Session,
+    array: str,
+    aggregation: Aggregation,
+    *,
+    dims: str | Sequence[str] | None,
+    by: Any,
+    several_quantiles: bool,
+    block_bytes: int,
+) -> Reduction:
+    """Describe a reduction of an array of a session."""
     input_array = InputArray.of(base, array)
     groups = None if by is None else find_groups(by, input_array, base)
-    reduction = Reduction(
+    return Reduction(
         array=input_array,
         grid=grid_of(base, array),
         aggregation=aggregation,
         reduced=_reduced_dims(input_array, dims, groups),
         groups=groups,
-        several_quantiles=q is not None and np.ndim(q) == 1,
+        several_quantiles=several_quantiles,
         dtype=input_array.coding.number_type.str,
         block_bytes=block_bytes,
     )
-    path = _create(job, base, reduction, output, chunks, keep_attrs=keep_attrs, overwrite=overwrite)
-    return _run(job, reduction, path)
 
 
 def _reduced_dims(
@@ -205,6 +251,10 @@ class Reduction(Record, frozen=True, eq=False):
         else:
             each = _STATE_BYTES.get(self.aggregation.how, 16)
         return cells * self.num_groups * each
+
+    def kept_cells(self, within: Region) -> int:
+        """The number of cells of a region along the kept dimensions."""
+        return _product(shape_of(within), [name in self.kept for name in self.array.dims])
 
     def _reduced_shape(self) -> tuple[int, ...]:
         sizes = dict(zip(self.array.dims, self.array.shape, strict=True))
@@ -287,19 +337,44 @@ class Reduction(Record, frozen=True, eq=False):
             axes = [*quantiles, self.groups.name, *self.kept]
         return values.transpose([axes.index(name) for name in self.dims])
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The coordinates of the new dimensions."""
+        labels: dict[str, Any] = {}
+        if self.groups is not None:
+            labels[self.groups.name] = self.groups.labels
+        if self.several_quantiles:
+            labels["quantile"] = np.array(self.aggregation.quantiles)
+        return labels
+
     def __call__(self, region: Region) -> npt.NDArray[Any]:
         """Compute a region of the result from all elements that it depends on."""
+        within = self.inputs_of(region)
+        return self.part(region, self.state_of(self.grid.covering(within), within))
+
+    def inputs_of(self, region: Region) -> Region:
+        """The elements of the array that a region of the result depends on."""
         parts = dict(zip(self.dims, region, strict=True))
-        within = tuple(
-            parts[name] if name in self.kept else slice(0, extent)
-            for name, extent in zip(self.array.dims, self.array.shape, strict=True)
-        )
-        state = self.state_of(self.grid.covering(within), within)
-        if state is None:
-            state = self.nothing(within)
-        values = self.result(state)
+        sizes = dict(zip(self.array.dims, self.array.shape, strict=True))
+        needed = {
+            name: parts[name] if name in self.kept else slice(0, extent)
+            for name, extent in sizes.items()
+        }
+        if self.groups is not None:
+            chosen = parts[self.groups.name]
+            codes = self.groups.codes
+            members = np.nonzero((codes >= chosen.start) & (codes < chosen.stop))
+            for name, places in zip(self.groups.dims, members, strict=True):
+                low, high = (places.min(), places.max() + 1) if len(places) else (0, 0)
+                needed[name] = slice(int(low), int(high))
+        return tuple(needed[name] for name in self.array.dims)
+
+    def part(self, region: Region, state: State | None) -> npt.NDArray[Any]:
+        """The values of a region from the state of its inputs; None: there are none."""
+        values = self.result(self.nothing(self.inputs_of(region)) if state is None else state)
         lead = set(self.lead)
-        return values[tuple(parts[name] if name in lead else slice(None) for name in self.dims)]
+        chosen = zip(self.dims, region, strict=True)
+        return values[tuple(part if name in lead else slice(None) for name, part in chosen)]
 
     def nothing(self, within: Region) -> State:
         """Return the state of no elements at all."""
@@ -311,16 +386,8 @@ class Reduction(Record, frozen=True, eq=False):
         return partial(self.aggregation, np.zeros(shape, self.dtype), axes, codes, self.num_groups)
 
 
-def _create(
-    job: Job,
-    base: SessionPort,
-    reduction: Reduction,
-    output: str,
-    chunks: Any,
-    *,
-    keep_attrs: bool,
-    overwrite: bool,
-) -> str:
+def result_array(reduction: Reduction, chunks: Any, *, keep_attrs: bool) -> NewArray:
+    """Describe the result."""
     dtype = reduction.aggregation.result_dtype(np.dtype(reduction.dtype))
     sizes = dict(zip(reduction.array.dims, reduction.grid.chunk_shape, strict=True))
     usual = tuple(
@@ -329,30 +396,14 @@ def _create(
     )
     if chunks is not None:
         usual = arrays.resolve_chunks(chunks, reduction.shape, usual, reduction.dims)
-    attributes = _attributes(reduction) if keep_attrs else {}
-    new = NewArray(
+    return NewArray(
         shape=reduction.shape,
         dtype=dtype,
         chunks=usual,
         dims=reduction.dims,
-        attributes=attributes,
+        attributes=_attributes(reduction) if keep_attrs else {},
         fill_value=np.nan if dtype.kind == "f" else None,
     )
-    path = arrays.create(job.session, output, new, overwrite=overwrite)
-    copy_coordinates(base, job.session, [reduction.array], reduction.kept, path)
-    labels: dict[str, Any] = {}
-    if reduction.groups is not None:
-        labels[reduction.groups.name] = reduction.groups.labels
-    if reduction.several_quantiles:
-        labels["quantile"] = np.array(reduction.aggregation.quantiles)
-    group = paths.parent(path) or paths.ROOT
-    fresh = {
-        name: values
-        for name, values in labels.items()
-        if job.session.get_node(paths.canonical(f"{group}/{name}")) is None or overwrite
-    }
-    arrays.write_coordinates(job.session, group, fresh, overwrite=overwrite)
-    return path
 
 
 def _attributes(reduction: Reduction) -> dict[str, Any]:
@@ -398,58 +449,73 @@ def _assembled(pieces: Sequence[tuple[Region, State]]) -> State:
     return whole_state
 
 
-def _run(job: Job, reduction: Reduction, path: str) -> JobReport:
-    target = Target(job.grid(path), whole(reduction.shape))
-    array_bytes = prod(reduction.array.shape) * reduction.grid.item_bytes
-    parts = _parts(job, reduction, array_bytes)
-    cells = prod(
-        extent
-        for name, extent in zip(reduction.array.dims, reduction.array.shape, strict=True)
-        if name in reduction.kept
-    )
+class _ReducedPart(Record, frozen=True):
+    """What one task reduces for a region of the result."""
+
+    number: int
+    """Which of the regions."""
+    box: Box
+    within: Region
+
+
+def run_reduction(
+    job: Job, reduction: Reduction, path: str, regions: Sequence[Region]
+) -> JobReport:
+    """Compute regions of the result, each of whole chunks, and commit them."""
+    targets = [Target(job.grid(path), region) for region in regions]
+    inputs = [reduction.inputs_of(region) for region in regions]
+    array_bytes = sum(num_elements(each) for each in inputs) * reduction.grid.item_bytes
+    parts = _parts(job, reduction, inputs, array_bytes)
     # Tasks write a large result, each its own part; the driver merges the states of a small one.
-    is_large = reduction.state_bytes(cells) * len(parts) > MAX_DRIVER_BYTES
-    if is_large or target.box.size >= 4 * parallelism(job.spark):
-        share = target.num_bytes / max(1, array_bytes)
+    cells = [reduction.kept_cells(each) for each in inputs]
+    state_bytes = sum(reduction.state_bytes(cells[part.number]) for part in parts)
+    num_chunks = sum(target.box.size for target in targets)
+    if state_bytes > MAX_DRIVER_BYTES or num_chunks >= 4 * parallelism(job.spark):
+        share = sum(target.num_bytes for target in targets) / max(1, array_bytes)
         each = max(1, int(job.task_bytes(array_bytes) * share))
-        return fill(job, [target], Filling({path: reduction}, each), each)
-    plan = job.plan([target], len(parts), [f"reads {array_bytes:,} bytes before compression"])
+        return fill(job, targets, Filling({path: reduction}, each), each)
+    plan = job.plan(targets, len(parts), [f"reads {array_bytes:,} bytes before compression"])
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
     results = job.run_tasks(_reduce_part, parts, reduction, job.label)
     job.count(results)
-    state: State | None = None
-    for _, _, table in results.outputs():
-        fresh = _from_table(table)
-        state = fresh if state is None else merge(reduction.aggregation, state, fresh)
-    if state is None:
-        state = reduction.nothing(whole(reduction.array.shape))
-    job.session.write_region(path, ..., reduction.result(state))
+    states: dict[int, State] = {}
+    for task, _, table in results.outputs():
+        number, fresh = parts[task].number, _from_table(table)
+        known = states.get(number)
+        states[number] = fresh if known is None else merge(reduction.aggregation, known, fresh)
+    for number, region in enumerate(regions):
+        job.session.write_region(path, region, reduction.part(region, states.get(number)))
     return job.commit(plan)
 
 
-def _parts(job: Job, reduction: Reduction, array_bytes: int) -> list[Box]:
-    """Return a box of chunks for each reduction, cut along the reduced dimensions."""
+def _parts(
+    job: Job, reduction: Reduction, inputs: Sequence[Region], array_bytes: int
+) -> list[_ReducedPart]:
+    """Cut what regions of the result depend on along the reduced dimensions."""
     grid = reduction.grid
-    if 0 in grid.shape:
-        return []
     is_reduced = [name in reduction.reduced for name in reduction.array.dims]
     chunks = max(1, job.task_bytes(array_bytes) // grid.chunk_bytes)
-    kept = _product(grid.box.shape, [not each for each in is_reduced])
-    return list(
-        blocks(grid.box, _steps(grid.box.shape, is_reduced, max(1, chunks // max(1, kept))))
-    )
+    parts = []
+    for number, within in enumerate(inputs):
+        if num_elements(within) == 0:
+            continue
+        box = grid.covering(within)
+        kept = _product(box.shape, [not each for each in is_reduced])
+        steps = _steps(box.shape, is_reduced, max(1, chunks // max(1, kept)))
+        parts += [_ReducedPart(number, each, within) for each in blocks(box, steps)]
+    return parts
 
 
-def _reduce_part(box: Box, reduction: Reduction) -> Iterator[TaskOutput]:
-    state = reduction.state_of(box, whole(reduction.array.shape))
+def _reduce_part(part: _ReducedPart, reduction: Reduction) -> Iterator[TaskOutput]:
+    state = reduction.state_of(part.box, part.within)
     if state is not None:
         yield TaskOutput(
             name=reduction.array.path,
             table=_to_table(state),
-            chunks=box.size,
-            bytes_read=reduction.grid.box_bytes(box),
+            chunks=part.box.size,
+            bytes_read=reduction.grid.box_bytes(part.box, part.within),
         )
 
 

@@ -36,12 +36,12 @@ def compute_statistics(
     options: JobOptions | None = None,
     **keywords: Unpack[JobKeywords],
 ) -> JobReport:
-    """Compute the smallest and largest value and the missing ones of each chunk, and commit them.
+    """Compute the minimum, maximum and number of missing values of each chunk, and commit them.
 
-    Conditions (`where`) then leave out chunks that cannot have a matching cell. Chunks whose
-    statistics are up to date are not read again. Statistics of chunks that change later are stale
-    and not used: run this again to update them. Jobs that write chunks can compute statistics on
-    the way, see their argument `statistics`.
+    Conditions (`where`) then skip chunks that cannot have a matching cell. Chunks whose statistics
+    are up to date are not read again. Statistics of chunks that change later are stale and not
+    used: run this again to update them. Jobs that write chunks can also compute statistics, see
+    their argument `statistics`.
 
     Args:
         spark: The session, classic or Connect.
@@ -85,7 +85,7 @@ def compute_statistics(
     settled = job.is_settled(plan)
     if settled is not None:
         return settled
-    base = job.repository.readonly_session(snapshot_id=job.session.snapshot_id)
+    base = job.base()
     results = job.run_tasks(_summaries, items, SessionSpec.of(base), job.label)
     job.count(results)
     take_statistics(results, job.statistics)

@@ -23,21 +23,21 @@ Tolerance: TypeAlias = Annotated[float, Meta(ge=0)]
 class Expectation(
     Record, frozen=True, tag_field="expect", forbid_unknown_fields=True, kw_only=True
 ):
-    """What all expectations have: a name for reports, and how serious it is if one is not met."""
+    """The common fields of expectations: a name for reports, and the severity of a failure."""
 
     name: str = ""
-    """How reports call it; its kind by default."""
+    """The name in reports; its kind by default."""
     severity: Severity = "error"
-    """`error` keeps data from being published; `warning` is only reported."""
+    """`error` prevents data from being published; `warning` is only reported."""
 
     @property
     def kind(self) -> str:
-        """Which kind of expectation it is, as files call it."""
+        """The kind of expectation, as written in files."""
         return str(self.__struct_config__.tag)
 
     @property
     def title(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         return self.name or self.kind.replace("_", " ")
 
     @property
@@ -47,7 +47,7 @@ class Expectation(
 
 
 class InRange(Expectation, frozen=True, tag="in_range"):
-    """All values that are not missing lie between two limits, which belong to the range.
+    """All values that are not missing are between two limits (inclusive).
 
     Values are decoded by CF attributes first. Limits of times are text such as `2020-01-31`.
 
@@ -80,7 +80,7 @@ class MissingAtMost(Expectation, frozen=True, tag="missing_at_most"):
 
 
 class Monotonic(Expectation, frozen=True, tag="monotonic"):
-    """The values of a coordinate rise or fall all the way."""
+    """The values of a coordinate increase or decrease monotonically."""
 
     arrays: Arrays
     direction: Literal["increasing", "decreasing", "either"] = "either"
@@ -89,16 +89,16 @@ class Monotonic(Expectation, frozen=True, tag="monotonic"):
 
 
 class GapFree(Expectation, frozen=True, tag="gap_free"):
-    """Neighbours of a coordinate are one step apart, so that nothing is left out.
+    """Neighbouring values of a coordinate are one step apart, without gaps.
 
     Steps of times are text: `6h`, `1D`; or `1M` and `1Y` for calendar months and years.
     """
 
     arrays: Arrays
     step: float | str | None = None
-    """How far apart neighbours are; by default the median distance of neighbours."""
+    """Distance of neighbours; by default the median distance."""
     tolerance: Tolerance = 1e-6
-    """By which share of a step distances may differ from it."""
+    """The share of a step by which distances may differ from it."""
 
 
 class NoDuplicates(Expectation, frozen=True, tag="no_duplicates"):
@@ -115,20 +115,20 @@ class HasUnits(Expectation, frozen=True, tag="has_units"):
 
     arrays: Arrays
     units: str | None = None
-    """What the attribute must say; any text by default."""
+    """The required value; any text by default."""
 
 
 class HasAttributes(Expectation, frozen=True, tag="has_attributes"):
     """Arrays or groups have attributes."""
 
     nodes: Arrays
-    """Paths of arrays and groups; or patterns, which stand for arrays."""
+    """Paths of arrays and groups; or patterns, which match arrays."""
     attributes: Sequence[str] | dict[str, Any]
-    """Names of attributes, or a mapping to the values that they must have."""
+    """Names of attributes, or a mapping to their required values."""
 
 
 class EqualTo(Expectation, frozen=True, tag="equal_to"):
-    """Arrays are equal to another version of themselves, as far as both have the cells.
+    """Arrays are equal to another version of themselves, where both have the cells.
 
     Only chunks that were written between the two versions are read. Missing values are equal to
     each other, and so are numbers that differ by no more than `absolute + relative * |theirs|`.
@@ -136,17 +136,17 @@ class EqualTo(Expectation, frozen=True, tag="equal_to"):
 
     arrays: Arrays
     version: str
-    """A branch, a tag or a snapshot id, also with steps: `main~3`."""
+    """A branch, a tag or a snapshot id, optionally with steps: `main~3`."""
     absolute: Tolerance = 0.0
     relative: Tolerance = 0.0
 
 
 class BlockCheck(Expectation, frozen=True, tag="block_check"):
-    """A function of a block says whether its values are right.
+    """A function decides whether the values of a block are correct.
 
     The function gets a numpy array for each of the arrays: the same part of each, decoded by CF
     attributes, with NaN for missing values. It returns True or False, or an array of them for the
-    cells of the block. Functions are given by name: a file never names code.
+    cells of the block. Functions are referred to by name: a file never names code.
     """
 
     arrays: Arrays

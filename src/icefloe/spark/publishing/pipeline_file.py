@@ -103,7 +103,7 @@ class IngestStep(_Step, frozen=True, kw_only=True, tag="ingest"):
 
 
 class CopyStep(_Step, frozen=True, kw_only=True, tag="copy"):
-    """Copy arrays of another repository or Zarr store, again whenever that has changed."""
+    """Copy arrays of another repository, again whenever that has changed."""
 
     source: str
     """URL or path of a repository."""
@@ -303,12 +303,21 @@ _CHOICES: dict[str | int, Any] = {"do": AnyStep, "expect": AnyExpectation}
 def _check(pipeline: Pipeline, name: str, text: str) -> None:
     """Check what types do not say."""
     outputs: dict[str, int] = {}
+    labels: dict[str, int] = {}
     for number, step in enumerate(pipeline.steps):
         at = f"$.steps[{number}]"
         if isinstance(step, IngestStep) and step.source not in pipeline.sources:
             known = ", ".join(pipeline.sources) or "none"
             reason = f"there is no source {step.source!r}; sources: {known}"
             raise _invalid(name, text, reason, f"{at}.source")
+        if not isinstance(step, IngestStep):
+            # Commits say by this name which steps they have the results of.
+            first = labels.setdefault(step.label, number)
+            if first != number:
+                reason = (
+                    f"steps[{first}] is called {step.label!r}, too; give one of them another `name`"
+                )
+                raise _invalid(name, text, reason, at)
         output = _output(step)
         if output is None:
             continue

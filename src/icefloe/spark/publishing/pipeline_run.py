@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from icefloe.config.containers import VirtualChunkContainer
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, SnapshotNotFoundError
 from icefloe.html_tables import Report, readable_size
 from icefloe.ingest.log import ingested_files
 from icefloe.ingest.sources import find_files
@@ -28,7 +28,10 @@ from icefloe.model.moments import parse_age
 from icefloe.model.record import Record
 from icefloe.repository import Repository
 from icefloe.spark.engine.job import JobOptions, JobReport
+from icefloe.spark.jobs.array_changes import EarlierResult
 from icefloe.spark.jobs.copy import copy
+from icefloe.spark.jobs.copy_updates import update_copied
+from icefloe.spark.jobs.groupby import labels_path
 from icefloe.spark.jobs.ingest_rounds import staging_branch
 from icefloe.spark.jobs.ingesting import ingest
 from icefloe.spark.jobs.inputs import find_coordinate
@@ -36,6 +39,7 @@ from icefloe.spark.jobs.maintenance import expire_snapshots, remove_orphan_files
 from icefloe.spark.jobs.map_blocks import map_blocks
 from icefloe.spark.jobs.map_updates import update_mapped
 from icefloe.spark.jobs.reduce import reduce
+from icefloe.spark.jobs.reduce_updates import update_reduced
 from icefloe.spark.publishing.expectations import BlockCheck
 from icefloe.spark.publishing.pipeline_file import (
     CopyStep,
@@ -63,11 +67,15 @@ if TYPE_CHECKING:
     from icefloe.zarr_store.session_port import SessionPort
 
     Functions = Mapping[str, Callable[..., Any]]
+    ComputedStep = CopyStep | MapStep | ReduceStep
 
 logger = logging.getLogger(__name__)
 
 PIPELINE = "icefloe.pipeline"
 """The property of commits that says which pipeline made them, and from which inputs."""
+
+_NO_HISTORY = (SnapshotNotFoundError, InvalidInputError)
+"""Why two snapshots cannot be compared: one is gone, or they have no ancestor in common."""
 
 Status = Literal["published", "up to date", "failed", "planned"]
 
@@ -82,7 +90,7 @@ class StepReport(Record, frozen=True):
 
 
 class PipelineReport(Report, frozen=True):
-    """What a run of a pipeline did; `print` it."""
+    """The result of a run of a pipeline; `print` it."""
 
     name: str
     status: Status
@@ -122,22 +130,23 @@ def run_pipeline(
 ) -> PipelineReport:
     """Run a pipeline file: ingest or compute on a staging branch, validate, publish, maintain.
 
-    Run it again at any time: what is done is not done again. Files that were ingested are not
-    taken twice, arrays are computed again only if their inputs have changed, and a run after a
-    dead driver goes on where that one was. If validation fails, the target branch stays as it is,
-    and a quarantine branch has the data and the report; the next run tries again only if the
-    pipeline, its inputs or the target have changed.
+    You can run it again at any time: finished work is not repeated. Files are not ingested twice,
+    arrays are computed again only if their inputs have changed, and if a driver dies, the next run
+    resumes its work. If validation fails, the target branch is unchanged, and a quarantine branch
+    has the data and the report; the next run tries again only if the pipeline, its inputs or the
+    target have changed.
 
     Args:
         spark: Any Spark session.
-        pipeline: The path of a `pipeline.yaml`, or what `load_pipeline` read.
+        pipeline: The path of a `pipeline.yaml`, or the result of `load_pipeline`.
         functions: The functions that the pipeline names, of `map_blocks` and `block_check`.
-        dry_run: Only tell what would be done; nothing is written.
-        retry: Whether to try again what has failed validation, though nothing has changed.
+        dry_run: Only report what would be done; nothing is written.
+        retry: Whether to retry after a failed validation even if nothing has changed.
         progress: Whether to show progress bars; by default in terminals and notebooks.
 
     Raises:
-        InvalidInputError: The file is not valid, or names a function that is not there.
+        InvalidInputError: The file is not valid, or names a function that is missing from
+            `functions`.
 
     >>> from pathlib import Path
     >>> import xarray
@@ -206,6 +215,7 @@ class _PipelineRun:
         self._staging = f"pipeline-{self._pipeline.name}"
         plain = msgspec.to_builtins([self._pipeline.sources, self._pipeline.steps])
         self._definition = _digest(plain)
+        self._sources: dict[tuple[str, str], tuple[Repository, SessionPort]] = {}
 
     # --- the whole
 
@@ -252,7 +262,8 @@ class _PipelineRun:
             done = self._maintain(repository) if was_there else {}
             delete_if_at(repository, self._staging, staged)
             return PipelineReport(name, "up to date", steps=steps, maintenance=done)
-        self._squash(repository, base)
+        mark = self._joint_mark(repository)
+        self._squash(repository, base, mark)
         outcome = publish(
             self._spark,
             repository,
@@ -262,6 +273,8 @@ class _PipelineRun:
             functions=self._functions,
             rebase=self._pipeline.publish.rebase,
             quarantine=quarantine,
+            # Of a rebase: steps have not seen what others have committed since then.
+            metadata={PIPELINE: {**mark, "since": base}},
             delete_staging=False,
             progress=self._progress,
         )
@@ -355,14 +368,13 @@ class _PipelineRun:
         base = self._base(repository)
         return takewhile(lambda each: each.id != base, repository.ancestry(branch=self._staging))
 
-    def _squash(self, repository: Repository, base: str) -> None:
+    def _squash(self, repository: Repository, base: str, mark: dict[str, Any]) -> None:
         """Make the run one commit, with what its commits say of themselves."""
         commits = list(self._staged(repository))
         if not self._pipeline.publish.squash or len(commits) == 1:
             return
         summary = joined_summary(JobSummary.of(each.metadata) for each in commits[::-1])
-        keys = {name: key for each in commits[::-1] for name, key in self._keys_of(each).items()}
-        metadata: dict[str, Any] = {PIPELINE: self._mark(keys)}
+        metadata: dict[str, Any] = {PIPELINE: mark}
         if summary is not None:
             metadata[SUMMARY] = summary.to_data()
         message = self._pipeline.publish.message or self._pipeline.name
@@ -390,44 +402,84 @@ class _PipelineRun:
         return _digest(inputs)
 
     def _source(self, step: CopyStep) -> SessionPort:
-        repository = Repository.open(self._loaded.path(step.source))
-        return repository.readonly_session(snapshot_id=step.version)
+        return self._origin(step)[1]
 
-    def _key(self, step: AnyStep) -> str:
-        """A name for what a step does, and for the version that it copies from."""
-        inputs: list[Any] = [msgspec.to_builtins(step)]
-        if isinstance(step, CopyStep):
-            inputs.append(self._source(step).snapshot_id)
-        return _digest(inputs)
+    def _origin(self, step: CopyStep) -> tuple[Repository, SessionPort]:
+        """What a step copies from. A run copies the version that it has found first.
+
+        Otherwise, the mark of a commit could name a newer version than the copy is of.
+        """
+        key = (step.source, step.version)
+        if key not in self._sources:
+            repository = Repository.open(self._loaded.path(step.source))
+            self._sources[key] = (repository, repository.readonly_session(snapshot_id=step.version))
+        return self._sources[key]
 
     def _is_up_to_date(self, repository: Repository, branch: str, step: AnyStep) -> bool:
         """Whether the result of a step is on a branch, and its inputs are as they were then."""
         last = self._last_result(repository, branch, step)
         if last is None:
             return False
-        session = repository.readonly_session(branch)
-        changed = _changed_arrays(repository, last, session.snapshot_id)
-        return not changed & set(_read_arrays(session, step))
+        if isinstance(step, CopyStep):
+            return last.inputs == self._source(step).snapshot_id
+        now = repository.readonly_session(branch)
+        try:
+            then = repository.readonly_session(snapshot_id=last.inputs)
+            changed = _changed_arrays(repository, last.inputs, now.snapshot_id)
+        except _NO_HISTORY:
+            return False
+        # Then, too: a coordinate or labels that the step read may have been deleted.
+        return changed.isdisjoint({*_read_arrays(then, step), *_read_arrays(now, step)})
 
-    def _last_result(self, repository: Repository, branch: str, step: AnyStep) -> str | None:
-        """The newest commit with a result of a step; None if the step was another one then."""
+    def _last_result(
+        self, repository: Repository, branch: str, step: AnyStep
+    ) -> EarlierResult | None:
+        """The newest result of a step; None if there is none, or the step was another one then."""
         for info in repository.ancestry(branch=branch):
-            key = self._keys_of(info).get(step.label)
-            if key is not None:
-                return info.id if key == self._key(step) else None
+            mark = self._mark_of(info)
+            entry = mark.get("steps", {}).get(step.label)
+            if entry is None:
+                continue
+            if not isinstance(entry, dict) or entry.get("key") != _digest(
+                msgspec.to_builtins(step)
+            ):
+                return None
+            if isinstance(step, CopyStep):
+                return EarlierResult(info.id, str(entry.get("source")))
+            return EarlierResult(info.id, str(mark.get("since", info.id)))
         return None
 
-    def _keys_of(self, info: SnapshotInfo) -> dict[str, str]:
-        """The steps of this pipeline whose results a commit has."""
+    def _mark_of(self, info: SnapshotInfo) -> dict[str, Any]:
+        """What a commit says of the steps of this pipeline whose results it has."""
         mark = info.metadata.get(PIPELINE)
         if not isinstance(mark, dict) or mark.get("name") != self._pipeline.name:
             return {}
-        keys = mark.get("steps")
-        return dict(keys) if isinstance(keys, dict) else {}
+        return dict(mark) if isinstance(mark.get("steps"), dict) else {}
 
-    def _mark(self, keys: dict[str, str]) -> dict[str, Any]:
+    def _mark(self, steps: dict[str, Any]) -> dict[str, Any]:
         """The property of a commit that has the results of some steps."""
-        return {"name": self._pipeline.name, "definition": self._definition, "steps": keys}
+        return {"name": self._pipeline.name, "definition": self._definition, "steps": steps}
+
+    def _joint_mark(self, repository: Repository) -> dict[str, Any]:
+        """The mark of a commit that has all of the staging branch.
+
+        A step is not part of it if a later one has changed its inputs: the next run repeats it.
+        """
+        return self._mark(
+            {
+                step.label: self._entry(step)
+                for step in self._pipeline.steps
+                if not isinstance(step, IngestStep)
+                and self._is_up_to_date(repository, self._staging, step)
+            }
+        )
+
+    def _entry(self, step: AnyStep) -> dict[str, str]:
+        """What a commit says of a step whose result it has."""
+        entry = {"key": _digest(msgspec.to_builtins(step))}
+        if isinstance(step, CopyStep):
+            entry["source"] = self._source(step).snapshot_id
+        return entry
 
     # --- steps
 
@@ -436,13 +488,16 @@ class _PipelineRun:
         is_ingest = isinstance(step, IngestStep)  # which knows by itself what is new
         if not is_ingest and self._is_up_to_date(repository, self._staging, step):
             return StepReport(step.label, None, "up to date")
-        keys = {} if is_ingest else {step.label: self._key(step)}
+        steps: dict[str, Any] = {} if is_ingest else {step.label: self._entry(step)}
         common: dict[str, Any] = {
             "branch": self._staging,
             "message": step.label,
-            "metadata": {PIPELINE: self._mark(keys)},
+            "metadata": {PIPELINE: self._mark(steps)},
             "progress": self._progress,
         }
+        if not is_ingest:
+            # On top of what another driver does, a result would have other inputs than it says.
+            common["rebase"] = False
         match step:
             case IngestStep():
                 files = self._pipeline.sources[step.source].files
@@ -454,47 +509,49 @@ class _PipelineRun:
                     f"{len(report.unchanged)} unchanged, {len(report.broken)} broken files"
                 )
                 return StepReport(step.label, report.snapshot_id, detail)
-            case CopyStep():
-                done = copy(
-                    self._spark,
-                    repository,
-                    self._source(step),
-                    overwrite=True,
-                    **_arguments(step),
-                    **common,
-                )
-            case MapStep():
-                again = self._updated(repository, step, common)
+            case CopyStep() | MapStep() | ReduceStep():
+                again = self._updated(repository, step, JobOptions(**common))
                 if again is not None:
                     detail = f"{again.chunks:,} chunks, where inputs have changed"
                     return StepReport(step.label, again.snapshot_id, detail)
-                done = map_blocks(
-                    self._spark,
-                    repository,
-                    self._functions[step.function],
-                    overwrite=True,
-                    **_arguments(step),
-                    **common,
-                )
+                done = self._computed(repository, step, common)
+                return StepReport(step.label, done.snapshot_id, f"{done.chunks:,} chunks")
+
+    def _computed(
+        self, repository: Repository, step: ComputedStep, common: dict[str, Any]
+    ) -> JobReport:
+        """Compute or copy all of a step's result."""
+        arguments: dict[str, Any] = {"overwrite": True, **_arguments(step), **common}
+        match step:
+            case CopyStep():
+                return copy(self._spark, repository, self._source(step), **arguments)
+            case MapStep():
+                function = self._functions[step.function]
+                return map_blocks(self._spark, repository, function, **arguments)
             case ReduceStep():
-                done = reduce(self._spark, repository, overwrite=True, **_arguments(step), **common)
-        return StepReport(step.label, done.snapshot_id, f"{done.chunks:,} chunks")
+                return reduce(self._spark, repository, **arguments)
 
     def _updated(
-        self, repository: Repository, step: MapStep, common: dict[str, Any]
+        self, repository: Repository, step: ComputedStep, options: JobOptions
     ) -> JobReport | None:
-        """Compute blocks whose inputs have changed; None if all of them must be computed."""
+        """Compute or copy what depends on changed inputs; None if all of it must be."""
         last = self._last_result(repository, self._staging, step)
         if last is None:
             return None
-        return update_mapped(
-            self._spark,
-            repository,
-            self._functions[step.function],
-            since=last,
-            options=JobOptions(**common),
-            **_arguments(step),
-        )
+        arguments: dict[str, Any] = {"last": last, "options": options, **_arguments(step)}
+        try:
+            match step:
+                case CopyStep():
+                    origin, source = self._origin(step)
+                    return update_copied(self._spark, repository, origin, source, **arguments)
+                case MapStep():
+                    function = self._functions[step.function]
+                    return update_mapped(self._spark, repository, function, **arguments)
+                case ReduceStep():
+                    return update_reduced(self._spark, repository, **arguments)
+        except _NO_HISTORY as error:
+            logger.info("%s: all of it is computed again: %s", step.label, error)
+            return None
 
     # --- maintenance
 
@@ -529,6 +586,8 @@ def _read_arrays(session: SessionPort, step: AnyStep) -> Iterator[str]:
     for name in inputs_of(step):
         path = paths.canonical(name)
         yield path
+        if isinstance(step, ReduceStep) and step.by is not None:
+            yield labels_path(session, path, step.by)
         node = session.get_node(path)
         dims = node.array.dimension_names if node is not None and node.is_array else None
         for dim in dims or ():

@@ -51,11 +51,11 @@ _MAX_TRIES = 10
 
 
 class PublishReport(Report, frozen=True):
-    """What became of a staging branch."""
+    """The result of publishing a staging branch."""
 
     target: str
     snapshot_id: str | None
-    """What the target branch points to now; None if it was not published."""
+    """The new snapshot of the target branch; None if nothing was published."""
     validation: ValidationReport
     rebased: bool = False
     """Whether the target had commits of its own, so that the staged changes were put on top."""
@@ -90,12 +90,13 @@ def publish(
     task_bytes: int | None = None,
     progress: bool | None = None,
 ) -> PublishReport:
-    """Validate a staging branch; publish it if it is as expected, or put it into quarantine.
+    """Validate a staging branch; publish it if it passes, or put it into quarantine.
 
-    If everything holds, the target branch is moved forward to the staging branch. If the target
-    has commits of its own by then, the staged changes are put on top of them, as one commit, and
-    validated again: what is published was validated as it is. If something does not hold, the
-    target stays as it is, and a quarantine branch gets the staged commits and the report.
+    If all expectations are met, the target branch is moved forward to the staging branch. If the
+    target has new commits by then, the staged changes are put on top of them, as one commit, and
+    validated again: only the exact snapshot that was validated is published. If an expectation is
+    not met, the target is unchanged, and a quarantine branch gets the staged commits and the
+    report.
 
     Args:
         spark: Any Spark session.
@@ -106,9 +107,9 @@ def publish(
         functions: The functions of `BlockCheck`, by name.
         rebase: Whether to put staged changes on top of other commits; if False, raise
             ConflictError.
-        quarantine: The name of the quarantine branch; made of that of the staging branch and
-            the snapshot by default. If a branch of that name has other commits, the id of the
-            snapshot is added to it.
+        quarantine: The name of the quarantine branch; by default composed of the names of the
+            staging branch and the snapshot. If a branch of that name has other commits, the id of
+            the snapshot is appended.
         message: Message of the commit that a rebase makes.
         metadata: Properties of that commit.
         delete_staging: Whether to delete the staging branch when it is published or in
@@ -118,8 +119,8 @@ def publish(
 
     Raises:
         ConflictError: The target has other commits, and `rebase` is False.
-        RebaseFailedError: Staged changes contradict other commits of the target; both branches
-            are as they were.
+        RebaseFailedError: Staged changes conflict with other commits of the target; both branches
+            are unchanged.
 
     >>> import icefloe, zarr
     >>> from icefloe.spark import HasUnits, local_session, publish
@@ -320,7 +321,7 @@ def read_report(repository: Repository | str, branch: str) -> ValidationReport |
 
     Raises:
         RefNotFoundError: There is no such branch.
-        FormatError: What is there is no report.
+        FormatError: The branch has something else in place of the report.
     """
     session = open_repository(repository).readonly_session(branch)
     if session.get_node(REPORT_GROUP) is None:

@@ -47,7 +47,7 @@ def validate(
     task_bytes: int | None = None,
     progress: bool | None = None,
 ) -> ValidationReport:
-    """Check on the cluster whether the arrays of a version are as expected; changes nothing.
+    """Check on the cluster whether the arrays of a version meet expectations; changes nothing.
 
     Args:
         spark: Any Spark session.
@@ -61,7 +61,7 @@ def validate(
         progress: Whether to show a progress bar; by default in terminals and notebooks.
 
     Returns:
-        The report, with the failing cells of each expectation that does not hold.
+        The report, with the failing cells of each expectation that is not met.
 
     Raises:
         InvalidInputError: An expectation does not make sense for an array.

@@ -45,7 +45,7 @@ class FailureMap(Record, frozen=True):
 
 
 class CheckResult(Record, frozen=True):
-    """What became of one expectation of one array."""
+    """The result of one expectation for one array."""
 
     expectation: str
     """The kind of expectation, such as `in_range`."""
@@ -62,7 +62,7 @@ class CheckResult(Record, frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether it keeps data from being published."""
+        """Whether it prevents data from being published."""
         return not self.passed and self.severity == "error"
 
     @property
@@ -77,7 +77,7 @@ class CheckResult(Record, frozen=True):
 
 
 class ValidationReport(Record, frozen=True):
-    """What a validation found; `print` it, or look at it in a notebook.
+    """The result of a validation; `print` it, or display it in a notebook.
 
     >>> result = CheckResult("in_range", "in range", "/t2m", passed=True, detail="all 9 values")
     >>> report = ValidationReport("repo", "staging", "1CECHNKREP0F1RSTCMT0", (result,))
@@ -102,17 +102,17 @@ class ValidationReport(Record, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether all expectations hold, but for those that only warn."""
+        """Whether all expectations are met, except those that only warn."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
-        """What keeps the data from being published."""
+        """The failures that prevent the data from being published."""
         return tuple(result for result in self.results if result.is_error)
 
     @property
     def warnings(self) -> tuple[CheckResult, ...]:
-        """Expectations that do not hold and only warn."""
+        """Expectations that are not met and only warn."""
         return tuple(each for each in self.results if not each.passed and not each.is_error)
 
     @property

@@ -37,15 +37,16 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|/|\./")
 
 
 def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -> DataFrame:
-    """Make a table known to SQL by a name.
+    """Register a table for SQL under a name.
 
     `icefloe.spark.sql` reads the newest snapshot of the branch in each query, and only what the
-    query needs. Plain `spark.sql` sees a temporary view of the whole table, as it is now.
+    query needs. Plain `spark.sql` sees a temporary view of the complete table at the current
+    snapshot.
 
     Args:
         spark: The session, classic or Connect.
         source: A repository, or its URL.
-        name: The name of the table and view; what has the same name is replaced.
+        name: The name of the table and view; an existing one of the same name is replaced.
         arguments: The other arguments of `table`.
 
     Returns:

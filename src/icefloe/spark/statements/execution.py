@@ -27,18 +27,18 @@ def sql(
     *,
     locations: Sequence[str] = (),
 ) -> DataFrame:
-    """Run a statement of SQL on registered tables.
+    """Run a SQL statement on registered tables.
 
     Queries read only what they need: each table is loaded for the query, with the columns that it
     uses, and without chunks that its conditions on coordinates and variables rule out. Spark runs
-    the text as it is. Each statement that writes is one commit, which the next statement sees.
+    the unchanged text. Each statement that writes is one commit, which the next statement sees.
 
     Statements:
 
     - queries of Spark SQL, with `weather VERSION AS OF '…'` (a snapshot, branch or tag),
       `weather TIMESTAMP AS OF '…'`, `weather.branch_dev`, `weather.tag_v1`, metadata tables such as
       `weather.snapshots`, and URLs in backquotes;
-    - `EXPLAIN`, which also tells how many chunks and bytes are read of how many;
+    - `EXPLAIN`, which also shows how many chunks and bytes are read, out of how many;
     - `CREATE TABLE … USING icefloe`, `DROP TABLE`, `INSERT INTO`, `INSERT OVERWRITE`, `DELETE`,
       `UPDATE`, `MERGE INTO`;
     - `ALTER TABLE`: `SET TBLPROPERTIES`, `RENAME TO`, `RENAME COLUMN`, `CREATE BRANCH`, `DROP TAG`;
@@ -52,10 +52,10 @@ def sql(
             names by their URL; none by default.
 
     Returns:
-        The result of a query, or what a statement did: the new snapshot.
+        The result of a query, or the new snapshot of a statement that writes.
 
     Raises:
-        InvalidInputError: The statement cannot be read, or asks for what is not there.
+        InvalidInputError: The statement cannot be parsed, or names something that does not exist.
         ConflictError: The branch moved, and the change cannot be rebased.
 
     Example:

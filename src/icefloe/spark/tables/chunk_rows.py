@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Block:
-    """One chunk of a table: where it is, its coordinates and its values."""
+    """One chunk of a table: its position, its coordinates and its values."""
 
     def __init__(self, batch: pa.RecordBatch, row: int) -> None:
         """Take a row of a batch of chunks."""

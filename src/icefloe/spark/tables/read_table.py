@@ -75,8 +75,8 @@ def table(
 ) -> DataFrame:
     """A DataFrame of the variables of a group that share dimensions, with one row per cell.
 
-    The snapshot is selected now, and every use of the DataFrame reads it. Chunks that `sel`,
-    `isel` and `where` leave out are not read.
+    The snapshot is selected by this call, and every use of the DataFrame reads it. Chunks that
+    `sel`, `isel` and `where` exclude are not read.
 
     Args:
         spark: The session, classic or Connect.
@@ -89,7 +89,7 @@ def table(
             `{"nearest": value}`. Times may be text such as `2020-02`.
         isel: Positions by dimension: a number, a list or a slice.
         where: A condition in SQL. Conditions on coordinates and, if there are statistics, on
-            variables leave chunks out before they are read.
+            variables skip chunks before they are read.
         branch: The branch to read, `main` by default.
         tag: The tag to read instead.
         snapshot_id: The snapshot to read instead.

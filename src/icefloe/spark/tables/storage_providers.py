@@ -29,16 +29,16 @@ _registered: dict[str, bytes] = {}
 def register_storage_provider(spark: SparkSession, name: str, provider: Provider) -> None:
     """Let `option("storage-provider", name)` and SQL open repositories through a function.
 
-    The function travels to executors with the data source, as a user-defined function does, and
-    every process that opens a repository calls it with the URL. It returns a storage or a
-    repository. Registering a name again replaces its function, for queries that are planned later.
+    The function is sent to executors with the data source, like a user-defined function, and every
+    process that opens a repository calls it with the URL. It returns a storage or a repository.
+    Registering a name again replaces its function, for queries that are planned later.
 
     Args:
-        spark: The session whose data source `icefloe` learns the name, classic or Connect. The
-            name counts for tables, streams and writes of this session, and for the functions of
-            `register_functions` if that is called afterwards.
-        name: What the option says: letters, digits, `.`, `_` and `-`.
-        provider: The function. It should look credentials up where it runs instead of holding
+        spark: The session, classic or Connect. The name is valid for tables, streams and writes of
+            this session, and for the functions of `register_functions` if that is called
+            afterwards.
+        name: The value of the option: letters, digits, `.`, `_` and `-`.
+        provider: The function. It should look up credentials where it runs instead of containing
             them, because it is pickled.
     """
     from icefloe.spark.tables.datasource import source_with

@@ -67,7 +67,7 @@ def write_table(
     """Write the rows of a DataFrame to arrays, in one commit.
 
     The columns `dims` are the coordinates of a row's cell, all others are variables. If a row is
-    outside of the grid, or two rows are for the same cell, nothing is written and the error counts
+    outside the grid, or two rows are for the same cell, nothing is written and the error counts
     them. The DataFrame is computed twice if its distinct coordinate values must be found first:
     cache it if that is expensive.
 
@@ -89,8 +89,8 @@ def write_table(
         attributes: By column, for new arrays.
         coordinates: Coordinate values by dimension, for new arrays: the grid may be larger than
             the rows.
-        statistics: Whether to keep chunk statistics, with which later conditions leave chunks
-            out: True, or names of columns.
+        statistics: Whether to store chunk statistics, with which later conditions skip chunks:
+            True, or names of columns.
         options: Options that all jobs share.
         keywords: The same options as keyword arguments; see `JobOptions`.
 
