@@ -8,7 +8,6 @@ has one of the scenarios of iris-sample-data (British Crown copyright, Open Gove
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import iris_sample_data
 import numpy as np
 import xarray as xr
-from playwright.sync_api import sync_playwright
 
 import icefloe
 from icefloe.xarray import to_icefloe
+from tests.chromium import chromium, launched
 from tests.viewer.serving import served
 
 if TYPE_CHECKING:
@@ -73,10 +72,7 @@ def main(place: str) -> None:
         ("viewer-array.png", "light", show_array),
         ("viewer-difference.png", "dark", show_difference),
     )
-    with served(repo) as viewer, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
+    with served(repo) as viewer, launched(chromium()) as browser:
         for name, scheme, act in shots:
             page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme=scheme)
             page.goto(viewer.url)
@@ -84,7 +80,6 @@ def main(place: str) -> None:
             act(page)
             page.wait_for_timeout(3000)
             page.screenshot(path=PICTURES / name)
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from icefloe.cli.exit_codes import ExitCode
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
 INTRODUCTION = """\
-# The commands
+# Command line reference
 
 Written by `make cli` from the commands themselves. For tasks, see
 [the command line](../how-to/command-line.md). Every command also takes `--json` (print JSON, for

@@ -61,6 +61,33 @@ def test_a_tag_is_created(icefloe: CommandLine, changed: Path) -> None:
     icefloe.run("tag", "create", changed, "v2")
     assert Repository.open(changed).lookup_tag("v2") == tip(changed)
     icefloe.run("tag", "create", changed, "v2", code=4)
+    refusal = icefloe.run("tag", "delete", changed, "v2", code=2)  # nobody is asked first
+    assert "tags cannot be deleted" in refusal
+
+
+def test_a_tag_of_an_official_repository_is_deleted(icefloe: CommandLine, tmp_path: Path) -> None:
+    place = tmp_path / "official"
+    repository = Repository.create(place, generation="icechunk")
+    repository.create_tag("v1", repository.lookup_branch("main"))
+    before = contents(place)
+    assert "no terminal to ask at" in icefloe.run("tag", "delete", place, "v1", code=7)
+    assert icefloe.json("tag", "delete", place, "v1", "--dry-run")["tag"] == "v1"
+    assert contents(place) == before
+    icefloe.run("tag", "delete", place, "v1", "--yes")
+    assert Repository.open(place).list_tags() == set()
+
+
+def test_a_branch_that_moved_while_the_question_was_open_is_not_deleted(
+    icefloe: CommandLine, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository.open(changed)
+
+    def agree_after_a_commit(*_: object, **__: object) -> None:
+        repository.reset_branch("draft", repository.lookup_tag("v1"))
+
+    monkeypatch.setattr("icefloe.cli.output.Output.confirm", agree_after_a_commit)
+    icefloe.run("branch", "delete", changed, "draft", "--yes", code=4)
+    assert "draft" in repository.list_branches()
 
 
 def test_a_branch_is_merged_and_published(icefloe: CommandLine, changed: Path) -> None:

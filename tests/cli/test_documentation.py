@@ -44,7 +44,9 @@ NAMED_BY_THE_ISSUE = """
 def test_all_commands_are_there() -> None:
     commands = all_commands()
     assert set(NAMED_BY_THE_ISSUE) <= set(commands)
-    assert {"branch list", "branch create", "tag create", "config set"} <= set(commands)
+    assert {"branch list", "branch create", "tag create", "tag delete", "config set"} <= set(
+        commands
+    )
 
 
 def test_every_command_has_json_help_and_examples() -> None:

@@ -95,6 +95,18 @@ def test_usage_errors_end_with_2() -> None:
     assert "No such command" in run("lgo", code=2).stderr
 
 
+def test_a_usage_error_is_one_sentence_and_json_for_programs() -> None:
+    failed = run("clone", "somewhere", "--json", code=2)
+    assert failed.stderr == ("icefloe: Missing argument 'TARGET'. See `icefloe clone --help`.\n")
+    error = json.loads(failed.stdout)["error"]
+    assert (error["kind"], error["exit_code"]) == ("invalid-input", 2)
+    assert error["message"] in failed.stderr
+    failed = run("branch", "list", "here", "--jsn", code=2)
+    assert failed.stderr.count("\n") == 1
+    assert failed.stdout == ""
+    assert "Usage: icefloe" in run(code=2).stdout
+
+
 def test_help_and_log_load_no_heavy_library(weather: Path) -> None:
     assert loaded_by("--help") & (HEAVY | {"numpy"}) == set()
     loaded = loaded_by("log", weather, "--json")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zarr
 
+from tests.chromium import launched_or_skip
 from tests.viewer.repositories import climate_repository, field
 from tests.viewer.serving import served
 
@@ -18,25 +18,14 @@ if TYPE_CHECKING:
 
     from icefloe.viewer.server import Viewer
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium is installed, in which the page is looked at"
-)
 SCREENSHOTS = os.environ.get("ICEFLOE_SCREENSHOTS")
 """A folder for pictures of the page, for those who want to look."""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launched_or_skip() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +68,8 @@ def test_a_repository_is_explored(page: Any) -> None:
     assert history.count() == 9
     assert "Merge the correction" in history.first.inner_text()
     assert "merges" in history.first.inner_text()
+    # Two lines lead on from the merge: to its parent, and to the commit that it merged.
+    assert page.locator("#history li").first.locator("svg path").count() == 2
     page.get_by_role("button", name="t2m").click()
     legend = wait_for_picture(page)
     assert legend.endswith("72 × 144 pixels from 9 chunks")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from icefloe.cli.command import UsageError, report_usage
 from icefloe.cli.commands import (
     configuration,
     exchange,
@@ -21,6 +22,7 @@ from icefloe.cli.commands import (
     upkeep,
     viewing,
 )
+from icefloe.cli.exit_codes import ExitCode
 from icefloe.version import __version__
 
 _HELP = """Transactional, versioned Zarr arrays: look at repositories and look after them.
@@ -78,4 +80,10 @@ def _top(
 
 def run() -> None:
     """Run the command line of this process."""
-    make_app()(prog_name="icefloe")
+    try:
+        code = make_app()(prog_name="icefloe", standalone_mode=False)
+    except typer.Abort:
+        code = ExitCode.INTERRUPTED
+    except UsageError as error:
+        code = report_usage(error, as_json="--json" in sys.argv)
+    sys.exit(code)

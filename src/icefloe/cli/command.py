@@ -20,7 +20,7 @@ import typer
 from icefloe.cli.exit_codes import ExitCode, exit_code_of
 from icefloe.cli.output import NotConfirmedError, Output, to_json
 from icefloe.cli.wording import printable
-from icefloe.errors import IcefloeError, RebaseFailedError, RepositoryNotFoundError
+from icefloe.errors import ErrorKind, IcefloeError, RebaseFailedError, RepositoryNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,12 +73,21 @@ def command(
         app.command(
             name,
             rich_help_panel=panel,
-            epilog="\n\n".join(["Examples:", *examples]),
+            epilog=_as_epilog(examples),
             context_settings={"help_option_names": ["-h", "--help"]},
         )(run)
         return function
 
     return register
+
+
+def group(text: str, *, examples: Sequence[str]) -> typer.Typer:
+    """Make a group of commands such as `branch`, with its help and examples for it."""
+    return typer.Typer(no_args_is_help=True, help=text, epilog=_as_epilog(examples))
+
+
+def _as_epilog(examples: Sequence[str]) -> str:
+    return "\n\n".join(["Examples:", *examples])
 
 
 def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> ExitCode:
@@ -104,6 +113,22 @@ def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> Ex
         sentence = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         return _fail(out, sentence, "internal", ExitCode.INTERNAL)
     return code
+
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for wrong arguments; newer versions have a click of their own."""
+
+
+def report_usage(error: Any, *, as_json: bool) -> ExitCode:
+    """Say in one sentence which argument is wrong, or show the help if there was none."""
+    message, context = error.format_message(), error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{message}\n" if message else "")
+        return ExitCode.USAGE
+    path = context.command_path if context is not None else "icefloe"
+    told = " ".join(message.split())
+    sentence = f"{told}{'' if told.endswith(('.', '?')) else '.'} See `{path} --help`."
+    return _fail(Output(as_json=as_json), sentence, ErrorKind.INVALID_INPUT, ExitCode.USAGE)
 
 
 def _sentence(error: IcefloeError) -> str:

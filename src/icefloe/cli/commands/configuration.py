@@ -9,7 +9,7 @@ import typer
 
 from icefloe.cli import wording
 from icefloe.cli.arguments import DryRun, Place, Yes
-from icefloe.cli.command import START, command
+from icefloe.cli.command import START, command, group
 from icefloe.cli.commands.merging import parse_value
 from icefloe.cli.output import Output, to_json
 from icefloe.cli.places import config_path, open_place, read_config_file, storage_at
@@ -31,8 +31,9 @@ Key = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
-    config = typer.Typer(
-        no_args_is_help=True, help="Show and change the configuration stored in a repository."
+    config = group(
+        "Show and change the configuration stored in a repository.",
+        examples=["icefloe config show ./weather"],
     )
     command(
         config,

@@ -1,28 +1,36 @@
-"""Commands for branches and tags: `branch list|create|reset|delete`, `tag list|create`."""
+"""Commands for branches and tags: `branch list|create|reset|delete`, `tag list|create|delete`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from icefloe.cli import wording
 from icefloe.cli.arguments import Branch, DryRun, Place, RequiredVersion, VersionOption, Yes
-from icefloe.cli.command import BRANCHES, command
+from icefloe.cli.command import BRANCHES, command, group
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
 from icefloe.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from icefloe.engine.info import SnapshotInfo
     from icefloe.repository import Repository
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+TagName = Annotated[str, typer.Argument(metavar="TAG", help="The tag.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
-    branch = typer.Typer(no_args_is_help=True, help="List, create, reset and delete branches.")
+    branch = group(
+        "List, create, reset and delete branches.",
+        examples=["icefloe branch list ./weather", "icefloe branch create ./weather test"],
+    )
     command(branch, "list", panel=BRANCHES, examples=["icefloe branch list ./weather"])(branches)
     command(
         branch,
@@ -44,7 +52,10 @@ def add_to(app: typer.Typer) -> None:
     )(delete_branch)
     app.add_typer(branch, name="branch", rich_help_panel=BRANCHES)
 
-    tag = typer.Typer(no_args_is_help=True, help="List and create tags.")
+    tag = group(
+        "List, create and delete tags.",
+        examples=["icefloe tag list ./weather", "icefloe tag create ./weather v1"],
+    )
     command(tag, "list", panel=BRANCHES, examples=["icefloe tag list ./weather"])(tags)
     command(
         tag,
@@ -52,6 +63,9 @@ def add_to(app: typer.Typer) -> None:
         panel=BRANCHES,
         examples=["icefloe tag create ./weather v1", "icefloe tag create era5 v0 --version main~3"],
     )(create_tag)
+    command(tag, "delete", panel=BRANCHES, examples=["icefloe tag delete ./weather v1 --dry-run"])(
+        delete_tag
+    )
     app.add_typer(tag, name="tag", rich_help_panel=BRANCHES)
 
 
@@ -119,7 +133,7 @@ def create_tag(
     name: NewName,
     version: VersionOption = "main",
 ) -> View:
-    """Create a tag for a version; it can be neither moved nor deleted."""
+    """Create a tag for a version; it cannot be moved, and only the official format deletes tags."""
     repository = open_place(place)
     snapshot_id = repository.lookup_snapshot(version).id
     repository.create_tag(name, snapshot_id)
@@ -176,15 +190,49 @@ def delete_branch(
     tip = repository.lookup_snapshot(repository.lookup_branch(branch))
     if branch == "main":
         raise InvalidInputError("the branch main cannot be deleted: every repository has one")
-    data = {"branch": branch, "snapshot_id": tip.id}
+    # A commit that somebody makes while the question is open is not lost.
+    delete = partial(repository.delete_branch, branch, from_snapshot_id=tip.id)
+    return _deleted(out, "branch", branch, tip, delete, yes=yes, dry_run=dry_run)
+
+
+def delete_tag(
+    out: Output,
+    place: Place,
+    tag: TagName,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> View:
+    """Delete a tag of a repository in the official format; its name cannot be used again."""
+    from icefloe.formats.registry import format_for
+
+    repository = open_place(place)
+    tagged = repository.lookup_snapshot(repository.lookup_tag(tag))
+    delete = partial(repository.delete_tag, tag)
+    if not format_for(repository.generation).is_official:
+        delete()  # raises the error before anybody is asked
+    return _deleted(out, "tag", tag, tagged, delete, yes=yes, dry_run=dry_run)
+
+
+def _deleted(
+    out: Output,
+    what: str,
+    name: str,
+    tip: SnapshotInfo,
+    delete: Callable[[], None],
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> View:
+    """Delete a reference after asking, or show what would be deleted."""
+    data = {what: name, "snapshot_id": tip.id}
     plan = Facts(
         {**data, "message": tip.message, "dry_run": dry_run}, {"message": wording.first_line}
     )
     if dry_run:
         return plan
-    out.confirm(plan, f"Delete the branch {wording.printable(branch)}?", yes=yes)
-    repository.delete_branch(branch)
+    out.confirm(plan, f"Delete the {what} {wording.printable(name)}?", yes=yes)
+    delete()
     return Done(
-        f"Deleted the branch {wording.printable(branch)}, which was at {wording.short_id(tip.id)}",
+        f"Deleted the {what} {wording.printable(name)}, which was at {wording.short_id(tip.id)}",
         data,
     )

@@ -10,7 +10,8 @@ export class Lanes {
     this.seen = new Set();
   }
 
-  place(commit) {
+  /** `listed` has the ids of this page: a merge leads to its source only where that is drawn, too. */
+  place(commit, listed) {
     this.seen.add(commit.id);
     const before = [...this.lanes];
     let own = this.lanes.indexOf(commit.id);
@@ -27,6 +28,12 @@ export class Lanes {
       if (target < 0) target = kept.push(id) - 1;
       lines.push({ from: lane, to: target, top: false });
     });
+    for (const id of commit.merged_ids) {
+      if (!listed.has(id) || this.seen.has(id)) continue;
+      let target = kept.indexOf(id);
+      if (target < 0) target = kept.push(id) - 1;
+      lines.push({ from: own, to: target, top: false });
+    }
     this.lanes = kept;
     return { own, lines, width: Math.max(before.length, own + 1, kept.length) };
   }
@@ -72,9 +79,10 @@ export class History {
   async load(follow = false) {
     const page = await this.ask("history", { cursor: this.cursor, count: 100 });
     let first = null;
+    const listed = new Set(page.commits.map((commit) => commit.id));
     for (const commit of page.commits) {
       if (this.lanes.seen.has(commit.id)) continue;
-      const line = this.line(commit);
+      const line = this.line(commit, listed);
       first ??= line.querySelector("button");
       this.list.append(line);
     }
@@ -83,8 +91,8 @@ export class History {
     if (follow) first?.focus();
   }
 
-  line(commit) {
-    const step = this.lanes.place(commit);
+  line(commit, listed) {
+    const step = this.lanes.place(commit, listed);
     const line = element("li");
     const button = element("button", "item");
     button.type = "button";
