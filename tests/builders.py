@@ -61,14 +61,20 @@ def repository_of_two_kinds(storage: Storage, config: RepositoryConfig) -> Repos
     """
     repo = new_repository(storage, config)
     with repo.transaction("main", message="one") as store:
-        root = zarr.create_group(store)
-        for name, chunk in (("inline", 2), ("native", 8)):
-            root.create_array(
-                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
-            )[:] = 1
+        arrays_of_two_kinds(store)
     repo.create_branch("dev", repo.lookup_branch("main"))
     repo.create_tag("v1", repo.lookup_branch("main"))
     return repo
+
+
+def arrays_of_two_kinds(store: IcefloeStore, chunks: int = 4) -> zarr.Group:
+    """Create the arrays `inline` and `native`, of ones, in a new root group."""
+    root = zarr.create_group(store)
+    for name, size in (("inline", 2), ("native", 8)):
+        root.create_array(
+            name, shape=(chunks * size,), chunks=(size,), dtype="u1", compressors=None
+        )[:] = 1
+    return root
 
 
 def repository_beside(data: Path, place: Path | Storage, **options: Any) -> Repository:

@@ -157,15 +157,18 @@ UNIT_EXAMPLES = 15
 """Unit tests with examples run often, so each tries few; the laws are in `tests/property`."""
 
 DEEP_EXAMPLES = {
-    "conformance": 100,
-    "faults": 500,
-    "integration": 200,
-    "property": 250,
-    "spark": 100,
-    "unit": 500,
-    "virtual": 200,
+    "conformance": 60,
+    "faults": 200,
+    "integration": 80,
+    "property": 120,
+    "spark": 60,
+    "unit": 250,
+    "virtual": 100,
 }
-"""Examples of a deep run by folder, so that it ends within two hours on two cores."""
+"""Examples of a deep run by folder, so that it ends within two hours on two cores.
+
+Most tests of `integration` and `property` try this many on each of six formats.
+"""
 
 
 def _use_budget_of(path: Path) -> None:

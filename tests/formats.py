@@ -24,6 +24,7 @@ from tests.profiles import IS_DEEP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from icefloe import Repository
     from icefloe.storage.port import Storage
 
 OFFICIAL_FORMATS: dict[str, dict[str, Any]] = {
@@ -87,6 +88,17 @@ def needs_manifest_sets() -> None:
     """Skip a test of arrays that share a manifest, where each has manifests of its own."""
     if not format_for(_chosen[-1]).keeps_manifest_sets:
         pytest.skip("arrays share no manifests in this generation")
+
+
+def needs_moves(repository: Repository) -> None:
+    """Skip a test that moves nodes, where the format cannot record moves."""
+    if not records_moves(repository):
+        pytest.skip("version 1 of the official format cannot record moves")
+
+
+def records_moves(repository: Repository) -> bool:
+    """Whether nodes can be moved: everywhere but in version 1 of the official format."""
+    return (repository.generation, repository.spec_version) != ("icechunk", 1)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def store_dask(
     Args:
         sources: The arrays to write.
         targets: The Zarr array for each source, in the store of one `Session.fork()`.
-        regions: The part of its target that each source fills; the whole by default.
+        regions: The part of its target that each source fills; all of it by default.
         split_every: How many forks one task merges.
         store_kwargs: `lock` as for `dask.array.store`, and arguments of `dask.compute` such
             as `scheduler`.

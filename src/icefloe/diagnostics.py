@@ -33,7 +33,7 @@ def supported_spec_versions() -> list[int]:
 
 
 def print_debug_info() -> None:
-    """Print versions of what matters, for reports of bugs."""
+    """Print the versions of icefloe and its dependencies, for bug reports."""
     lines = [f"platform:  {platform.platform()}", f"python:  {platform.python_version()}"]
     for package in _PACKAGES:
         try:
@@ -44,7 +44,7 @@ def print_debug_info() -> None:
 
 
 def initialize_logs() -> None:
-    """Show the library's log on standard error, at the level that `set_logs_filter` chose."""
+    """Show the library's log on standard error, at the level set by `set_logs_filter`."""
     logger = logging.getLogger("icefloe")
     if _handler not in logger.handlers:
         _handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -52,7 +52,7 @@ def initialize_logs() -> None:
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
-    """Choose what is logged.
+    """Set what is logged.
 
     Args:
         log_filter_directive: A level such as `debug`, or several such as

@@ -101,7 +101,7 @@ class IcefloeError(Exception):
 
 
 class NotFoundError(IcefloeError, KeyError):
-    """Something that was asked for does not exist."""
+    """The requested object does not exist."""
 
     kind = ErrorKind.NOT_FOUND
 
@@ -167,7 +167,7 @@ class StoreKeyNotFoundError(NotFoundError, FileNotFoundError):
 
 
 class AlreadyExistsError(IcefloeError):
-    """Something of that name exists already."""
+    """The name is already in use."""
 
     kind = ErrorKind.ALREADY_EXISTS
 
@@ -189,7 +189,7 @@ class ConflictError(IcefloeError):
 
 
 class RebaseFailedError(ConflictError):
-    """Conflicts that the solver could not resolve; the session is as it was."""
+    """Conflicts that the solver could not resolve; the session is unchanged."""
 
     kind = ErrorKind.REBASE_FAILED
 
@@ -202,13 +202,13 @@ class RebaseFailedError(ConflictError):
 
 
 class ReadOnlyError(IcefloeError):
-    """A write through something that only reads."""
+    """A write through a read-only object."""
 
     kind = ErrorKind.READ_ONLY
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
-    """A write through a Zarr store that only reads; also the built-in error that Zarr raises."""
+    """A write through a read-only Zarr store; also the built-in error that Zarr raises."""
 
     kind = ErrorKind.READ_ONLY_STORE
 
@@ -220,13 +220,13 @@ class InvalidInputError(IcefloeError, ValueError):
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
-    """An argument is of another type than those that are taken; also the built-in error for it."""
+    """An argument has the wrong type; also the built-in error for it."""
 
     kind = ErrorKind.INVALID_TYPE
 
 
 class InconsistentFilesError(InvalidInputError):
-    """Files that were to become one group do not fit together; nothing was written."""
+    """Files cannot be combined into one group; nothing was written."""
 
     kind = ErrorKind.INCONSISTENT_FILES
 
@@ -246,19 +246,19 @@ class BrokenFilesError(InvalidInputError):
 
 
 class SessionStateError(IcefloeError):
-    """The session cannot do that in its present state."""
+    """The operation is not possible in the current state of the session."""
 
     kind = ErrorKind.SESSION_STATE
 
 
 class ForkSessionError(SessionStateError, TypeError):
-    """A fork was to do what only the session that it came from can; also a TypeError, as ever."""
+    """An operation that a fork does not support, only its session; also a TypeError."""
 
     kind = ErrorKind.FORK_SESSION
 
 
 class FormatError(IcefloeError):
-    """Bytes in storage are not what they should be."""
+    """An object in the storage is damaged or not in the expected format."""
 
     kind = ErrorKind.FORMAT
 
@@ -268,7 +268,7 @@ class FormatError(IcefloeError):
 
 
 class DamagedChunkError(FormatError):
-    """The file of a chunk is missing, too short, or holds other bytes than were written."""
+    """The file of a chunk is missing, too short, or contains other bytes than were written."""
 
     kind = ErrorKind.DAMAGED_CHUNK
 
@@ -322,9 +322,9 @@ class ForkedProcessError(StorageError):
 
 
 class CommitStateUnknownError(StorageError):
-    """A conditional write could not be settled: it may have landed. Nothing was cleaned up.
+    """The outcome of a conditional write is unknown: it may have succeeded. Nothing was cleaned up.
 
-    A session may be committed again: ConflictError then says if the first attempt has landed.
+    You can commit the session again: if the first attempt succeeded, this raises ConflictError.
     """
 
     kind = ErrorKind.COMMIT_STATE_UNKNOWN
@@ -342,7 +342,7 @@ class VirtualChunkError(IcefloeError):
 
 
 class MissingPackageError(IcefloeError, ModuleNotFoundError):
-    """A package is not installed that this part of icefloe needs; also the built-in error."""
+    """A required package is not installed; also the built-in error."""
 
     kind = ErrorKind.MISSING_PACKAGE
 

@@ -130,7 +130,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("icefloe_listener", default=
 
 @contextmanager
 def long_call(label: str) -> Iterator[None]:
-    """Show how far the stages of a call are that may take long; calls within it are part of it."""
+    """Show the progress of the stages of a long call; nested calls are part of it."""
     if _CALL.get() is not None:
         yield
         return
@@ -149,7 +149,7 @@ def long_call(label: str) -> Iterator[None]:
 
 @contextmanager
 def report_progress(listener: Listener) -> Iterator[None]:
-    """Have a function called with the progress of long calls, instead of showing it.
+    """Call a function with the progress of long calls, instead of showing it.
 
     >>> import icefloe
     >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -167,7 +167,7 @@ def report_progress(listener: Listener) -> Iterator[None]:
 
 
 class ProgressStage:
-    """Steps of a kind within a long call; counted by several threads if need be."""
+    """Steps of a kind within a long call; several threads may count them."""
 
     def __init__(self, name: str, total: int | None) -> None:
         """Belong to the call that this is made in, if any."""

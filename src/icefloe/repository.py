@@ -93,9 +93,9 @@ class Repository:
         >>> zarr.open_array(old.store, path="t", mode="r")[:].tolist()
         [1, 2, 3, 4]
 
-    What to call for what:
+    Methods by task:
 
-    - **make one**: `create`, `open`, `open_or_create`, `exists`, `reopen`, `open_for_repair`
+    - **create and open**: `create`, `open`, `open_or_create`, `exists`, `reopen`, `open_for_repair`
     - **read and write**: `readonly_session`, `writable_session` (then `Session.commit`),
       `transaction`
     - **history**: `ancestry`, `ancestry_graph`, `diff`, `diff_values`, `blame`, `lookup_snapshot`,
@@ -110,7 +110,7 @@ class Repository:
     - **sizes**: `chunk_storage_stats`, `branch_storage_stats`, `array_storage_stats`,
       `snapshot_storage_stats`, `chunk_file_stats`
     - **virtual chunks**: `check_virtual_sources`, `materialize`
-    - **files, for people**: `inspect_repo_info`, `inspect_snapshot`, `inspect_manifest`,
+    - **inspect files**: `inspect_repo_info`, `inspect_snapshot`, `inspect_manifest`,
       `inspect_transaction_log`, `list_manifest_files`
 
     Wherever a method takes a branch, a tag or a snapshot id, the name may end in steps as in git:
@@ -148,7 +148,7 @@ class Repository:
         attribution: Attribution | None = None,
         generation: str = DEFAULT_GENERATION,
     ) -> Repository:
-        """Create a repository; of several clients that try at once, one succeeds (R3-92).
+        """Create a repository; if several clients try at the same time, one succeeds (R3-92).
 
         Args:
             storage: A storage, a URL or a path.
@@ -156,14 +156,14 @@ class Repository:
             authorize_virtual_chunk_access: Credentials, or None, by URL prefix of the virtual
                 chunk containers that may be read.
             spec_version: Version of the generation's format to write.
-            check_clean_root: Whether to refuse a location that has other objects.
+            check_clean_root: Whether to raise an error if the location has other objects.
             attribution: Labels for requests to an object store.
             generation: The family of formats: `repository` (compact and fast), `store` (JSON),
-                `dataset` (manifests are Parquet tables) or `icechunk` (what the official package
-                reads and writes).
+                `dataset` (manifests are Parquet tables) or `icechunk` (the official package's
+                format).
 
         Raises:
-            AlreadyExistsError: If there is a repository already, or anything else.
+            AlreadyExistsError: If the location has a repository or other objects.
 
         Examples:
             >>> import icefloe
@@ -295,8 +295,8 @@ class Repository:
     def open_for_repair(cls, storage: AnyStorage) -> Repository:
         """Open a repository whose branch main, newest snapshot or configuration is damaged.
 
-        For `verify` and `repair`. Anything damaged still raises FormatError when it is read: an
-        earlier entry of a branch is never taken for its newest one.
+        For `verify` and `repair`. Reading a damaged object still raises FormatError: icefloe never
+        uses an earlier entry of a branch in place of a damaged newest one.
         """
         location = storage_from_url(storage)
         fmt = detect_damaged(location)
@@ -316,7 +316,7 @@ class Repository:
 
         Args:
             storage: A storage, a URL or a path.
-            storage_settings: How requests are sent; as the storage has it by default.
+            storage_settings: Settings for requests; by default those of the storage.
 
         Returns:
             True if there is one, of any generation of the format.
@@ -333,7 +333,7 @@ class Repository:
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
     ) -> Repository:
-        """The same repository, with a configuration that is merged over the present one."""
+        """The same repository, with a configuration that is merged over the current one."""
         context = self._context
         merged = context.config if config is None else context.config.merge(config)
         access = VirtualAccess.from_arguments(
@@ -396,7 +396,7 @@ class Repository:
             branch: The branch to work on; the session starts at its newest snapshot.
 
         Returns:
-            A session with the changes to come. Others see nothing of them before the commit.
+            A writable session. Others see its changes only after the commit.
 
         Raises:
             RefNotFoundError: If there is no such branch.
@@ -455,7 +455,7 @@ class Repository:
             branch: The branch to commit to.
             message: Message of the commit.
             metadata: Properties of the commit.
-            rebase_with: Decides conflicts if the branch moves in the meantime.
+            rebase_with: Resolves conflicts if the branch moves in the meantime.
             rebase_tries: How often to rebase.
 
         Examples:
@@ -498,7 +498,7 @@ class Repository:
 
     @property
     def attribution(self) -> Attribution | None:
-        """The labels of its requests to an object store, as given when it was opened."""
+        """The labels of its requests to an object store, as passed when it was opened."""
         return self._attribution
 
     @property
@@ -517,7 +517,7 @@ class Repository:
         return set(self._context.access.authorizations)
 
     def save_config(self) -> None:
-        """Store the present configuration with the repository."""
+        """Store the current configuration with the repository."""
         from icefloe.engine.initialize import write_config
 
         write_config(self._context.format, self._context.storage, self._context.config)
@@ -554,12 +554,12 @@ class Repository:
         """A snapshot and its ancestors, newest first; works with `for` and with `async for`.
 
         Args:
-            branch: A branch, also with steps back: `main~3`.
+            branch: A branch, optionally with steps back: `main~3`.
             tag: A tag.
-            snapshot_id: The id of a snapshot. Give one of the three.
+            snapshot_id: The id of a snapshot. Pass exactly one of the three.
 
         Returns:
-            An iterator of `SnapshotInfo`: id, parent, message, time, metadata.
+            An iterator of `SnapshotInfo`: id, parent, message, time, metadata, manifests.
 
         Raises:
             RefNotFoundError: If there is no such branch or tag.
@@ -574,7 +574,9 @@ class Repository:
         from icefloe.engine.info import Ancestry
 
         history = self._context.history
-        return Ancestry(history, history.resolve(Revision(branch, tag, snapshot_id)))
+        start = history.resolve(Revision(branch, tag, snapshot_id))
+        # To find a branch or tag, its list of commits was read a moment ago, if there is one.
+        return Ancestry(history, start, reread=snapshot_id is not None)
 
     async_ancestry = ancestry
 
@@ -594,8 +596,8 @@ class Repository:
             tag: Only that of this tag.
             snapshot_id: Only that of this snapshot.
             plain: Whether to draw without colours.
-            merges: Whether to show what was merged where, which reads every snapshot; without it
-                a few snapshots are enough for a long history.
+            merges: Whether to show merges, which requires reading every snapshot; without them a
+                few snapshots are enough for a long history.
 
         Examples:
             >>> import icefloe
@@ -715,9 +717,9 @@ class Repository:
 
         Args:
             path: The path of an array.
-            branch: A branch, also with steps back: `main~3`.
+            branch: A branch, optionally with steps back: `main~3`.
             tag: A tag.
-            snapshot_id: The id of a snapshot. Give one of the three.
+            snapshot_id: The id of a snapshot. Pass exactly one of the three.
 
         Returns:
             The coordinates of the chunks and the commits that wrote them, as columns.
@@ -742,10 +744,10 @@ class Repository:
         return blame(history, history.resolve(Revision(branch, tag, snapshot_id)), path)
 
     def operations(self) -> Iterator[Operation]:
-        """What was done to the repository, newest first: commits, moves of references, upkeep.
+        """The operations on the repository, newest first: commits, branch moves, maintenance.
 
-        Commits have the time and the properties that their writers gave them; other operations
-        have the time of the storage's clock and the job that did them.
+        Commits have the time and the properties that their writers set; other operations have the
+        time of the storage's clock and the job that did them.
         """
         from icefloe.engine.operation_log import operations
 
@@ -754,7 +756,7 @@ class Repository:
     # --- what a repository says of itself
 
     def ops_log(self) -> Iterator[Update]:
-        """The updates that version 2 of `icechunk` records, by whatever package, newest first.
+        """The updates that version 2 of `icechunk` records, by any package, newest first.
 
         `operations` is the log of the other generations.
 
@@ -776,11 +778,11 @@ class Repository:
 
     @property
     def status(self) -> RepoStatus:
-        """Whether the repository may be changed, and why not: see `set_status`."""
+        """Whether the repository is writable, and the reason if not: see `set_status`."""
         return self.get_status()
 
     def get_status(self) -> RepoStatus:
-        """Whether the repository may be changed, and why not."""
+        """Whether the repository is writable, and the reason if not."""
         return self._self_description("a status").status()
 
     def set_status(self, status: RepoStatus) -> None:
@@ -807,11 +809,11 @@ Repository.set_status makes it writable again
         return self.get_metadata()
 
     def get_metadata(self) -> dict[str, Any]:
-        """The metadata of the repository as a whole."""
+        """The metadata of the repository."""
         return self._self_description("metadata of its own").metadata()
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Set the metadata of a repository of version 2 of `icechunk`, in place of what it had."""
+        """Replace the metadata of a repository of version 2 of `icechunk`."""
         from icefloe.engine.commit.commit_metadata import plain_metadata
 
         new = plain_metadata(metadata)
@@ -836,7 +838,7 @@ Repository.set_status makes it writable again
         )
 
     def feature_flags(self) -> list[FeatureFlag]:
-        """What version 2 of `icechunk` lets a repository allow or forbid its users.
+        """The operations that a repository of version 2 of `icechunk` allows or forbids.
 
         Examples:
             >>> import icefloe
@@ -877,7 +879,7 @@ Repository.set_status makes it writable again
         """Create a branch at a snapshot.
 
         Args:
-            branch: A name that no branch has.
+            branch: The name of the new branch.
             snapshot_id: Where it starts; `lookup_branch` gives the tip of another branch.
 
         Raises:
@@ -910,7 +912,7 @@ Repository.set_status makes it writable again
         """Id of the snapshot at the tip of a branch.
 
         Args:
-            branch: A branch, also with steps back: `main~1`, `main@{2026-01-31}`.
+            branch: A branch, optionally with steps back: `main~1`, `main@{2026-01-31}`.
 
         Returns:
             The id of the snapshot.
@@ -937,7 +939,7 @@ Repository.set_status makes it writable again
             from_snapshot_id: The snapshot that it must point to now; not checked by default.
 
         Raises:
-            ConflictError: If it pointed to something else, or moved in the meantime.
+            ConflictError: If it points to another snapshot, or moved in the meantime.
 
         Examples:
             >>> import icefloe, zarr
@@ -953,12 +955,12 @@ Repository.set_status makes it writable again
         refs.reset_branch(self._context, branch, snapshot_id, from_snapshot_id)
 
     def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
-        """Delete a branch other than `main`. Its snapshots stay until garbage is collected.
+        """Delete a branch other than `main`. Its snapshots stay until garbage collection.
 
         Args:
             branch: The name of the branch.
-            from_snapshot_id: Delete it only if it points to this snapshot: no commit that somebody
-                else has just made is lost.
+            from_snapshot_id: Delete it only if it points to this snapshot, so that no concurrent
+                commit is lost.
 
         Raises:
             RefNotFoundError: If there is no such branch.
@@ -981,11 +983,11 @@ Repository.set_status makes it writable again
         """Create a tag for a snapshot; it cannot be moved.
 
         Args:
-            tag: A name that no tag has.
+            tag: The name of the new tag.
             snapshot_id: The snapshot to name.
 
         Raises:
-            AlreadyExistsError: If there is a tag of that name, or there was one.
+            AlreadyExistsError: If a tag of that name exists or existed.
             SnapshotNotFoundError: If there is no such snapshot.
 
         Examples:
@@ -1033,10 +1035,10 @@ Repository.set_status makes it writable again
         return str(self._context.history.resolve(Revision(tag=tag)))
 
     def delete_tag(self, tag: str) -> None:
-        """Delete a tag of a repository of the generation `icechunk`; its name is not given again.
+        """Delete a tag of a repository of the generation `icechunk`; its name cannot be reused.
 
-        Other generations refuse: their specification says that tags cannot be deleted once created
-        (R1-25).
+        Other generations raise an error: their specification says that tags cannot be deleted once
+        created (R1-25).
         """
         from icefloe.engine.branches import refs
 
@@ -1056,17 +1058,17 @@ Repository.set_status makes it writable again
     ) -> str:
         """Merge a branch into another: a three-way merge as one commit.
 
-        What differs since the two diverged is compared chunk by chunk, key by key of the metadata
-        and attribute by attribute. If the other branch has no commits of its own, it is moved
-        forward instead. Merges are recorded, so a later merge takes only what is new.
+        Compares the changes since the branches diverged chunk by chunk, metadata key by key and
+        attribute by attribute. If `into_branch` has no new commits, it is moved forward instead.
+        Merges are recorded, so a later merge includes only what is new.
 
         Args:
-            from_branch: Whose changes to take.
+            from_branch: The branch whose changes to merge.
             into_branch: The branch that moves.
             message: Message of the commit.
             metadata: Properties of the commit.
-            solver: Decides conflicts, with `from_branch` as ours; MergeSolver() if not given,
-                which merges metadata and leaves chunks that both wrote to you.
+            solver: Resolves conflicts, with `from_branch` as ours; MergeSolver() if not given,
+                which merges metadata and reports chunks that both wrote.
             fast_forward: Whether to move the branch without a commit where that is enough.
 
         Returns:
@@ -1074,7 +1076,7 @@ Repository.set_status makes it writable again
 
         Raises:
             RebaseFailedError: If conflicts remain; then nothing was changed.
-            SnapshotNotFoundError: If the last commit that both have has expired and is gone.
+            SnapshotNotFoundError: If the last common commit has expired and was deleted.
 
         Examples:
             >>> import icefloe, zarr
@@ -1115,7 +1117,7 @@ Repository.set_status makes it writable again
             branch: The branch that gets them.
             message: Message of the new commit; that of the original by default.
             metadata: Properties of the new commit.
-            solver: Decides conflicts; by default they are refused.
+            solver: Resolves conflicts; by default they raise an error.
 
         Returns:
             The id of the branch's new tip.
@@ -1162,13 +1164,14 @@ Repository.set_status makes it writable again
             branch: The branch that has it.
             message: Message of the new commit.
             metadata: Properties of the new commit.
-            solver: Decides conflicts with later commits; by default they are refused.
+            solver: Resolves conflicts with later commits; by default they raise an error.
 
         Returns:
             The id of the branch's new tip.
 
         Raises:
-            RebaseFailedError: If later commits changed the same; nothing was changed.
+            RebaseFailedError: If later commits changed the same chunks or metadata; nothing was
+                changed.
 
         Examples:
             >>> import icefloe, zarr, numpy as np
@@ -1202,11 +1205,11 @@ Repository.set_status makes it writable again
     ) -> str:
         """Replace all commits of a branch after a snapshot by one.
 
-        Other branches and tags keep the single commits.
+        Other branches and tags keep the individual commits.
 
         Args:
             branch: The branch.
-            since_snapshot_id: The last commit that stays as it is.
+            since_snapshot_id: The last commit that is not squashed.
             message: Message of the new commit.
             metadata: Properties of the new commit.
 
@@ -1238,7 +1241,7 @@ Repository.set_status makes it writable again
 
         Args:
             from_branch: The branch with the new commits.
-            to_branch: The branch that follows, such as `main`.
+            to_branch: The branch to move forward, such as `main`.
 
         Returns:
             The id of the snapshot that both point to afterwards.
@@ -1273,10 +1276,10 @@ Repository.set_status makes it writable again
         dry_run: bool = False,
         job: str | None = None,
     ) -> set[str]:
-        """Take old snapshots out of the history; `garbage_collect` then deletes what only they use.
+        """Remove old snapshots from the history; `garbage_collect` then deletes what only they use.
 
-        After the oldest snapshot that is retained, a history ends with the first snapshot. What
-        branches and tags point to stays. Expired snapshots can be read until they are collected.
+        The first snapshot becomes the parent of the oldest retained snapshot. Snapshots that
+        branches and tags point to stay. Expired snapshots can be read until they are collected.
 
         Args:
             older_than: Snapshots that were written before this moment expire; a timedelta means
@@ -1285,14 +1288,14 @@ Repository.set_status makes it writable again
             delete_expired_tags: Not possible: tags cannot be deleted.
             keep_last: How many of the newest snapshots of each history to retain at any age.
             branches: Other policies for some branches, by name or pattern (`release-*`); None
-                retains the whole history.
+                retains the complete history.
             tags: The same for tags.
-            dry_run: Only tell what would expire.
-            job: Who does this, for the log of operations.
+            dry_run: Only report what would expire.
+            job: Name of the job, for the log of operations.
 
         Returns:
-            Ids of the snapshots that expired. Tips that are old enough are among them, though
-            they stay.
+            Ids of the snapshots that expired, including tips that are old enough, although these
+            stay.
 
         Examples:
             >>> import icefloe, zarr
@@ -1345,25 +1348,25 @@ Repository.set_status makes it writable again
     ) -> GCSummary:
         """Delete objects that nothing refers to.
 
-        Never deletes what a branch, a tag or a lease reaches, nor anything that is younger than
-        the given moment. Sessions that are open for more than five minutes have a lease; younger
-        ones are safe if the moment is at least that long ago. A collection that dies does no harm;
-        the next one finishes its work.
+        Never deletes what a branch, a tag or a lease reaches, nor anything younger than the given
+        time. Sessions that are open for more than five minutes have a lease; younger ones are safe
+        if the time is at least that long ago. A collection that dies does no harm; the next one
+        finishes its work.
 
         Args:
-            delete_object_older_than: Only objects that were written before this moment are
-                deleted, by the storage's clock; a timedelta means that long before now, and
-                does not depend on the clock of this computer.
-            dry_run: Only tell what would be deleted.
+            delete_object_older_than: Only objects that were written before this time are deleted,
+                by the storage's clock; a timedelta means that long before now, and does not depend
+                on the clock of this computer.
+            dry_run: Only report what would be deleted.
             max_snapshots_in_memory: How many snapshots to hold in memory at a time.
             max_compressed_manifest_mem_bytes: How many bytes of manifests to read at a time.
             max_concurrent_manifest_fetches: How many manifests to read at a time.
             max_concurrent_requests: How many other requests to send at a time: listings, reads of
                 references and snapshots, deletions.
-            written_since: Only objects that were written from this moment on are deleted, and
-                snapshots and manifests that are more than a day older are not read; a timedelta
-                means that long before now. For frequent collections of what failed lately.
-            job: Who does this, for the log of operations.
+            written_since: Only objects that were written since this time are deleted, and snapshots
+                and manifests that are more than a day older are not read; a timedelta means that
+                long before now. For frequent collections after recent failures.
+            job: Name of the job, for the log of operations.
             max_concurrent_deletes: Lowers `max_concurrent_requests`.
             max_concurrent_listings: Lowers `max_concurrent_requests`.
 
@@ -1412,15 +1415,14 @@ Repository.set_status makes it writable again
     ) -> Lease:
         """A context manager that protects long work from garbage collection.
 
-        Until the block ends, nothing is collected that was written after it began, by anyone, nor
-        the given snapshots and what they refer to. Writable sessions need none: they take a lease
-        by themselves after five minutes. A background thread renews the lease; if this process
-        dies, it lapses.
+        Until the block ends, garbage collection deletes nothing that anyone wrote after it began,
+        nor the given snapshots and what they refer to. Writable sessions take a lease automatically
+        after five minutes. A background thread renews the lease; if this process dies, it expires.
 
         Args:
-            holder: Who holds it, for people; the host and process if not given.
+            holder: A name of the holder, shown to people; the host and process if not given.
             snapshot_ids: Snapshots (or branches, or tags) that are being read, one or many.
-            lifetime: How long it holds after the process has died; an hour if not given.
+            lifetime: How long it stays valid after the process has died; an hour if not given.
 
         Examples:
             >>> import icefloe
@@ -1446,9 +1448,9 @@ Repository.set_status makes it writable again
     def verify(self, *, deep: bool = False) -> VerificationReport:
         """Check everything that branches and tags reach, and report problems; changes nothing.
 
-        Every reference resolves, metadata files are those that are referred to, extents are
-        disjoint and true, sequences have no gaps, logs record what changed, chunk files exist and
-        are long enough. Objects that nothing reaches are listed. `print` the report, or take its
+        Checks that every reference resolves, metadata files match their recorded checksums, extents
+        are disjoint and correct, sequences have no gaps, logs record all changes, and chunk files
+        exist and are long enough. Lists unreachable objects. `print` the report, or use its
         `problems`.
 
         Args:
@@ -1468,15 +1470,15 @@ Repository.set_status makes it writable again
     def repair(
         self, report: VerificationReport | None = None, *, job: str | None = None
     ) -> list[Problem]:
-        """Repair what can be repaired without guessing; returns the problems that were.
+        """Repair what can be repaired without guessing; returns the repaired problems.
 
-        Those are logs of commits, which are written again by comparing snapshots, and gaps among
-        the numbered entries of a branch, which are filled with the entry before. Each problem of
-        the report says whether it can be repaired, and if not, what is left to do.
+        These are transaction logs, which are recreated by comparing snapshots, and gaps among the
+        numbered entries of a branch, which are filled with the previous entry. Each problem in the
+        report states whether it can be repaired, and if not, what to do.
 
         Args:
             report: The result of `verify`, which is called if not given.
-            job: Who does this, for the log of operations.
+            job: Name of the job, for the log of operations.
         """
         from icefloe.upkeep.repair import repair_problems
 
@@ -1501,14 +1503,14 @@ Repository.set_status makes it writable again
         metadata: dict[str, Any] | None = None,
         job: str | None = None,
     ) -> CompactionSummary:
-        """Move chunks of small and of sparsely used chunk files into well-ordered packs.
+        """Move chunks of small and sparsely used chunk files into well-ordered packs.
 
-        One commit, which changes no byte of any chunk. Others may write at the same time: where
-        they changed a chunk, theirs stays, and none of them has to rebase because of this.
+        Makes one commit, which changes no byte of any chunk. Others may write at the same time:
+        their changes are preserved, and they need not rebase because of it.
 
         Args:
             message: Message of the commit.
-            branch: Whose chunk files to compact.
+            branch: The branch whose chunk files to compact.
             to_branch: A new branch for the commit, to inspect it first; the commit goes to
                 `branch` if not given.
             arrays: Consider only files that these arrays use: paths of arrays or groups, or
@@ -1518,9 +1520,9 @@ Repository.set_status makes it writable again
             max_chunk_bytes: Files with larger chunks are never small; by default what is packed
                 when it is written, or 1 MiB.
             min_live_share: Files of which the branch uses less than this share are rewritten.
-            dry_run: Only tell what would be done.
+            dry_run: Only report what would be done.
             metadata: Properties of the commit.
-            job: Who does this, for the log of operations.
+            job: Name of the job, for the log of operations.
 
         Examples:
             >>> import icefloe, zarr, numpy as np
@@ -1564,13 +1566,13 @@ Repository.set_status makes it writable again
         metadata: dict[str, Any] | None = None,
         commit_method: Literal["new_commit", "amend"] = "new_commit",
     ) -> str:
-        """Pack and split all manifests again as the present configuration says, in one commit.
+        """Pack and split all manifests again by the current configuration, in one commit.
 
-        The data stays the same, and there is a commit whether or not anything had to change.
+        The data stays the same; a commit is made even if nothing changes.
 
         Args:
             message: Message of the commit.
-            branch: Whose tip to rewrite.
+            branch: The branch to rewrite.
             metadata: Properties of the commit.
             commit_method: Whether to add a commit or to replace the tip of the branch.
 
@@ -1601,17 +1603,17 @@ Repository.set_status makes it writable again
     ) -> MigrationReport:
         """Copy this repository, with all of its history, to another generation of the format.
 
-        Branches, tags, properties and the configuration are copied, and every zarr.json stays as it
-        is, byte for byte. Chunk files are linked or copied by the store itself where source and
-        target share a disk or a bucket. A migration that was interrupted is started again and goes
-        on. At the end every snapshot is compared with its original, and the target is verified.
+        Copies branches, tags, properties and the configuration, and every zarr.json byte for byte.
+        If source and target share a disk or a bucket, chunk files are hard-linked or copied by the
+        server. If a migration is interrupted, call it again to resume. At the end every snapshot is
+        compared with its original, and the target is verified.
 
         Args:
             target: An empty location: a storage, a URL or a path.
             generation: `repository`, `store`, `dataset` or `icechunk`.
             spec_version: Version of that generation; the newest if not given.
-            progress: Called with the name of a stage, and how much of how much of it is done; a
-                bar is shown in terminals and notebooks if it is not given.
+            progress: Called with the name of a stage, the finished and the total amount; by default
+                a bar is shown in terminals and notebooks.
         """
         from icefloe.progress import stage_listener
         from icefloe.upkeep.migration import migrate_repository
@@ -1643,15 +1645,15 @@ Repository.set_status makes it writable again
         """Copy chosen virtual chunks into the repository, byte for byte, as one commit.
 
         Args:
-            branch: Whose tip to change.
+            branch: The branch to change.
             arrays: Paths of arrays or groups, or patterns such as `/era5/t*`; all by default.
-            region: By dimension name, which elements to copy; chunks that have any of them are
-                copied whole.
+            region: The elements to copy, by dimension name; chunks that contain any of them are
+                copied completely.
             locations: URL prefixes of folders, or URLs of files; chunks in others stay virtual.
             message: Message of the commit.
             metadata: Properties of the commit.
             dry_run: Count chunks and bytes, and copy nothing.
-            rebase_with: Decides conflicts if the branch moves in the meantime.
+            rebase_with: Resolves conflicts if the branch moves in the meantime.
         """
         from icefloe.changes.conflicts import check_solver
         from icefloe.upkeep.materialize import VirtualChunkChoice, copy_virtual_chunks
@@ -1675,7 +1677,7 @@ Repository.set_status makes it writable again
         snapshot_id: str | None = None,
         arrays: str | Iterable[str] | None = None,
     ) -> VirtualSourcesReport:
-        """Which files of virtual chunks are missing, changed or too short; none is read.
+        """Find files of virtual chunks that are missing, changed or too short, without a read.
 
         Args:
             branch: The snapshot to check, by branch; `main` if none is named.
@@ -1702,7 +1704,7 @@ Repository.set_status makes it writable again
     ) -> ChunkStorageStats:
         """Bytes of the chunks of all snapshots that branches and tags reach, by kind.
 
-        What several references share counts once. The arguments are those of `garbage_collect`.
+        Shared chunks count once. The arguments are those of `garbage_collect`.
 
         Examples:
             >>> import icefloe, zarr
@@ -1746,9 +1748,9 @@ Repository.set_status makes it writable again
         ).native_bytes
 
     def branch_storage_stats(self) -> dict[str, ChunkStorageStats]:
-        """Bytes of the chunks that the whole history of each branch refers to.
+        """Bytes of the chunks that the complete history of each branch refers to.
 
-        Branches share chunks, so the sum is more than the repository takes.
+        Branches share chunks, so the sum exceeds the size of the repository.
         """
         from icefloe.upkeep.sizes import branch_stats
 
@@ -1776,7 +1778,7 @@ Repository.set_status makes it writable again
         tag: str | None = None,
         snapshot_id: str | None = None,
     ) -> Iterator[SnapshotSize]:
-        """What each snapshot of a history holds, and what it added to its parent, newest first."""
+        """The size of each snapshot of a history, and what it added to its parent, newest first."""
         from icefloe.upkeep.sizes import snapshot_sizes
 
         target = self._context.history.resolve(Revision(branch, tag, snapshot_id))
@@ -1785,8 +1787,8 @@ Repository.set_status makes it writable again
     def chunk_file_stats(self) -> ChunkFileUsage:
         """All chunk files that branches and tags reach, and how much of each is used.
 
-        Bytes that nothing refers to are dead. They are freed when the whole file can be deleted,
-        or when `compact` has moved the rest elsewhere.
+        Bytes that nothing refers to are dead. They are freed when the complete file can be deleted,
+        or when `compact` has moved the rest.
         """
         from icefloe.upkeep.sizes import chunk_file_usage
 
@@ -1806,7 +1808,7 @@ Repository.set_status makes it writable again
         return self.lookup_snapshot(snapshot_id).manifests
 
     def inspect_manifest(self, manifest_id: str, *, pretty: bool = True) -> str:
-        """A manifest as JSON, for people: what it holds of each array."""
+        """A manifest as JSON, for people: its references of each array."""
         from icefloe.engine.inspection import describe_manifest, to_json
         from icefloe.model.ids import ManifestId
 
@@ -1814,10 +1816,10 @@ Repository.set_status makes it writable again
         return to_json(description, pretty=pretty)
 
     def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
-        """What a commit changed as JSON, for people.
+        """The changes of a commit as JSON, for people.
 
-        If that can only be found by comparing a snapshot with its parent, and the parent was
-        collected, `is_known` is false and the rest is missing.
+        If this requires comparing the snapshot with its parent, and the parent was deleted,
+        `is_known` is false and the rest is missing.
         """
         from icefloe.engine.inspection import describe_log, to_json
 

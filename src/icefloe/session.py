@@ -73,7 +73,7 @@ class NotAStore:
 class TreeSession:
     """Arrays, groups and chunks of a working tree, as users read and write them.
 
-    What sessions and forks have in common.
+    The common base of sessions and forks.
     """
 
     supports_consolidated_metadata = NotAStore("`session.store`")
@@ -111,7 +111,7 @@ class TreeSession:
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether the session has uncommitted changes."""
         return not self.tree.changes.is_empty
 
     @property
@@ -141,7 +141,7 @@ class TreeSession:
     def verify_chunks(self) -> bool:
         """Whether chunks are compared with their checksums when they are read.
 
-        It starts as the configuration says, and can be set.
+        The initial value is that of the configuration; you can set it.
         """
         return self.tree.verify_chunks
 
@@ -150,7 +150,7 @@ class TreeSession:
         self.tree.verify_chunks = value
 
     def status(self) -> Diff:
-        """What the session changed so far.
+        """The uncommitted changes of the session.
 
         Examples:
             >>> import icefloe, zarr
@@ -175,7 +175,7 @@ class TreeSession:
         return self.tree.get_node(paths.canonical(path))
 
     def get_node_id(self, path: str) -> str:
-        """The id of a node, which it keeps for life, also when it is moved."""
+        """The id of a node, which it keeps for life, even when it is moved."""
         return self.tree.get_node_id(paths.canonical(path))
 
     def move(self, from_path: str, to_path: str) -> None:
@@ -195,11 +195,11 @@ class TreeSession:
     ) -> npt.NDArray[Any]:
         """Read a box of an array, without an object for each chunk.
 
-        Gives the values that Zarr gives, for any codec and data type.
+        Returns the same values as Zarr, for any codec and data type.
 
         Args:
             path: Path of the array.
-            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
+            selection: Integers, slices (optionally with steps) and an ellipsis, as in numpy.
             out: An array to read into; a new one if not given.
 
         Returns:
@@ -227,13 +227,13 @@ class TreeSession:
     ) -> None:
         """Write a box of an array, without an object for each chunk.
 
-        Chunks that the selection covers in part are read first. Two writers of parts of one
-        chunk must not write at the same time: one of them would undo what the other did.
+        Chunks that the selection covers in part are read first. Do not write to parts of the same
+        chunk concurrently: one writer would overwrite the other's changes.
 
         Args:
             path: Path of the array.
-            selection: Integers, slices (also with steps) and an ellipsis, as numpy takes them.
-            values: What to write; numpy's rules of broadcasting hold.
+            selection: Integers, slices (optionally with steps) and an ellipsis, as in numpy.
+            values: The values to write; they are broadcast as in numpy.
             write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
                 deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
 
@@ -267,8 +267,8 @@ class TreeSession:
     ) -> bytes | None:
         """Read the stored bytes of a chunk, or a part of them; None if it is not initialised.
 
-        `verify` says whether the whole chunk is compared with its checksum; as `verify_chunks`
-        says if not given.
+        `verify` determines whether the complete chunk is compared with its checksum; the default is
+        `verify_chunks`.
         """
         return self.tree.get_chunk(paths.canonical(path), coords, byte_range, verify=verify)
 
@@ -277,25 +277,25 @@ class TreeSession:
     ) -> Iterator[FoundChunks]:
         """Read the stored bytes of many chunks; those in no group are not initialised.
 
-        Chunks that are near each other in a file are fetched together, and several requests are
-        on their way at a time. Groups come in any order. Segments are pieces of what was fetched,
-        not copies. Fetching waits for a caller who is slow to take the groups.
+        Neighbouring chunks of a file are fetched together, with several concurrent requests. Groups
+        are returned in any order. Segments are views of the fetched bytes, not copies. Fetching
+        pauses while the caller processes groups slowly.
 
         Args:
             path: Path of an array.
-            coords: Coordinates of the chunks, (n, rank), none twice; those outside of the grid
+            coords: Coordinates of the chunks, (n, rank), without duplicates; those outside the grid
                 are not initialised.
-            verify: Whether to compare the bytes with their checksums; as `verify_chunks` says if
-                not given.
+            verify: Whether to compare the bytes with their checksums; the default is
+                `verify_chunks`.
         """
         return self.tree.read_chunks(paths.canonical(path), coords, verify=verify)
 
     def write_chunks(self, path: str, coords: npt.NDArray[np.integer], segments: Segments) -> None:
         """Write the stored bytes of many chunks; segment `i` is the chunk at `coords[i]`.
 
-        Small chunks wait for a pack, full packs and large chunks are written at once, several at
-        a time; the call returns when they are on the storage. If it fails, none of the chunks is
-        set, and it can be tried again.
+        Small chunks are buffered for a pack; full packs and large chunks are written immediately,
+        several at a time, and the call returns when they are on the storage. If it fails, none of
+        the chunks is set, and you can try again.
         """
         self.tree.write_chunks(paths.canonical(path), coords, segments)
 
@@ -310,15 +310,19 @@ class TreeSession:
         while (table := await asyncio.to_thread(next, tables, None)) is not None:
             coords = table.index.coords()
             for start in range(0, len(coords), batch_size):
-                for row in coords[start : start + batch_size].tolist():
-                    yield tuple(row)
+                batch = coords[start : start + batch_size]
+                # By columns, so that the rows are tuples at once.
+                rows = zip(*batch.T.tolist(), strict=True) if batch.shape[1] else [()] * len(batch)
+                for row in rows:
+                    yield row
 
     def chunk_batches(self, array_path: str, batch_size: int = 100_000) -> Iterator[ChunkBatch]:
         """All chunk references of an array as columns, batch by batch.
 
-        Reads some manifests at a time: memory follows `batch_size`, not the array. It shows the
-        session as it was at the call, whatever is written meanwhile. The chunks of a small array
-        come in row-major order; those of an array with several manifests, by manifest.
+        Reads some manifests at a time: memory depends on `batch_size`, not on the size of the
+        array. It shows the state of the session at the time of the call, whatever is written
+        meanwhile. The chunks of a small array are in row-major order; those of an array with
+        several manifests are ordered by manifest.
         """
         containers = self.tree.settings.virtual_chunk_containers
         return self.tree.array_reader(paths.canonical(array_path)).batches(batch_size, containers)
@@ -326,16 +330,16 @@ class TreeSession:
     def chunk_count(self, array_path: str, kind: ChunkKind | None = None) -> int:
         """Number of initialised chunks of an array, of one kind or of all.
 
-        Counting all reads no manifests, but for those that uncommitted changes reach into.
+        Counting all kinds reads only manifests that uncommitted changes affect.
         """
         return self.tree.array_reader(paths.canonical(array_path)).count(kind)
 
     def chunk_bytes(self, array_path: str) -> ChunkBytes:
-        """Number of bytes of all chunks of an array, by where they are kept."""
+        """Number of bytes of all chunks of an array, by where they are stored."""
         return self.tree.array_reader(paths.canonical(array_path)).bytes()
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkKind:
-        """Where a chunk is kept."""
+        """Where a chunk is stored."""
         match self.tree.locate(paths.canonical(array_path), tuple(chunk_coordinates)):
             case PendingRef() | NativeRef():
                 return ChunkKind.NATIVE
@@ -349,9 +353,9 @@ class TreeSession:
     chunk_type_async = async_twin(chunk_type)
 
     def shift_array(self, array_path: str, chunk_offset: Sequence[int]) -> None:
-        """Move all chunks of an array by whole chunks; what leaves the grid is dropped.
+        """Shift all chunks of an array by whole chunks; those that leave the grid are dropped.
 
-        Chunks that nothing moves into read as the fill value.
+        Vacated chunks read as the fill value.
         """
         from icefloe.engine.tree.rearranging import shifted_by
 
@@ -366,8 +370,8 @@ class TreeSession:
     ) -> None:
         """Give each chunk the index that `forward` returns for it; None drops the chunk.
 
-        Chunks that nothing moves into read as the fill value, so `backward`, with which the
-        official package clears them, is accepted and not needed.
+        Vacated chunks read as the fill value, so `backward`, with which the official package clears
+        them, is accepted but not needed.
         """
         from icefloe.engine.tree.rearranging import reindexed_by
 
@@ -391,11 +395,11 @@ class TreeSession:
         last_modified: Any = None,
         validate_containers: bool = True,
     ) -> list[tuple[int, ...]] | None:
-        """Make many chunks of an array ranges of objects outside of the repository.
+        """Set many virtual chunks of an array: ranges of objects outside the repository.
 
-        Give a list of VirtualChunkSpec, or columns, or an Arrow table (anything with the Arrow
-        PyCapsule interface) whose columns have the names of the arguments below. Where
-        coordinates repeat, the later row wins. If anything is wrong, nothing is set.
+        Pass a list of VirtualChunkSpec, or columns, or an Arrow table (any object with the Arrow
+        PyCapsule interface) whose columns have the names of the arguments below. If coordinates
+        repeat, the later row wins. If anything is invalid, nothing is set.
 
         Args:
             array_path: Path of the array.
@@ -403,23 +407,23 @@ class TreeSession:
             coords: Coordinates of the chunks, (n, rank); in a table, lists.
             start: Instead of `coords`: first chunk of a box that the rows fill in row-major order;
                 zeros if not given.
-            shape: How many chunks that box has along each dimension. An empty location leaves a
-                chunk of it out.
+            shape: Number of chunks of that box along each dimension. An empty location skips a
+                chunk.
             locations: URLs of the objects: a list, a numpy or Arrow array (also
                 dictionary-encoded), or one URL for all chunks.
             location_codes: For each chunk the number of its location; then `locations`, `etags`
                 and `last_modified` have an entry for each distinct object instead.
-            offsets: Where the chunks begin in the objects, in bytes; one number may stand for all.
-            lengths: Their numbers of bytes; one number may stand for all.
-            etags: Etags of the objects; None or empty where unknown, one may stand for all.
+            offsets: Offsets of the chunks in the objects, in bytes; one number applies to all.
+            lengths: Lengths of the chunks, in bytes; one number applies to all.
+            etags: Etags of the objects; None or empty where unknown, one applies to all.
             last_modified: Times since which the objects must not have changed: datetimes with a
-                timezone, datetime64 or Arrow timestamps in UTC, or seconds since 1970; one may
-                stand for all.
-            validate_containers: Leave out locations in no virtual chunk container of the
+                timezone, datetime64 or Arrow timestamps in UTC, or seconds since 1970; one applies
+                to all.
+            validate_containers: Skip locations that are in no virtual chunk container of the
                 repository's configuration.
 
         Returns:
-            The coordinates of chunks that were left out because no container has their location;
+            The coordinates of chunks that were skipped because no container has their location;
             None if there are none.
 
         Examples:
@@ -481,7 +485,7 @@ class Session(TreeSession):
 
     - `store` is the session as a Zarr store: zarr, xarray and dask read and write through it.
     - `commit(message)` publishes all changes as the next snapshot of the branch, all or nothing.
-      Afterwards the session is read-only, and shows what was committed.
+      Afterwards the session is read-only, and shows the new snapshot.
     - `discard_changes()` forgets them instead. `status()` lists them.
     - `fork()` and `merge()` let other processes write parts of one commit.
 
@@ -538,7 +542,7 @@ class Session(TreeSession):
     def discard_changes(self, path: str | None = None) -> None:
         """Discard all uncommitted changes, if there are any.
 
-        With a path, only those of the node at that path and of its children; moves stay.
+        With a path, only those of the node at that path and of its children; moves are kept.
 
         Args:
             path: Path of a node; the root by default.
@@ -578,8 +582,8 @@ class Session(TreeSession):
         Args:
             message: The message of the commit.
             metadata: Properties of the commit, as values that JSON can represent.
-            rebase_with: Decides conflicts if the branch has moved: the changes are rebased, and
-                the commit is tried again. The default is `RepositoryConfig.rebase_with`.
+            rebase_with: Resolves conflicts if the branch has moved: the changes are rebased, and
+                the commit is retried. The default is `RepositoryConfig.rebase_with`.
             rebase_tries: How often to rebase at most.
             allow_empty: Whether to commit without changes.
 
@@ -587,7 +591,7 @@ class Session(TreeSession):
             The id of the new snapshot.
 
         Raises:
-            ConflictError: The branch has moved, and no solver was given.
+            ConflictError: The branch has moved, and there is no solver.
             RebaseFailedError: There are conflicts that the solver does not resolve.
 
         Examples:
@@ -666,10 +670,10 @@ class Session(TreeSession):
         """Replay the changes on the newest snapshot of the branch.
 
         Args:
-            solver: Decides conflicts: `ConflictDetector` none, `BasicConflictSolver` by rules.
+            solver: Resolves conflicts: `ConflictDetector` none, `BasicConflictSolver` by rules.
 
         Raises:
-            RebaseFailedError: If conflicts remain; then the session is as it was.
+            RebaseFailedError: If conflicts remain; the session is unchanged.
 
         Examples:
             >>> import icefloe, zarr
@@ -722,8 +726,9 @@ class Session(TreeSession):
     def fork(self) -> ForkSession:
         """A copy for another process or thread, whose changes are merged back before the commit.
 
-        A fork begins with the uncommitted changes of the session, which travel with its pickle:
-        commit or fork first where they are large. Merging takes over what the fork itself did.
+        A fork starts with the uncommitted changes of the session, which are part of its pickle:
+        commit or fork first if they are large. Merging includes only the changes of the fork
+        itself.
 
         >>> import icefloe, zarr
         >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -746,9 +751,10 @@ class Session(TreeSession):
     def merge(self, *others: ForkSession) -> None:
         """Merge the changes of forks into this session.
 
-        Where two wrote one chunk, the later one wins, and an OverlapWarning lists the chunks:
-        most often tasks were not cut along chunks, and one overwrote what the other wrote. The
-        metadata of a node that two changed is merged key by key; contradictions are listed, too.
+        If two forks wrote the same chunk, the later one wins, and an OverlapWarning lists the
+        chunks: usually the tasks were not aligned with chunks, and one overwrote the other's
+        values. The metadata of a node that two forks changed is merged key by key; contradictions
+        are listed, too.
 
         Examples:
             >>> import icefloe, zarr
@@ -774,7 +780,7 @@ class ForkSession(TreeSession):
     """A writable copy of a session, for another thread or process.
 
     It can be pickled, written to, and merged: into the session that it came from, which then
-    commits, or into another fork of it. It cannot be committed by itself.
+    commits, or into another fork of it. It cannot commit.
 
     >>> import icefloe, zarr
     >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -813,8 +819,8 @@ class ForkSession(TreeSession):
     def part_of(cls, session: Session | ForkSession) -> ForkSession:
         """A fork for the tasks of one job, which sees the nodes that a session made or changed.
 
-        It does not see uncommitted chunks. What its copies write comes back as columns, by
-        `tree.written_chunks` and `tree.set_chunk_refs`, instead of by `merge`.
+        It does not see uncommitted chunks. The chunks that its copies write are returned as
+        columns, by `tree.written_chunks` and `tree.set_chunk_refs`, instead of by `merge`.
         """
         tree = session.tree
         with tree.lock:
@@ -859,7 +865,7 @@ class ForkSession(TreeSession):
     def discard_changes(self, path: str | None = None) -> None:
         """Discard all changes of this fork, or those of a node and of its children.
 
-        What the fork began with stays.
+        The changes that the fork inherited stay.
         """
         with self.tree.lock:
             began_with = None if self._inherited is None else self._inherited.changes.copy()
@@ -874,7 +880,7 @@ class ForkSession(TreeSession):
                 )
 
     def forked_changes(self) -> ForkedChanges:
-        """What `merge` takes over."""
+        """The changes that `merge` includes."""
         from icefloe.engine.commit.forks import ForkedChanges
 
         with self.tree.lock:
@@ -912,26 +918,26 @@ class ForkSession(TreeSession):
         return file_id
 
     def get_object(self, file_id: ChunkFileId) -> bytes:
-        """The bytes that another fork gave to `put_object`."""
+        """The bytes that another fork passed to `put_object`."""
         context = self.tree.context
         return context.storage.get(context.format.layout.chunk_file(file_id))
 
     # --- what only the session can do
 
     def commit(self, *_: Any, **__: Any) -> str:
-        """Refuse: the session that was forked commits."""
+        """Raise an error: the session that was forked commits."""
         raise _not_for_forks("commit")
 
     def flush(self, *_: Any, **__: Any) -> str:
-        """Refuse: the session that was forked flushes."""
+        """Raise an error: the session that was forked flushes."""
         raise _not_for_forks("flush")
 
     def amend(self, *_: Any, **__: Any) -> str:
-        """Refuse: the session that was forked amends."""
+        """Raise an error: the session that was forked amends."""
         raise _not_for_forks("amend")
 
     def rebase(self, solver: ConflictSolver) -> None:  # noqa: ARG002
-        """Refuse: a fork that is based on another snapshot could not be merged any more."""
+        """Raise an error: a fork that is based on another snapshot could no longer be merged."""
         raise _not_for_forks("rebase")
 
     commit_async = async_twin(commit)

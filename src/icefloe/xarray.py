@@ -42,7 +42,7 @@ def to_icefloe(
 ) -> None:
     """Write a Dataset or DataArray to a group of a session; nothing is committed.
 
-    Data in memory is written directly. Dask data is written by tasks, also in other processes:
+    Data in memory is written directly. Dask data is written by tasks, possibly in other processes:
     each writes to a fork of the session, and the forks are merged into the session at the end.
 
     Args:
@@ -53,7 +53,7 @@ def to_icefloe(
             creates or overwrites variables, `a-` only changes variables that have `append_dim`,
             `r+` only changes values of existing arrays. The default is `a` with `append_dim`,
             `r+` with `region`, else `w-`.
-        safe_chunks: Refuse dask chunks if two of them would write to the same chunk.
+        safe_chunks: Raise an error if two dask chunks would write to the same chunk.
         align_chunks: Rechunk dask arrays to whole chunks instead.
         append_dim: The dimension along which to append.
         region: The part of existing arrays to fill, as slices by dimension; `"auto"` finds it by

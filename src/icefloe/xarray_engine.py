@@ -109,19 +109,13 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         self,
         filename_or_obj: Any,
         *,
-        mask_and_scale: Any = True,
-        decode_times: Any = True,
-        concat_characters: Any = True,
-        decode_coords: Any = True,
-        drop_variables: str | Iterable[str] | None = None,
-        use_cftime: Any = None,
-        decode_timedelta: Any = None,
         group: str | None = None,
         branch: str | None = None,
         tag: str | None = None,
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
         authorize_virtual_chunk_access: dict[str, Any] | None = None,
+        **decoding: Any,
     ) -> dict[str, xr.Dataset]:
         """Open a group and all groups below it as datasets by path; see `open_dataset`."""
         store = _store_of(
@@ -129,17 +123,7 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         )
         _check_group(store, group)
         return ZarrBackendEntrypoint().open_groups_as_dict(
-            store,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-            group=group,
-            consolidated=False,
-            zarr_format=3,
+            store, group=group, consolidated=False, zarr_format=3, **decoding
         )
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:

@@ -108,6 +108,7 @@ NAME_SESSIONS = {
     "spark/jobs/map_blocks.py": "the function that users give a session to",
     "spark/jobs/reduce.py": "the function that users give a session to",
     "spark/jobs/map_updates.py": "compares the session with those of earlier runs",
+    "spark/jobs/reduce_updates.py": "compares the session with those of earlier runs",
     "spark/publishing/check_plan.py": "sends the session to workers",
     "spark/statements/changes.py": "gives a job the session that a statement began with",
     "spark/statements/queries.py": "opens the sessions that a query reads",

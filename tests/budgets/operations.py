@@ -261,7 +261,7 @@ def read_in_task(scene: Scene) -> Prepared:
 
 OPERATIONS: dict[str, Callable[[Scene], Prepared]] = {
     "create a repository": create,
-    "create one at a place that was never written to": create_at_new_place,
+    "create one at a new location": create_at_new_place,
     "write the dataset and commit": write_and_commit,
     "open": open_repository,
     "open, session, `open_zarr`, first variable": open_and_read,

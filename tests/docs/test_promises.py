@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FIRST_ROW = "| promise | shown by |\n|--|--|\n"
+FIRST_ROW = "| guarantee | shown by |\n|--|--|\n"
 
 
 @pytest.mark.parametrize("name", ["transactions", "concurrency", "maintenance"])

@@ -6,11 +6,12 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
+from benchmarks import case, measurements
 from icefloe import errors
-from scripts import check_links, draw_performance, write_api_pages
+from scripts import check_links, check_search, write_api_pages, write_performance
+from tests.chromium import launched_or_skip
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -42,15 +43,65 @@ def test_every_error_is_explained_on_the_page_of_errors() -> None:
     assert sorted([*explained, "IcefloeError"]) == sorted(classes)
 
 
-def test_the_plots_show_the_tables_of_the_performance_page() -> None:
-    for path, picture in draw_performance.pictures().items():
-        assert path.read_text() == picture, f"{path.name}: run `make plots`"
+def test_tables_and_plots_show_the_kept_measurements() -> None:
+    measured = measurements.kept()
+    for path, text in (
+        write_performance.pictures(measured) | write_performance.pages(measured)
+    ).items():
+        assert path.read_text() == text, f"{path.name}: run `make plots`"
 
 
-def test_times_in_tables_are_understood() -> None:
-    assert draw_performance.seconds_in("1.9, 0.83 s") == [1.9, 0.83]
-    assert draw_performance.seconds_in("**15 to 21 ms**") == pytest.approx([0.018])
-    assert draw_performance.seconds_in("1.7 MB") == []
+def test_every_kept_measurement_is_of_a_case_and_is_shown() -> None:
+    measured = measurements.kept()
+    assert set(measured) <= set(case.all_cases())
+    shown = {
+        row.name
+        for table in write_performance.TABLES.values()
+        for row in write_performance.chosen(table, measured)
+    }
+    assert shown == set(measured)
+
+
+def test_every_table_and_plot_has_a_place_on_the_page() -> None:
+    text = write_performance.PAGES[0].read_text()
+    places = set(re.findall(r"<!-- measured: ([\w-]+) -->", text))
+    plots = {f"plot-{name}" for name in (*write_performance.PLOTS, *write_performance.GROWTH)}
+    assert places == set(write_performance.TABLES) | plots
+
+
+def test_measurements_are_renewed_case_by_case(tmp_path: Path) -> None:
+    about = {"date": "2026-01-01T00:00:00+00:00", "versions": {}, "cores": 2}
+
+    def result(name: str, peer: str, wall: float, repetition: int = 0) -> dict[str, object]:
+        return {
+            "case": name,
+            "title": name,
+            "peer": peer,
+            "against": ["icechunk", "icechunk-newest"],
+            "repetition": repetition,
+            "parameters": {},
+            "wall_seconds": wall,
+        }
+
+    first = [result("create", "icefloe", 5.0), result("empty-commit", "icefloe", 1.0)]
+    measurements.keep(about, first, tmp_path)
+    walls = {"icefloe": (3.0, 8.0, 2.0), "icechunk": (1.0, 4.0, 8.0), "icechunk-newest": (2, 2, 4)}
+    again = [
+        result("create", peer, value, number)
+        for peer, values in walls.items()
+        for number, value in enumerate(values)
+    ]
+    measurements.keep(about, again, tmp_path)
+    measured = measurements.kept(tmp_path)
+    assert list(measured) == ["create", "empty-commit"]
+    assert measured["empty-commit"].median("icefloe", "wall_seconds") == 1
+    # 3 / 1, 8 / 2, 2 / 4: against the better of each repetition.
+    assert measured["create"].ratio("icefloe", "wall_seconds") == 3
+    failed = [*again[:3], {**result("create", "icechunk", 0.0), "error": "no end after 9 s"}]
+    measurements.keep(about, failed, tmp_path)
+    create = measurements.kept(tmp_path)["create"]
+    assert create.errors == {"icechunk": "no end after 9 s"}
+    assert create.ratio("icefloe", "wall_seconds") is None
 
 
 def test_the_navigation_lists_no_page_twice_and_none_that_is_missing() -> None:
@@ -84,6 +135,33 @@ def test_the_link_checker_finds_what_is_broken(tmp_path: Path) -> None:
     ]
 
 
+SEARCH_PAGE = """
+<button onclick="document.querySelector('input').hidden = false">Search</button>
+<input aria-label="Search" hidden
+       oninput="document.querySelector('a').hidden = this.value != 'ice'">
+<a href="found.html?h=ice" hidden>a result</a>
+"""
+
+
+def test_the_check_of_the_search_finds_what_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(SEARCH_PAGE)
+    (tmp_path / "found.html").write_text("<h1>Found</h1>")
+    (tmp_path / "fetches.html").write_text(f'{SEARCH_PAGE}<img src="http://127.0.0.1:9/x.png">')
+    pages = {"ice": "found.html"}
+    with launched_or_skip() as browser:
+
+        def problems(queries: dict[str, str], start: str, *timeout: int) -> list[str]:
+            return check_search.search_problems(browser, tmp_path, queries, [start], *timeout)
+
+        assert problems(pages, "index.html") == []
+        assert problems({"sand": "found.html"}, "index.html", 500) == [
+            "index.html: searching 'sand' does not lead to found.html"
+        ]
+        assert problems(pages, "fetches.html") == [
+            "http://127.0.0.1:9/x.png is fetched from a server"
+        ]
+
+
 def test_the_proofs_of_claims_exist() -> None:
     page = (ROOT / "docs" / "explanation" / "claims.md").read_text()
     proofs = re.findall(r"`(tests/[\w/]+\.py)`", page)
@@ -101,8 +179,20 @@ def test_phrases_to_avoid_are_avoided() -> None:
     )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     generated = "requirements.md"  # its rows are named after tests
-    users = [page for page in pages if "decisions" not in page.parts and page.name != generated]
     found = [
-        (page.name, match[0]) for page in users for match in phrases.finditer(page.read_text())
+        (page.name, match[0])
+        for page in pages
+        if page.name != generated
+        for match in phrases.finditer(page.read_text())
     ]
     assert found == []
+
+
+def test_every_item_of_a_list_begins_a_line() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    joined = [
+        (page.name, match[0])
+        for page in pages
+        for match in re.finditer(r"[.:;] - [A-Z`*\[].*", page.read_text())
+    ]
+    assert joined == []

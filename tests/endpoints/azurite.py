@@ -7,53 +7,28 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import http.client
-import shutil
-import subprocess
 from email.utils import formatdate
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from tests import npm_packages
+from tests.npm_packages import NotInstallableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VERSION = "3.37.0"
 ACCOUNT = "devstoreaccount1"
 # Not a secret: the well-known key that every copy of the emulator accepts.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-_FOLDER = Path(__file__).parents[2] / ".cache" / "azurite"
-_INSTALL_WITHIN_SECONDS = 240
-
-
-class NotInstallableError(Exception):
-    pass
-
 
 def installed() -> Path:
     """Return the program, installed at first use; NotInstallableError says why it cannot be."""
-    program = _FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    done = _FOLDER / f"installed-{VERSION}"
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise NotInstallableError("node and npm are not installed")
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    (_FOLDER.parent / ".gitignore").write_text("*\n")
-    with (_FOLDER / "lock").open("w") as lock:  # several test processes may come here at once
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            command = [npm, "install", "--prefix", str(_FOLDER), "--no-audit", "--no-fund"]
-            try:
-                subprocess.run(
-                    [*command, f"azurite@{VERSION}"],
-                    check=True,
-                    capture_output=True,
-                    timeout=_INSTALL_WITHIN_SECONDS,
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                raise NotInstallableError(f"npm could not install azurite: {error}") from error
-            done.touch()
-    return program
+    return npm_packages.installed("azurite", VERSION) / "dist" / "src" / "blob" / "main.js"
 
 
 def command(port: int, folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from icefloe.storage.settings import StorageSettings, StorageTimeoutSettings
 from tests import counting
 from tests.endpoints.processes import HOST
 
@@ -257,6 +258,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
         elif trouble is Trouble.CLOSE_AFTER:
             self.server.socket.close()  # type: ignore[attr-defined]
+
+
+IMPATIENT = StorageSettings(timeouts=StorageTimeoutSettings(operation_attempt_timeout_ms=1000))
+"""Settings for storages behind a proxy, which may swallow a request."""
+
+
+@contextmanager
+def troubled(target: str) -> Iterator[FaultProxy]:
+    """A proxy for a test that is about trouble: it must have struck."""
+    with fault_proxy(target) as proxy:
+        yield proxy
+        assert proxy.struck, "the trouble that this test is about never happened"
 
 
 @contextmanager

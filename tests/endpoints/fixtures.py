@@ -20,6 +20,7 @@ from icefloe.storage.settings import (
 )
 from tests.endpoints import azurite
 from tests.endpoints.processes import free_port, server
+from tests.npm_packages import NotInstallableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +162,7 @@ def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureEn
     port = free_port()
     try:
         command = azurite.command(port, tmp_path_factory.mktemp("azurite"))
-    except azurite.NotInstallableError as error:
+    except NotInstallableError as error:
         pytest.skip(f"no Azurite: {error}")
     with server(command, port) as url:
         endpoint = AzureEndpoint(url)

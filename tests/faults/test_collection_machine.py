@@ -33,6 +33,7 @@ from icefloe.errors import (
     ConflictError,
     FormatError,
     IcefloeError,
+    InvalidInputError,
     ObjectNotFoundError,
     RefNotFoundError,
     SessionStateError,
@@ -299,7 +300,12 @@ class CollectionMachine(RuleBasedStateMachine):
         storage = Pausable(self.clock)
         repo = Repository.open(storage)
         self.pause(storage, ("", ""), after, others)
-        new = repo.squash(name, since, message="s")
+        try:
+            new = repo.squash(name, since, message="s")
+        except InvalidInputError:
+            # Expiry cut the history after that snapshot in the meantime.
+            assert since not in [info.id for info in self.repo.ancestry(branch=name)]
+            return
         self.unmoor(name)
         self.refs[ref] = self.note(new, self.values[before])
 

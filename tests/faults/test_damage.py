@@ -11,6 +11,7 @@ import icefloe
 from icefloe import Repository, RepositoryConfig
 from icefloe.errors import FormatError, IcefloeError, StorageError
 from tests import counting
+from tests.builders import arrays_of_two_kinds
 from tests.faults.pictures import copy_objects, picture
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ def prepared(request: pytest.FixtureRequest) -> Storage:
     config = RepositoryConfig(inline_chunk_threshold_bytes=4, inline_attributes_threshold_bytes=200)
     repo = Repository.create(storage, config, spec_version=request.param)
     with repo.transaction("main", message="one") as store:
-        root = zarr.create_group(store)
-        for name, chunk in (("inline", 2), ("native", 8)):
-            root.create_array(
-                name, shape=(2 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
-            )[:] = 1
+        arrays_of_two_kinds(store, chunks=2)
     repo.create_branch("dev", repo.lookup_branch("main"))
     repo.create_tag("v1", repo.lookup_branch("main"))
     with repo.transaction("main", message="two") as store:

@@ -1,7 +1,7 @@
 """Metadata files that were altered, cut off or exchanged for others: `verify` and readers notice.
 
 The checksums are stored with the references: in the snapshot, in the child of a snapshot and in
-the state file of a dataset (docs/decisions/0028-checksums-stand-with-references.md).
+the state file of a dataset (docs/decisions/0028-checksums-are-stored-with-references.md).
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ CASES = [
         CHUNK_DOUBLE_UPDATE,
         True,
     ),
-    # Groups that both created for what is below them are one (0030-groups-are-shared.md); the
-    # official package reports NewNodeConflictsWithExistingNode, and two jobs cannot fill an empty
-    # repository.
+    # Groups that both created for what is below them are one: see
+    # 0030-equal-new-groups-do-not-conflict.md. The official package reports
+    # NewNodeConflictsWithExistingNode, and two jobs cannot fill an empty repository.
     Case(
         "same new group",
         in_turn(document("/n", group()), document("/n/a", array())),

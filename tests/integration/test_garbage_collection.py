@@ -270,10 +270,12 @@ def test_a_snapshot_that_is_being_collected_cannot_be_named(repo: Repository) ->
     class Watched(FaultyStorage):
         def _run(self, verb: Any, key: Any, act: Any) -> Any:
             if verb == "delete_many" and key.startswith(folder("snapshots")):
+                # The official format takes it out of the `repo` file before it deletes.
+                reason = "about to delete it|does not exist"
                 for name in (repo.create_branch, repo.create_tag):
-                    with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+                    with pytest.raises(SnapshotNotFoundError, match=reason):
                         name("late", doomed)
-                with pytest.raises(SnapshotNotFoundError, match="about to delete it"):
+                with pytest.raises(SnapshotNotFoundError, match=reason):
                     repo.reset_branch("main", doomed)
                 refused.append(key)
             return super()._run(verb, key, act)

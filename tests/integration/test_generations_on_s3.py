@@ -58,7 +58,7 @@ class Careless(ForwardingStorage):
 
 @pytest.mark.parametrize("generation", ["store", "dataset"])
 def test_a_store_that_swaps_carelessly_is_refused(generation: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(probe, "_swapping_locations", set())
+    monkeypatch.setattr(probe._passed_replace, "locations", set())
     storage = Careless(icefloe.in_memory_storage())
     if generation == "store":  # R3-38: needs no swap
         Repository.create(storage, generation=generation)

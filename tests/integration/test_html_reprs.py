@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import typing
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -27,11 +26,11 @@ from icefloe.spark.publishing.validation_report import CheckResult, ValidationRe
 from icefloe.storage.settings import StorageSettings
 from icefloe.upkeep.findings import Problem, ProblemKind, VerificationReport
 from tests.builders import new_repository
+from tests.chromium import launched_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 VOID = {"rect", "br", "path", "circle"}
 
 
@@ -77,15 +76,8 @@ def read(value: Any) -> Reader:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        pytest.skip("no Chromium is installed, in which the reprs are looked at")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with launched_or_skip() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zarr
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
@@ -222,6 +223,40 @@ def test_expired_history_stays_expired() -> None:
     assert {each["snapshot-id"] for each in listed} == {
         info.id for branch in ("main",) for info in repo.ancestry(branch=branch)
     } | {repo.lookup_tag("first")} | {info.id for info in repo.ancestry(tag="first")}
+
+
+@pytest.mark.parametrize("target", ["columns", "icechunk"])
+@pytest.mark.parametrize("source", ["columns", "dataset", "icechunk", "icechunk1"])
+def test_commits_after_expired_ones_differ_from_the_first_by_all_they_have(
+    source: str, target: str
+) -> None:
+    """Their logs do not tell of what expired commits did, and the copy has no trace of those."""
+    formats = {**FORMATS, **OFFICIAL_FORMATS}
+    repo = Repository.create(icefloe.in_memory_storage(), **formats[source])
+    for number in range(4):
+        with repo.transaction("main", message=f"{number}") as store:
+            group = zarr.open_group(store, mode="a")
+            group.create_array(f"a{number}", shape=2, chunks=(1,), dtype="i4")[:] = 1
+            group["a0"][number % 2] = number
+    repo.expire_snapshots(keep_last=2)
+    repo.garbage_collect(timedelta(0))
+    first = repo.lookup_branch("main~2")
+    for _ in range(2):  # a copy of the copy, too
+        place = icefloe.in_memory_storage()
+        how = {"generation": "repository"} | formats[target]
+        assert repo.migrate(place, **how).problems == ()
+        repo = Repository.open(place)
+        assert repo.verify().is_clean
+        assert repo.lookup_branch("main~2") == first
+        for tip, count in (("main", 4), ("main~1", 3)):
+            diff = repo.diff(from_snapshot_id=first, to_snapshot_id=repo.lookup_branch(tip))
+            every = {f"/a{number}" for number in range(count)}
+            assert diff.new_arrays == every
+            assert diff.updated_chunks.keys() == every
+            assert diff.new_groups == {"/"}
+    repo.squash("main", first, message="one")
+    assert repo.verify().is_clean
+    assert repo.diff(from_snapshot_id=first, to_branch="main").new_arrays == every | {"/a3"}
 
 
 @pytest.mark.parametrize("generation", ["store", "dataset", "repository"])

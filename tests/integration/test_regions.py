@@ -360,9 +360,9 @@ def test_codecs_of_numcodecs_take_whole_batches(
     calls = []
     original = WorkingTree.read_chunks
 
-    def reading(self: Any, path: Any, coords: Any, **more: Any) -> Any:
+    def reading(self: Any, path: Any, coords: Any, *buffers: Any, **more: Any) -> Any:
         calls.append(len(coords))
-        return original(self, path, coords, **more)
+        return original(self, path, coords, *buffers, **more)
 
     monkeypatch.setattr(WorkingTree, "read_chunks", reading)
     same(array[...], data)

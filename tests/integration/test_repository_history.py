@@ -24,7 +24,7 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.moments import parse_moment
 from icefloe.testing.faults import FaultyStorage
 from tests.documents import array, commit_attribute, group, make_tree, set_chunks
-from tests.formats import FORMATS
+from tests.formats import FORMATS, needs_moves, records_moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,6 +156,10 @@ def test_a_history_that_runs_in_circles_is_found(repository: Repository) -> None
     newer: Snapshot = repository._context.files.read_snapshot(SnapshotId.parse(two))
     rewrite(repository, one, parent_id=newer.id, history=(newer.stub(),), total_parents=9)
     opened = Repository.open(repository.storage)
+    if (repository.generation, repository.spec_version) == ("icechunk", 2):
+        # Its history is in the `repo` file, where a parent stands by its place in the list.
+        assert len(ancestry(opened, branch="main")) == 3
+        return
     with pytest.raises(FormatError, match="ancestor of itself"):
         ancestry(opened, branch="main")
     with pytest.raises(FormatError, match="ancestor of itself"):
@@ -257,6 +261,8 @@ def test_a_reference_that_is_really_called_so_comes_first(
     three: tuple[Repository, list[str]],
 ) -> None:
     repository, ids = three
+    if not takes_any_name(repository):
+        pytest.skip("version 1 of the official format refuses these names")
     refs = repository._context.refs  # as others may have named them
     refs.create_branch("main~1", SnapshotId.parse(ids[3]))
     refs.create_tag("v1~1", SnapshotId.parse(ids[0]))
@@ -266,6 +272,11 @@ def test_a_reference_that_is_really_called_so_comes_first(
     assert repository.readonly_session(tag="v1~1").snapshot_id == ids[0]
     assert repository.readonly_session(snapshot_id="main@{2999-01-01}").snapshot_id == ids[2]
     assert repository.readonly_session("main~2").snapshot_id == ids[2]
+
+
+def takes_any_name(repository: Repository) -> bool:
+    """Whether references may be called by characters such as `~`, `^` and `{`."""
+    return (repository.generation, repository.spec_version) != ("icechunk", 1)
 
 
 @pytest.mark.parametrize("name", ["main~1", "a~", "a^", "a^2", "a@{1}", "x~1^@{2026-01-31}"])
@@ -286,6 +297,10 @@ def test_names_that_only_look_so_may_be_given(
     three: tuple[Repository, list[str]], name: str
 ) -> None:
     repository, ids = three
+    if name != "a@b" and not takes_any_name(repository):
+        with pytest.raises(InvalidInputError, match="letters and digits of ASCII"):
+            repository.create_branch(name, ids[0])
+        return
     repository.create_branch(name, ids[0])
     assert repository.readonly_session(name).snapshot_id == ids[0]
 
@@ -425,6 +440,7 @@ def test_diff_joins_commits(repository: Repository) -> None:  # api-facts 13
 
 
 def test_diff_of_moves_names_nodes_as_they_were_and_are(repository: Repository) -> None:
+    needs_moves(repository)
     base = make_tree(repository)
     session = edit(repository)
     session.move("/g", "/h")
@@ -452,13 +468,15 @@ def test_diff_without_log_files_is_found_by_comparing(repository: Repository) ->
     set_chunks(session, "/g/a", [3], b"new")
     session.tree.delete_chunk("/b", (1,))
     session.tree.set_document("/", group(x=1))
-    session.move("/b", "/c")
+    if records_moves(repository):
+        session.move("/b", "/c")
     tip = session.commit("changes")
     with_log = repository.diff(from_snapshot_id=base, to_snapshot_id=tip)
     repository.storage.delete_many([f"transactions/{tip}"])
     without = Repository.open(repository.storage).diff(from_snapshot_id=base, to_snapshot_id=tip)
     assert repr(without) == repr(with_log)
-    assert without.updated_chunks == {"/c": [[1]], "/g/a": [[3]]}
+    moved = "/c" if records_moves(repository) else "/b"
+    assert without.updated_chunks == {moved: [[1]], "/g/a": [[3]]}
 
 
 # --- what people look at

@@ -14,6 +14,7 @@ import zarr
 import icefloe
 from icefloe import (
     ChunkType,
+    ConflictError,
     IcefloeError,
     InvalidInputError,
     NodeNotFoundError,
@@ -21,6 +22,7 @@ from icefloe import (
     Repository,
     SessionStateError,
 )
+from icefloe.testing.requests import FarStorage
 from tests.documents import (
     array,
     chunks_of,
@@ -30,7 +32,7 @@ from tests.documents import (
     node_paths,
     set_chunks,
 )
-from tests.formats import FORMATS
+from tests.formats import FORMATS, OFFICIAL_FORMATS, needs_moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -415,6 +417,7 @@ async def test_chunk_coordinates_come_in_batches(session: Session) -> None:
 
 
 def test_a_move_keeps_ids_documents_and_chunks(repository: Repository, session: Session) -> None:
+    needs_moves(repository)
     ids = {path: session.get_node_id(path) for path in ("/g", "/g/a")}
     session.move("/g", "/h")
     session.move("h/a", "renamed")
@@ -443,13 +446,17 @@ def test_a_move_keeps_ids_documents_and_chunks(repository: Repository, session: 
         ("/b", "/../x", InvalidInputError),
     ],
 )
-def test_impossible_moves(session: Session, source: str, target: str, error: type) -> None:
+def test_impossible_moves(
+    repository: Repository, session: Session, source: str, target: str, error: type
+) -> None:
+    needs_moves(repository)
     with pytest.raises(error):
         session.move(source, target)
     assert not session.has_uncommitted_changes
 
 
-def test_a_move_there_and_back_is_no_change(session: Session) -> None:
+def test_a_move_there_and_back_is_no_change(repository: Repository, session: Session) -> None:
+    needs_moves(repository)
     session.move("/g", "/h")
     assert session.status().moved_nodes == [("/g", "/h")]
     session.move("/h", "/g")
@@ -547,3 +554,30 @@ def test_errors_have_a_kind(session: Session) -> None:
         session.get_node_id("/absent")
     assert isinstance(missing.value, IcefloeError)
     assert missing.value.kind == icefloe.ErrorKind.NODE_NOT_FOUND
+
+
+# --- another repository in place of the one that a session started on
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("with_rebase", [False, True], ids=["commit", "rebase"])
+@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+def test_a_commit_lands_in_no_other_repository(name: str, with_rebase: bool, is_far: bool) -> None:
+    """Which has as many commits, so that the next entry of the branch is free there, too."""
+    storage = icefloe.in_memory_storage()
+    place = FarStorage(storage) if is_far else storage
+
+    def make(message: str) -> Repository:
+        repo = Repository.create(place, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+        with repo.transaction("main", message=message) as store:
+            zarr.create_array(store, name="a", shape=4, chunks=(2,), dtype="i4")[:] = 1
+        return repo
+
+    late = make("first").writable_session("main")
+    zarr.open_array(late.store, path="a")[:] = 2
+    storage.delete_many([info.key for info in storage.list("")])
+    other = make("second")
+    with pytest.raises(ConflictError):
+        late.commit("late", rebase_with=icefloe.ConflictDetector() if with_rebase else None)
+    assert other.lookup_snapshot(other.lookup_branch("main")).message == "second"
+    assert zarr.open_array(other.readonly_session("main").store, path="a", mode="r")[0] == 1

@@ -7,18 +7,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 import zarr
 
 import icefloe
 from icefloe import ConflictDetector, ProblemKind, Repository, RepositoryConfig
 from icefloe.errors import FormatError, RepositoryNotFoundError, SnapshotNotFoundError
+from icefloe.formats.container import compress
+from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, open_file
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
 from icefloe.upkeep.verification import _overlapping
-from tests.formats import GENERATIONS, chosen
+from tests.builders import arrays_of_two_kinds
+from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS, chosen
 from tests.integration.maintained import NATIVE, PACKED, fill, make, names, values
 
 if TYPE_CHECKING:
@@ -36,11 +40,7 @@ def repository(generation: str = "repository", spec_version: int | None = None) 
         icefloe.in_memory_storage(), CONFIG, spec_version=spec_version, generation=generation
     )
     with repo.transaction("main", message="one") as store:
-        root = zarr.create_group(store)
-        for name, chunk in (("inline", 2), ("native", 8)):
-            root.create_array(
-                name, shape=(4 * chunk,), chunks=(chunk,), dtype="u1", compressors=None
-            )[:] = 1
+        root = arrays_of_two_kinds(store)
         root.attrs["long"] = "x" * 500
     repo.create_tag("v1", "main")
     repo.create_branch("dev", "main")
@@ -179,6 +179,33 @@ def is_expected(key: str, damage: str) -> bool:
         # Without its newest file, a branch is where it was before, and a tag has never been.
         return damage == "torn"
     return True
+
+
+def test_a_bad_reference_in_a_large_official_manifest_is_a_problem_of_the_manifest() -> None:
+    storage = icefloe.in_memory_storage()
+    session = Repository.create(storage, generation="icechunk").writable_session("main")
+    for name in ("a", "b"):
+        zarr.create_array(session.store, name=name, shape=(5000,), chunks=(1,), dtype="i1")
+    session.set_virtual_refs(
+        "/a",
+        coords=np.arange(5000)[:, None],
+        locations=[f"s3://bucket/{row // 100}.nc" for row in range(5000)],
+        offsets=np.arange(5000),
+        lengths=1,
+        validate_containers=False,
+    )
+    session.commit("5000 references, which are decoded when somebody needs them")
+    (manifest,) = storage.list("manifests/")
+    data = storage.get(manifest.key)
+    body = bytearray(open_file(data, FlatFileType.MANIFEST, manifest.key).body)
+    body[body.index(b"s3://bucket/12.nc")] = 0xFF  # not UTF-8
+    storage.put(manifest.key, data[:HEADER_SIZE] + compress(bytes(body), 3))
+    problems = Repository.open(storage).verify().problems
+    assert ProblemKind.NODE not in {problem.kind for problem in problems}
+    (found,) = [problem for problem in problems if "UTF-8" in problem.message]
+    assert found.kind is ProblemKind.MANIFEST
+    assert found.key == manifest.key
+    assert "needed by /a" in found.message
 
 
 def test_a_problem_of_a_chunk_names_array_chunk_and_snapshot() -> None:
@@ -457,3 +484,25 @@ def test_a_history_that_breaks_off_is_reported_with_what_is_missing() -> None:
     (problem,) = Repository.open(repo.storage).verify().problems
     assert problem.kind is ProblemKind.SNAPSHOT
     assert problem.snapshot_id == ids[0]
+
+
+@pytest.mark.parametrize("name", ["columns", "rows", *OFFICIAL_FORMATS])
+@pytest.mark.parametrize("number", [1, 2], ids=["first commit", "second commit"])
+def test_a_damaged_log_of_any_commit_is_repaired(name: str, number: int) -> None:
+    storage = icefloe.in_memory_storage()
+    repo = Repository.create(storage, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+    for path in ("a", "b"):
+        with repo.transaction("main", message=path) as store:
+            zarr.create_array(store, name=path, shape=2, chunks=(1,), dtype="i4")[:] = 1
+    first, *commits = [info.id for info in repo.ancestry(branch="main")][::-1]
+    key = f"transactions/{commits[number - 1]}"
+    data = storage.get(key)
+    storage.delete_many([key])
+    storage.put(key, data[:40])
+    again = Repository.open(storage)
+    (problem,) = again.verify().problems
+    assert (problem.kind, problem.key) == (ProblemKind.TRANSACTION_LOG, key)
+    assert again.repair() == [problem]
+    healed = Repository.open(storage)
+    assert healed.verify().is_clean
+    assert healed.diff(from_snapshot_id=first, to_branch="main").new_arrays == {"/a", "/b"}

@@ -44,9 +44,9 @@ def bulk_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     calls: dict[str, list[Any]] = {"read": [], "written": []}
     read, write = WorkingTree.read_chunks, WorkingTree.write_chunks
 
-    def reading(self: Any, path: Any, coords: Any, **more: Any) -> Any:
+    def reading(self: Any, path: Any, coords: Any, *buffers: Any, **more: Any) -> Any:
         calls["read"].append(len(coords))
-        return read(self, path, coords, **more)
+        return read(self, path, coords, *buffers, **more)
 
     def writing(self: Any, path: Any, coords: Any, segments: Any) -> Any:
         calls["written"].append(len(coords))

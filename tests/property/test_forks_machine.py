@@ -6,6 +6,7 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 import icefloe
 from icefloe import Repository, RepositoryConfig
 from tests.concurrency.writers import processes
+from tests.formats import OFFICIAL_FORMATS
 from tests.property import hierarchy
 from tests.property.fork_work import Edit, apply, work
 from tests.property.hierarchy import Coords, ModelNode, Tree, below, observe
@@ -43,6 +45,7 @@ def pick(options: list[Any], number: int) -> Any:
 class ForksMachine(RuleBasedStateMachine):
     make_storage: ClassVar[Callable[[], Storage]]
     run_work: ClassVar[Callable[[bytes, list[Edit]], bytes]] = staticmethod(work)
+    how: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class ForksMachine(RuleBasedStateMachine):
         self.begin()
 
     def new_repository(self) -> Repository:
-        repo = Repository.create(type(self).make_storage(), CONFIG)
+        repo = Repository.create(type(self).make_storage(), CONFIG, **type(self).how)
         session = repo.writable_session("main")
         hierarchy.create_group(session, "/", {})
         for path in ("/g", "/h"):
@@ -194,7 +197,7 @@ class ForksMachine(RuleBasedStateMachine):
     @rule(worker=workers, number=numbers, group=numbers)
     def move(self, worker: int, number: int, group: int) -> None:
         source = self.own_subtree(worker, number)
-        if source is None:
+        if source is None or self.how == OFFICIAL_FORMATS["icechunk1"]:  # it has no moves
             return
         parents = ["/", *self.usable(worker, arrays=False)]
         parent = pick([p for p in parents if p not in below(self.tree, source)], group)
@@ -296,11 +299,20 @@ def diff_of(repo: Repository) -> Any:
     )
 
 
-def run(make_storage: Callable[[], Storage], run_work: Callable[..., bytes], share: float) -> None:
+def run(
+    make_storage: Callable[[], Storage],
+    run_work: Callable[..., bytes],
+    share: float,
+    how: dict[str, Any] | None = None,
+) -> None:
     machine = type(
         "Machine",
         (ForksMachine,),
-        {"make_storage": staticmethod(make_storage), "run_work": staticmethod(run_work)},
+        {
+            "make_storage": staticmethod(make_storage),
+            "run_work": staticmethod(run_work),
+            "how": how or {},
+        },
     )
     examples = max(2, int(settings().max_examples * share))
     run_state_machine_as_test(machine, settings=settings(max_examples=examples))
@@ -308,6 +320,11 @@ def run(make_storage: Callable[[], Storage], run_work: Callable[..., bytes], sha
 
 def test_forks_in_memory() -> None:
     run(icefloe.in_memory_storage, work, share=0.3)
+
+
+@pytest.mark.parametrize("name", OFFICIAL_FORMATS)
+def test_forks_in_the_official_formats(name: str) -> None:
+    run(icefloe.in_memory_storage, work, share=0.06, how=OFFICIAL_FORMATS[name])
 
 
 def test_forks_in_another_process(tmp_path: Path) -> None:

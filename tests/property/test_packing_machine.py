@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 import pytest
 from hypothesis import note, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.packing.tiles import Tiling
 from tests.documents import array, group
-from tests.formats import FORMATS
+from tests.formats import FORMATS, OFFICIAL_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -431,7 +432,7 @@ class PackingMachine(RuleBasedStateMachine):
 
     @initialize(chance=chances, number=st.integers(0, 1))
     def create(self, chance: Random, number: int) -> None:
-        how = FORMATS[self.formats[number % len(self.formats)]]
+        how = (FORMATS | OFFICIAL_FORMATS)[self.formats[number % len(self.formats)]]
         self.storage = icefloe.in_memory_storage()
         self.configure(some_config(chance, self.split_share))
         repo = icefloe.Repository.create(self.storage, self.repository_config(), **how)
@@ -817,6 +818,35 @@ class OtherCuttingMachine(CuttingMachine):
     formats = ("dataset", "store")
 
 
+class Alone(PackingMachine):
+    """The official formats, where no two arrays share a manifest."""
+
+    formats = tuple(OFFICIAL_FORMATS)
+
+    def configure(self, config: ManifestConfig) -> None:
+        sets = config.chunk_manifests().alone().sets
+        super().configure(msgspec.structs.replace(config, sets=list(sets)))
+
+    def check_new(
+        self, manifest_id: ManifestId, cuts: dict[NodeId, Cut], came_from: dict[NodeId, str]
+    ) -> None:
+        """Sets are not recorded, and an array has its manifests for itself."""
+        (part,) = self.base.of_manifest(manifest_id)
+        cut = cuts[part.node_id]
+        if cut.is_whole:
+            assert self.base.of_array(part.node_id) == [part]
+        else:
+            self.check_piece([part], cut.set_name, cut)
+
+
+class OfficialPackingMachine(Alone):
+    """The same in the official formats."""
+
+
+class OfficialCuttingMachine(Alone, CuttingMachine):
+    """The same in the official formats."""
+
+
 @pytest.mark.parametrize(
     ("machine", "share"),
     [
@@ -824,6 +854,8 @@ class OtherCuttingMachine(CuttingMachine):
         (CuttingMachine, 0.3),
         (OtherPackingMachine, 0.06),
         (OtherCuttingMachine, 0.06),
+        (OfficialPackingMachine, 0.06),
+        (OfficialCuttingMachine, 0.06),
     ],
 )
 def test_packing(machine: type[PackingMachine], share: float) -> None:

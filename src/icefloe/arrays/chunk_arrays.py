@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.layout import ArrayLayout
     from icefloe.arrays.zarr_codecs import ZarrCodecs
-    from icefloe.engine.port import ChunkStore
+    from icefloe.engine.port import Buffers, ChunkStore
     from icefloe.model.segments import FoundChunks
 
     Coords = npt.NDArray[np.int64]
@@ -76,9 +76,9 @@ class ChunkArrays:
             chunks[~present] = self._layout.fill_value
         return chunks, present
 
-    def find(self, coords: Coords) -> Iterator[FoundChunks]:
-        """Read the encoded bytes of chunks, in any order."""
-        return self._tree.read_chunks(self._path, coords)
+    def find(self, coords: Coords, buffers: Buffers | None = None) -> Iterator[FoundChunks]:
+        """Read the encoded bytes of chunks, in any order; see `ChunkSource.read_chunks`."""
+        return self._tree.read_chunks(self._path, coords, buffers)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Chunks | None:
         """Read one chunk, with the axes of the array; the quick way for a single one."""

@@ -54,14 +54,29 @@ class LargeChunks:
         """Read the chunks of a slab; says which of them there are."""
         coords = slab.coords(self._spans)
         present = np.zeros(len(coords), dtype=np.bool_)
-        for found in self._chunks.find(coords):
+        buffers = None if self._layout.steps else self._buffers(slab, len(coords))
+        for found in self._chunks.find(coords, buffers):
             present[found.rows] = True
             for number, row in enumerate(found.rows.tolist()):
-                self._place(slab, row, found.segments.piece(number), coords)
+                if buffers is None or found.segments.data is not buffers[row]:
+                    self._place(slab, row, found.segments.piece(number), coords)
         for row in np.flatnonzero(~present).tolist():
             _, there = self._selections(slab, row)
             self._target[there] = self._layout.fill_value
         return present
+
+    def _buffers(self, slab: Slab, count: int) -> list[memoryview | None] | None:
+        """Where the bytes of plain chunks go: those that are all selected and contiguous there."""
+        if not self._may_decode_there:
+            return None
+        parts = [self._target[self._selections(slab, row)[1]] for row in range(count)]
+        return [
+            part.reshape(-1).view(np.uint8).data if self._is_a_chunk(part) else None
+            for part in parts
+        ]
+
+    def _is_a_chunk(self, part: Values) -> bool:
+        return part.shape == self._layout.chunk_shape and part.flags.c_contiguous
 
     def _selections(self, slab: Slab, row: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Which elements of a chunk are wanted, and where they go."""
@@ -87,9 +102,7 @@ class LargeChunks:
     def _decodes_there(self, piece: memoryview, part: Values) -> bool:
         """Decompress a chunk right into the result, if it is all selected and contiguous there."""
         layout = self._layout
-        if not layout.steps or not self._may_decode_there or part.shape != layout.chunk_shape:
-            return False
-        if not part.flags.c_contiguous:
+        if not layout.steps or not self._may_decode_there or not self._is_a_chunk(part):
             return False
         try:
             if zstandard.frame_content_size(piece) != layout.chunk_bytes:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from icefloe.arrays.layout import ArrayLayout
     from icefloe.arrays.spans import Spans
-    from icefloe.engine.port import ChunkStore
+    from icefloe.engine.port import Buffers, ChunkStore
 
     Coords = npt.NDArray[np.int64]
     Index = npt.NDArray[np.uint64]
@@ -171,7 +171,7 @@ class ShardedChunks(ChunkArrays):
         self.present: set[tuple[int, ...]] = set()
         """Coordinates of the shards that were found."""
 
-    def find(self, coords: Coords) -> Iterator[FoundChunks]:
+    def find(self, coords: Coords, buffers: Buffers | None = None) -> Iterator[FoundChunks]:
         """The bytes of chunks as they come; of each shard all that are wanted are given at once."""
         request = self._sort(coords)
         located = self._tree.locate_chunks(self._path, request.shards)
@@ -185,7 +185,7 @@ class ShardedChunks(ChunkArrays):
         self.present.update(map(tuple, request.shards[lengths >= 0].tolist()))
         whole |= (lengths <= self._near_bytes()) | self._tree.verify_chunks
         yield from self._in_whole_shards(request, _only(located, whole))
-        yield from self._in_parts(request, _only(located, ~whole), lengths)
+        yield from self._in_parts(request, _only(located, ~whole), lengths, buffers)
 
     def load_one(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> Any:
         """Read one chunk, with the axes of the array; the quick way for a single one."""
@@ -248,9 +248,11 @@ class ShardedChunks(ChunkArrays):
         found = np.stack(np.unravel_index(distinct, extents), axis=1) + lowest
         return _ShardRequest(found.astype(np.int64), shard_of, position)
 
-    def _read(self, places: Coords, located: Sequence[Located]) -> Iterator[FoundChunks]:
+    def _read(
+        self, places: Coords, located: Sequence[Located], buffers: Buffers | None = None
+    ) -> Iterator[FoundChunks]:
         """The bytes that references name; `places` are the shards that their rows are about."""
-        return self._tree.read_located(self._path, places, located)
+        return self._tree.read_located(self._path, places, located, buffers)
 
     def _near_bytes(self) -> int:
         """Number of bytes up to which a whole shard is read as fast as its index."""
@@ -281,7 +283,11 @@ class ShardedChunks(ChunkArrays):
     # --- shards of which parts are read
 
     def _in_parts(
-        self, request: _ShardRequest, located: Sequence[Located], lengths: npt.NDArray[np.int64]
+        self,
+        request: _ShardRequest,
+        located: Sequence[Located],
+        lengths: npt.NDArray[np.int64],
+        buffers: Buffers | None,
     ) -> Iterator[FoundChunks]:
         if not located:
             return
@@ -293,7 +299,7 @@ class ShardedChunks(ChunkArrays):
             rows, entries = self._entries(request, found.rows, indexes)
             chunks += _inside(located, request.shard_of[rows], rows, entries)
         places = request.shards[request.shard_of]
-        yield from self._read(places, chunks)
+        yield from self._read(places, chunks, buffers)
 
     def _index_refs(self, request: _ShardRequest, located: Sequence[Located]) -> list[Located]:
         """References of the indexes of shards."""

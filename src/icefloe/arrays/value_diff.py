@@ -44,7 +44,7 @@ class ArrayDifference(msgspec.Struct, frozen=True):
     shape_after: tuple[int, ...]
     compared_chunks: int
     """Chunks that were written in between; the others cannot differ. Of an array that was created
-    anew or whose metadata gives its chunks another meaning, all chunks that either version has."""
+    again or whose metadata gives its chunks another meaning, all chunks that either version has."""
     changed_cells: int
     """Cells, of those that both versions have, whose values differ. NaN equals NaN."""
     largest_difference: Any

@@ -35,7 +35,7 @@ class Conflict(Record, frozen=True):
 
     @property
     def ours_can_win(self) -> bool:
-        """Whether our change can be laid over theirs: the node is there, and there once."""
+        """Whether our change can be applied on top of theirs: the node exists, once."""
         return self.conflict_type in _OURS_CAN_WIN
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class VersionSelection(Enum):
 
 
 class Documents(Record, frozen=True):
-    """A node's zarr.json in the three versions that meet; None where it does not exist."""
+    """A node's zarr.json in the three versions of a merge; None where it does not exist."""
 
     base: bytes | None
     ours: bytes | None
@@ -70,13 +70,13 @@ class Documents(Record, frozen=True):
 
 
 class MergedDocument(Record, frozen=True):
-    """What a solver may answer where both changed metadata or created a group: what both get."""
+    """A solver's answer if both changed metadata or created a group: the merged document."""
 
     document: bytes
 
 
 class Sides(Protocol):
-    """What a solver can inspect: the three versions, and what both sides changed.
+    """What a solver can inspect: the three versions, and the changes of both sides.
 
     `base`, `ours` and `theirs` are read-only sessions, so values are read as always, by
     `zarr.open_group(sides.theirs.store, mode="r")` or `sides.ours.read_region(…)`.
@@ -88,11 +88,11 @@ class Sides(Protocol):
 
     @property
     def ours(self) -> Any:
-        """That snapshot with the changes that are rebased."""
+        """That snapshot with the changes that are being rebased."""
 
     @property
     def theirs(self) -> Any:
-        """What others committed meanwhile."""
+        """The snapshot that others committed meanwhile."""
 
     @property
     def our_changes(self) -> Any:
@@ -110,18 +110,18 @@ Resolution = VersionSelection | MergedDocument
 
 
 class ConflictSolver:
-    """Decides what becomes of each conflict. Subclass it to write your own rules.
+    """Resolves conflicts. Subclass it to write your own rules.
 
-    Define `solve` if the kind of a conflict and its place are enough, or `resolve` to look at the
+    Define `solve` if the kind and path of a conflict are enough, or `resolve` to inspect the
     metadata and values of both sides.
     """
 
     def solve(self, conflict: Conflict) -> VersionSelection:
         """Whether our change is kept, dropped in favour of theirs, or the rebase fails.
 
-        What cannot be done fails too: to keep our change of a node that they deleted, to have two
-        nodes at one path, or to drop a node that we created or moved. To drop our delete of a
-        group means that all that was in it stays, too.
+        The impossible also fails: keeping our change of a node that they deleted, having two nodes
+        at one path, or dropping a node that we created or moved. Dropping our deletion of a group
+        also keeps its contents.
         """
         raise NotImplementedError(f"{type(self).__name__}.solve({conflict})")
 
@@ -131,7 +131,7 @@ class ConflictSolver:
 
 
 def check_solver(solver: object) -> None:
-    """Raise InvalidTypeError at once, not at the first conflict, unless this is a solver."""
+    """Raise InvalidTypeError immediately, not at the first conflict, unless this is a solver."""
     if isinstance(solver, ConflictSolver):
         return
     description = repr(solver)
@@ -152,7 +152,7 @@ class ConflictDetector(ConflictSolver):
 
 
 class BasicConflictSolver(ConflictSolver):
-    """Resolves what has an obvious answer: double writes of chunks, deletes of changed nodes."""
+    """Resolves conflicts by fixed rules: double writes of chunks, deletions of changed nodes."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class BasicConflictSolver(ConflictSolver):
         fail_on_delete_of_updated_array: bool = False,
         fail_on_delete_of_updated_group: bool = False,
     ) -> None:
-        """Choose whose chunks win, and whether deleting what others changed is an error."""
+        """Choose whose chunks win, and whether deleting a node that others changed is an error."""
         if not isinstance(on_chunk_conflict, VersionSelection):
             raise InvalidTypeError(
                 "on_chunk_conflict is VersionSelection.UseOurs, UseTheirs or Fail, found "
@@ -172,7 +172,7 @@ class BasicConflictSolver(ConflictSolver):
         self.fail_on_delete_of_updated_group = fail_on_delete_of_updated_group
 
     def solve(self, conflict: Conflict) -> VersionSelection:
-        """Apply the choices that were made at construction."""
+        """Apply the rules chosen at construction."""
         match conflict.conflict_type:
             case ConflictType.ChunkDoubleUpdate:
                 return self.on_chunk_conflict

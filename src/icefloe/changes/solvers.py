@@ -25,8 +25,8 @@ _HARMLESS_KEYS = {ATTRIBUTES, "dimension_names"}
 class MergeSolver(BasicConflictSolver):
     """Merges metadata key by key, and keeps chunks of arrays whose chunks still mean the same.
 
-    Chunks that both sides wrote fail unless you choose a side; so do deletes of what the other
-    side changed, unless you allow them.
+    Chunks that both sides wrote fail unless you choose a side; so do deletions of nodes that the
+    other side changed, unless you allow them.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class MergeSolver(BasicConflictSolver):
         fail_on_delete_of_updated_array: bool = True,
         fail_on_delete_of_updated_group: bool = True,
     ) -> None:
-        """Choose whose chunks win, and whether deleting what others changed is an error."""
+        """Choose whose chunks win, and whether deleting a node that others changed is an error."""
         super().__init__(
             on_chunk_conflict=on_chunk_conflict,
             fail_on_delete_of_updated_array=fail_on_delete_of_updated_array,
@@ -44,7 +44,7 @@ class MergeSolver(BasicConflictSolver):
         )
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:
-        """Look at the documents of both sides where that decides."""
+        """Compare the documents of both sides where they decide."""
         if conflict.conflict_type is ConflictType.ZarrMetadataDoubleUpdate:
             documents = sides.documents(conflict)
             if documents.base and documents.ours and documents.theirs:
@@ -73,25 +73,26 @@ class MergeSolver(BasicConflictSolver):
 
 
 class AppendSolver(ConflictDetector):
-    """Lets writers that append along one dimension follow each other.
+    """Places concurrent appends along one dimension one after the other.
 
-    What we appended goes behind what others appended meanwhile: in all arrays that have the
-    dimension, coordinates too. Both must end at whole chunks. All else is left to another solver.
+    Our appended data is placed after the data that others appended meanwhile: in all arrays that
+    have the dimension, including coordinates. Both must end at chunk boundaries. Another solver
+    resolves all other conflicts.
     """
 
     def __init__(self, dimension: str, others: ConflictSolver | None = None) -> None:
-        """Take the name of the dimension, and who decides about everything else.
+        """Take the name of the dimension, and the solver for all other conflicts.
 
         Args:
             dimension: As in the arrays' `dimension_names`, for example `time`.
-            others: Decides about other conflicts; ConflictDetector if not given.
+            others: Resolves other conflicts; ConflictDetector if not given.
         """
         self.dimension = dimension
         self.others = ConflictDetector() if others is None else others
         check_solver(self.others)
 
     def resolve(self, conflict: Conflict, sides: Sides) -> Resolution:
-        """Leave it to the other solver: appends were put behind each other before."""
+        """Leave it to the other solver: appends were already placed one after the other."""
         return self.others.resolve(conflict, sides)
 
     def solve(self, conflict: Conflict) -> VersionSelection:

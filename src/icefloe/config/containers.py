@@ -35,7 +35,7 @@ def _secret() -> re.Pattern[str]:
 
 
 class VirtualChunkContainer(msgspec.Struct, frozen=True):
-    """A place outside the repository that virtual chunks are read from.
+    """A location outside the repository that virtual chunks are read from.
 
     It takes effect only if whoever opens the repository authorises it.
 

@@ -39,8 +39,8 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
     """A group of manifests that are packed in the same way.
 
     Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is set. The set
-    named `default` takes what does not fit elsewhere: it may have any number of manifests, does not
-    overflow, and has a default size (R4-29 to R4-32).
+    named `default` accepts arrays that do not fit elsewhere: it may have any number of manifests,
+    does not overflow, and has a default size (R4-29 to R4-32).
 
     Each array is in one manifest, unless `split_size` is set (R4-14).
 

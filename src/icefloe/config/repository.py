@@ -72,7 +72,7 @@ class ChunkPackingConfig(Section):
 
 
 class ChunkReadingConfig(Section):
-    """How many chunks are read at once: neighbours together, several requests at a time."""
+    """How many chunks are read together: neighbours in one request, several requests at a time."""
 
     max_gap_bytes: Count | None = None
     """Chunks of one file with at most this many unneeded bytes between them are fetched together
@@ -161,7 +161,7 @@ class RepositoryConfig(Section):
         }
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Remove all containers, also those of the configuration stored in the repository."""
+        """Remove all containers, including those of the configuration stored in the repository."""
         self.virtual_chunk_containers = {}
 
     def _repr_html_(self) -> str:
@@ -190,5 +190,5 @@ class RepositoryConfig(Section):
         )
 
     def effective(self) -> Settings:
-        """The values that apply, with defaults for all that is not set."""
+        """The values that apply, with defaults for all fields that are not set."""
         return Settings.from_config(self)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from icefloe.config.settings import Settings
 from icefloe.engine.history.walk import History
-from icefloe.engine.kept_settings import settings_for
 from icefloe.formats.port import LiveTip
 from icefloe.formats.registry import format_for
 from icefloe.model.record import Record
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from icefloe.formats.registry import Discovery
     from icefloe.objects.foreign import VirtualChunkResolver
     from icefloe.storage.port import Storage
+
+_logger = logging.getLogger(__name__)
 
 _BYTES_PER_NODE = 600
 _BYTES_PER_REF = 33
@@ -72,7 +78,7 @@ class Context:
     ) -> None:
         """Put the layers together; `discovered` is what was read of the repository already."""
         self.config = config.copy()  # callers may alter theirs later
-        self.settings = settings_for(config, fmt)
+        self.settings = _settings_for(config, fmt)
         self.format = fmt = fmt.at(level=self.settings.compression_level)
         use = self.settings.storage
         self.storage = storage = storage if use is None else storage.with_settings(use)
@@ -149,3 +155,29 @@ def _restore(
     storage: Storage, name: str, version: int, config: RepositoryConfig, access: VirtualAccess
 ) -> Context:
     return Context(storage, format_for(name, version), config, access)
+
+
+def _settings_for(config: RepositoryConfig, fmt: Generation) -> Settings:
+    """The settings of a configuration; logs a warning for each that the format cannot keep."""
+    settings = Settings.from_config(config)
+    changes: dict[str, Any] = {}
+    if not fmt.keeps_attribute_files:
+        changes["inline_attributes_threshold_bytes"] = sys.maxsize
+        if config.inline_attributes_threshold_bytes is not None:
+            _warn(fmt, "inline_attributes_threshold_bytes", "attributes stay in their documents")
+    if not fmt.keeps_manifest_sets:
+        changes["chunk_manifests"] = settings.chunk_manifests.alone()
+        manifest = config.manifest
+        if manifest is not None and (manifest.sets is not None or manifest.rules is not None):
+            _warn(
+                fmt,
+                "manifest.sets and manifest.rules",
+                "each array has manifests of its own; of a set, only its split_size counts",
+            )
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _warn(fmt: Generation, setting: str, instead: str) -> None:
+    _logger.warning(
+        "%s has no effect in a repository of the generation %r: %s", setting, fmt.name, instead
+    )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from icefloe.model.snapshot import public_properties
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from datetime import datetime
 
     from icefloe.engine.history.walk import History
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import NodeId, SnapshotId
     from icefloe.model.nodes import Node, NodeTable
-    from icefloe.model.snapshot import Snapshot
+    from icefloe.model.snapshot import ListedCommit, Snapshot
     from icefloe.model.transaction_log import TransactionLog
+    from icefloe.objects.metadata import MetadataFiles
 
 _SHOWN_CHUNKS = 10
 _SHOWN_COMMITS = 10
@@ -30,21 +33,38 @@ class ManifestFileInfo(msgspec.Struct, frozen=True):
     num_chunk_refs: int
 
 
-class SnapshotInfo(msgspec.Struct):
-    """A commit: its id, parent, time, message, metadata and manifests."""
+class SnapshotInfo:
+    """A commit: its id, parent, time, message, metadata and manifests.
 
-    id: str
-    parent_id: str | None
-    written_at: datetime
-    message: str
-    metadata: dict[str, Any]
-    manifests: list[ManifestFileInfo]
+    The manifests are read when they are first asked for, where the history does not need the files
+    of snapshots: version 2 of the icechunk format lists everything else in one file.
+    """
 
-    def _repr_html_(self) -> str:
-        """Show it in a notebook."""
-        from icefloe.html_tables import record_html
+    __slots__ = ("_manifests", "id", "message", "metadata", "parent_id", "written_at")
 
-        return record_html(self)
+    def __init__(
+        self,
+        id: str,
+        parent_id: str | None,
+        written_at: datetime,
+        message: str,
+        metadata: dict[str, Any],
+        manifests: list[ManifestFileInfo] | Callable[[], list[ManifestFileInfo]],
+    ) -> None:
+        """Take what there is to know of a commit; `manifests` may be a function that reads them."""
+        self.id = id
+        self.parent_id = parent_id
+        self.written_at = written_at
+        self.message = message
+        self.metadata = metadata
+        self._manifests = manifests
+
+    @property
+    def manifests(self) -> list[ManifestFileInfo]:
+        """The manifests that the snapshot refers to."""
+        if callable(self._manifests):
+            self._manifests = self._manifests()
+        return self._manifests
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> SnapshotInfo:
@@ -54,22 +74,80 @@ class SnapshotInfo(msgspec.Struct):
             parent_id=None if snapshot.parent_id is None else str(snapshot.parent_id),
             written_at=snapshot.written_at,
             message=snapshot.message,
-            metadata=snapshot.public_metadata(),
-            manifests=[
-                ManifestFileInfo(str(m.id), m.size_bytes, m.num_chunk_refs)
-                for m in snapshot.manifests
-            ],
+            metadata=public_properties(snapshot.metadata),
+            manifests=_manifests_of(snapshot),
         )
+
+    def _listed(self) -> dict[str, Any]:
+        """What is known of a commit without the file of its snapshot."""
+        return {
+            "id": self.id,
+            "parent_id": self.parent_id,
+            "written_at": self.written_at,
+            "message": self.message,
+            "metadata": self.metadata,
+        }
+
+    def _shown(self) -> dict[str, Any]:
+        """What there is to show without reading anything."""
+        fields = self._listed()
+        return fields if callable(self._manifests) else fields | {"manifests": self._manifests}
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={value!r}" for name, value in self._shown().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SnapshotInfo):
+            return NotImplemented
+        return self._listed() == other._listed() and self.manifests == other.manifests
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SnapshotInfo, (*self._listed().values(), self.manifests)
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        from icefloe.html_tables import html_table
+
+        rows = [(name, value) for name, value in self._shown().items() if value]
+        return html_table(type(self).__name__, rows)
+
+
+def _manifests_of(snapshot: Snapshot) -> list[ManifestFileInfo]:
+    return [ManifestFileInfo(str(m.id), m.size_bytes, m.num_chunk_refs) for m in snapshot.manifests]
+
+
+def _listed_info(commit: ListedCommit, files: MetadataFiles) -> SnapshotInfo:
+    """Describe a snapshot whose file was not read."""
+    return SnapshotInfo(
+        id=str(commit.id),
+        parent_id=None if commit.parent_id is None else str(commit.parent_id),
+        written_at=commit.written_at,
+        message=commit.message,
+        metadata=public_properties(commit.metadata),
+        manifests=lambda: _manifests_of(files.read_snapshot(commit.id)),
+    )
 
 
 class Ancestry:
     """Snapshots of a history, newest first, for `for`, `next`, `async for` and `anext`."""
 
-    def __init__(self, history: History, snapshot_id: SnapshotId) -> None:
-        """Start at a snapshot; raises SnapshotNotFoundError now, not at the first step."""
-        history.files.read_snapshot(snapshot_id)
+    def __init__(self, history: History, snapshot_id: SnapshotId, *, reread: bool = False) -> None:
+        """Start at a snapshot; raises SnapshotNotFoundError now, not at the first step.
+
+        Where one file lists all commits, uses the list that was read last, unless it must be
+        `reread`.
+        """
         self._history, self._start = history, snapshot_id
-        self._snapshots = history.ancestry(snapshot_id)
+        listed = history.refs.listed_history(snapshot_id, reread=reread)
+        self._infos: Iterator[SnapshotInfo]
+        if listed is None:
+            history.files.read_snapshot(snapshot_id)
+            self._infos = map(SnapshotInfo.of, history.ancestry(snapshot_id))
+        else:
+            self._infos = (_listed_info(commit, history.files) for commit in listed)
 
     def __repr__(self) -> str:
         return f"<icefloe.Ancestry of {self._start}>"
@@ -78,10 +156,10 @@ class Ancestry:
         """Show the newest snapshots in a notebook; iterating begins where it would anyway."""
         from icefloe.html_tables import html_table
 
-        newest = islice(self._history.ancestry(self._start), _SHOWN_COMMITS)
+        newest = islice(Ancestry(self._history, self._start), _SHOWN_COMMITS)
         return html_table(
             "Ancestry (the newest)",
-            [(str(s.id)[:8], s.written_at, s.message.partition("\n")[0]) for s in newest],
+            [(info.id[:8], info.written_at, info.message.partition("\n")[0]) for info in newest],
             ("id", "written at", "message"),
         )
 
@@ -89,7 +167,7 @@ class Ancestry:
         return self
 
     def __next__(self) -> SnapshotInfo:
-        return SnapshotInfo.of(next(self._snapshots))
+        return next(self._infos)
 
     def __aiter__(self) -> AsyncIterator[SnapshotInfo]:
         return self
@@ -97,10 +175,10 @@ class Ancestry:
     async def __anext__(self) -> SnapshotInfo:
         import asyncio
 
-        snapshot = await asyncio.to_thread(next, self._snapshots, None)
-        if snapshot is None:
+        info = await asyncio.to_thread(next, self._infos, None)
+        if info is None:
             raise StopAsyncIteration
-        return SnapshotInfo.of(snapshot)
+        return info
 
 
 class Diff:

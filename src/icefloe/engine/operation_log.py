@@ -33,7 +33,7 @@ _LAST_MILLISECOND = 10**14
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """Something that was done to a repository: an entry of `Repository.operations`."""
+    """An operation on a repository: an entry of `Repository.operations`."""
 
     kind: str
     """Such as `commit`, `create_branch`, `expire_snapshots`, `garbage_collect`, `compact`."""

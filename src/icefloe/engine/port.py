@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from icefloe.storage.port import BytesLike
 
     Coords = npt.NDArray[np.integer]
+    Buffers = Sequence[memoryview | None]
 
 
 class Nodes(Protocol):
@@ -79,8 +80,14 @@ class ChunkSource(Nodes, Protocol):
     ) -> bytes | None:
         """Like `get_chunk`, without blocking the event loop."""
 
-    def read_chunks(self, path: str, coords: Coords) -> Iterator[FoundChunks]:
-        """The bytes of many chunks, none twice, in any order; missing ones are in no group."""
+    def read_chunks(
+        self, path: str, coords: Coords, buffers: Buffers | None = None
+    ) -> Iterator[FoundChunks]:
+        """The bytes of many chunks, none twice, in any order; missing ones are in no group.
+
+        Those that fit into the buffers that are given for them may be read there: then the buffer
+        is the data of their segment.
+        """
 
     def read_ref(
         self, path: str, coords: tuple[int, ...], ref: ChunkRef, byte_range: ByteRange = WHOLE
@@ -88,9 +95,16 @@ class ChunkSource(Nodes, Protocol):
         """The bytes of a chunk that was located, or a part of them."""
 
     def read_located(
-        self, path: str, coords: Coords, located: Sequence[Located]
+        self,
+        path: str,
+        coords: Coords,
+        located: Sequence[Located],
+        buffers: Buffers | None = None,
     ) -> Iterator[FoundChunks]:
-        """The bytes that references name; `coords` are the chunks that their rows are about."""
+        """The bytes that references name; `coords` are the chunks that their rows are about.
+
+        Buffers are as those of `read_chunks`.
+        """
 
 
 class ChunkSink(Protocol):

@@ -14,7 +14,6 @@ from itertools import chain, compress, count, islice
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -71,12 +70,11 @@ def user_references(
     locations, accepted = resolver.check_locations(
         refs.locations, validate_containers=validate_containers
     )
-    refs = msgspec.structs.replace(refs, locations=locations)
     refused: list[tuple[int, ...]] = []
     if not accepted.all():
         refused = list(map(tuple, refs.coords[~accepted[refs.codes]].tolist()))
-        refs = refs.at(accepted)
-    return refs.to_chunks() if len(refs) else None, refused
+        refs, locations = refs.at(accepted), locations.take(np.flatnonzero(accepted))
+    return refs.to_chunks(locations) if len(refs) else None, refused
 
 
 def read_references(chunks: Any, columns: Mapping[str, Any], path: str) -> VirtualColumns:
@@ -455,6 +453,8 @@ def _listed(values: Any) -> list[Any]:
     if _is_arrow(values):
         coded = _arrow_strings(values)
         return _chosen(coded.values, coded.codes)
+    if isinstance(values, list) and set(map(type, values)) <= {str}:
+        return values
     return list(np.asarray(values, dtype=object).tolist())
 
 

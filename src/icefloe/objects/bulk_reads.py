@@ -19,6 +19,7 @@ from icefloe.objects.checksums import checksums
 from icefloe.objects.chunk_cache import CachedRead
 from icefloe.objects.chunks import wrong_checksum
 from icefloe.objects.workers import ThreadJob, in_any_order
+from icefloe.storage.port import ReadingInto
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from icefloe.model.located import Located
     from icefloe.objects.chunks import ChunkFiles
 
+    Buffers = Sequence[memoryview | None]
+
 _GAP_BYTES = 1024 * 1024
 """Reading so many bytes for nothing costs less than another request."""
 _IMMEDIATE_GAP_BYTES = 32 * 1024
@@ -38,6 +41,7 @@ _IMMEDIATE_THREADS = 4
 _SMALL_SPAN_BYTES = 64 * 1024
 """Spans that are on average smaller are joined: consumers like few buffers."""
 _LARGEST_POSITION = 2**62
+_START = np.zeros(1, dtype=np.int64)
 
 
 class ReadLimits(NamedTuple):
@@ -97,6 +101,7 @@ class BulkReader:
         explain: Callable[[int, str, str], FormatError],
         *,
         verify: bool = False,
+        buffers: Buffers | None = None,
     ) -> None:
         """Take where chunks are and how to read them.
 
@@ -105,12 +110,16 @@ class BulkReader:
             limits: How many at once.
             explain: The error for the wanted chunk of a number, of what is wrong and of a key.
             verify: Whether to compare bytes with the checksums that were recorded.
+            buffers: Where the caller wants the bytes of each wanted chunk, or None. A chunk that
+                fits is read there if the storage can do that; then its buffer is the data of its
+                segment. All others are found elsewhere.
         """
         self._files = chunk_files
         self._limits = limits
         self._explain = explain
         self._verify = verify
         self._is_immediate = chunk_files.storage.capabilities.reads_are_immediate
+        self._buffers = buffers if isinstance(chunk_files.storage, ReadingInto) else None
 
     def read(self, located: Sequence[Located]) -> Iterator[FoundChunks]:
         """The bytes of chunks as they arrive; segments are pieces of what was fetched."""
@@ -154,7 +163,9 @@ class BulkReader:
             native = native.take(np.flatnonzero(native.lengths))
             if len(native.rows) == 0:
                 return
-        gap = gap_bytes(self._limits, is_immediate=self._is_immediate)
+        gap = 0
+        if self._buffers is None:
+            gap = gap_bytes(self._limits, is_immediate=self._is_immediate)
         spans = coalesce_columns(
             native.sources,
             native.offsets,
@@ -194,6 +205,10 @@ class BulkReader:
         key = self._files.layout.chunk_file(
             ChunkFileId(native.files[int(spans.objects[first])].tobytes())
         )
+        if self._buffers is not None:
+            filled = self._fill(native, spans, (first, last), key)
+            if filled is not None:
+                return filled
         ranges = list(
             zip(spans.starts[first:last].tolist(), spans.lengths[first:last].tolist(), strict=True)
         )
@@ -211,6 +226,39 @@ class BulkReader:
             found = FoundChunks(native.rows[chosen], segments)
             fetched.append(_Fetched(found, native.checksums[chosen], key))
         return fetched
+
+    def _fill(
+        self, native: _NativeChunks, spans: SpanColumns, share: tuple[int, int], key: str
+    ) -> list[_Fetched] | None:
+        """Read spans to where the caller wants their chunks; None if one of them does not fit."""
+        storage, places = self._files.storage, self._buffers
+        assert isinstance(storage, ReadingInto)
+        assert places is not None
+        members = slice(int(spans.bounds[share[0]]), int(spans.bounds[share[1]]))
+        chosen = spans.order[members]
+        rows, lengths = native.rows[chosen], native.lengths[chosen]
+        buffers = [places[row] for row in rows.tolist()]
+        pairs = zip(buffers, lengths.tolist(), strict=True)
+        fitting = [
+            buffer for buffer, length in pairs if buffer is not None and len(buffer) == length
+        ]
+        # The chunks of a span follow each other without gaps, unless references overlap.
+        if len(fitting) < len(rows) or lengths.sum() != spans.lengths[slice(*share)].sum():
+            return None
+        try:
+            for at in range(*share):
+                low, high = (int(bound) - members.start for bound in spans.bounds[at : at + 2])
+                storage.get_into(key, int(spans.starts[at]), fitting[low:high])
+        except (ObjectNotFoundError, StorageError) as error:
+            raise self._failed(native, spans, share, key, error) from error
+        return [
+            _Fetched(
+                FoundChunks(rows[at : at + 1], Segments(buffer, _START, lengths[at : at + 1])),
+                native.checksums[chosen[at : at + 1]],
+                key,
+            )
+            for at, buffer in enumerate(fitting)
+        ]
 
     def _compare(self, fetched: _Fetched) -> None:
         recorded = fetched.checksums

@@ -62,9 +62,21 @@ class ByteCache(Generic[K, V]):
                 self._bytes -= old[1]
             self._entries[key] = (value, nbytes)
             self._bytes += nbytes
-            while self._bytes > self.max_bytes or self._has_too_many():
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._bytes -= freed
+            self._make_room()
+
+    def grow(self, key: K, nbytes: int) -> None:
+        """Account for a cached value that takes so many bytes more than when it was put here."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries[key] = (entry[0], entry[1] + nbytes)
+                self._bytes += nbytes
+                self._make_room()
+
+    def _make_room(self) -> None:
+        while self._bytes > self.max_bytes or self._has_too_many():
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._bytes -= freed
 
     def _has_too_many(self) -> bool:
         return self._max_entries is not None and len(self._entries) > self._max_entries

@@ -93,7 +93,7 @@ class MetadataFiles:
         self._written: Snapshot | None = None
         self._uploads: Uploads | None = None
         self._caches, self._scope = caches_for(storage, budget or CacheBudget(), fmt.name)
-        # Expiry by anybody may give a snapshot another parent: who opens anew, reads anew.
+        # Expiry by anybody may give a snapshot another parent: who opens again, reads again.
         own = object() if fmt.replaces_snapshots else None
         self._snapshots_scope = self._scope if own is None else (self._scope, own)
 
@@ -109,21 +109,21 @@ class MetadataFiles:
         """Seed the cache with a snapshot file that was already read."""
         self._given[snapshot_id] = data
 
-    def read_snapshot(self, snapshot_id: SnapshotId, *, anew: bool = False) -> Snapshot:
-        """Read a snapshot; raises SnapshotNotFoundError. `anew`: whatever is cached."""
+    def read_snapshot(self, snapshot_id: SnapshotId, *, reread: bool = False) -> Snapshot:
+        """Read a snapshot; raises SnapshotNotFoundError. `reread` ignores the cache."""
         prefetched = self._given.pop(snapshot_id, None)
-        snapshot = None if anew else self._kept_snapshot(snapshot_id)
+        snapshot = None if reread else self._kept_snapshot(snapshot_id)
         if snapshot is not None:
             return self._complete(snapshot)
         return self._caches.flights.do(
             (self._snapshots_scope, snapshot_id),
-            lambda: self._read_snapshot(snapshot_id, prefetched, anew=anew),
+            lambda: self._read_snapshot(snapshot_id, prefetched, reread=reread),
         )
 
     def _read_snapshot(
-        self, snapshot_id: SnapshotId, prefetched: bytes | None, *, anew: bool
+        self, snapshot_id: SnapshotId, prefetched: bytes | None, *, reread: bool
     ) -> Snapshot:
-        snapshot = None if anew else self._kept_snapshot(snapshot_id)
+        snapshot = None if reread else self._kept_snapshot(snapshot_id)
         if snapshot is not None:
             return self._complete(snapshot)  # somebody else was quicker
         key = self.format.layout.snapshot(snapshot_id)
@@ -395,7 +395,7 @@ class MetadataFiles:
         index = self._caches.indexes.get((self._scope, manifest_id))
         if index is None:
             index = self._read_index(manifest_id, expected, referrer)
-            self._caches.indexes.put((self._scope, manifest_id), index, index.nbytes)
+            self._caches.keep_index((self._scope, manifest_id), index)
         return index
 
     def _index_bytes(self, key: str, length: int, size: int) -> bytes:

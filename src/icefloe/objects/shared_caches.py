@@ -11,8 +11,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from icefloe.model.manifest import LazyBlock
 from icefloe.objects.cache import ByteCache
 from icefloe.objects.single_flight import SingleFlight
 from icefloe.storage.port import Sharable
@@ -20,6 +22,7 @@ from icefloe.storage.port import Sharable
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from icefloe.model.chunk_refs import ChunkRefs
     from icefloe.model.ids import AttributesId, ManifestId, SnapshotId
     from icefloe.model.manifest import ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import FileSum, Snapshot
@@ -78,6 +81,24 @@ class Caches:
         )
         self.chunks: ByteCache[Hashable, bytes] = ByteCache(budget.chunks)
         self.flights = SingleFlight()
+
+    def keep_index(self, key: tuple[Scope, ManifestId], index: ManifestIndex) -> None:
+        """Cache the index of a manifest, with blocks whose references may be decoded later."""
+        self.indexes.put(key, index, index.nbytes)
+        for block in index.resident or ():
+            if isinstance(block, LazyBlock):
+                block.decode_through(partial(self._decode_once, key))
+
+    def _decode_once(self, key: tuple[Scope, ManifestId], block: LazyBlock) -> ChunkRefs:
+        """Decode all references of a block in one thread, whose memory the cache then counts."""
+
+        def decode() -> ChunkRefs:
+            before = block.nbytes
+            refs = block.decode_all()
+            self.indexes.grow(key, block.nbytes - before)
+            return refs
+
+        return self.flights.do((LazyBlock, key), decode)
 
     def clear(self) -> None:
         """Drop all entries."""

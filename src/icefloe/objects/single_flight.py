@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,11 +14,21 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
+_living: weakref.WeakSet[SingleFlight]
+
+
 class SingleFlight:
-    """Lets threads that want what another one is just reading wait for its result."""
+    """Lets threads that want what another one is just reading wait for its result.
+
+    A forked process starts without any: the threads that work are not in it.
+    """
 
     def __init__(self) -> None:
-        """Nothing is under way."""
+        """Nothing is in progress."""
+        self._start()
+        _living.add(self)
+
+    def _start(self) -> None:
         self._running: dict[Hashable, Future[Any]] = {}
         self._lock = threading.Lock()
 
@@ -43,3 +55,14 @@ class SingleFlight:
         finally:
             with self._lock:
                 del self._running[key]
+
+
+_living = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for flights in list(_living):
+        flights._start()  # noqa: SLF001 (of this module)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from icefloe.objects.workers import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from icefloe.storage.port import BytesLike, Storage
@@ -52,6 +52,11 @@ class Uploads:
                 self._take(wait(self._running, return_when=FIRST_COMPLETED).done)
             future = pool().submit(self._storage.put, key, data, attributes)
             self._running[future] = nbytes
+
+    def check(self, call: Callable[[], None]) -> None:
+        """Begin a check that needs the storage; `wait` raises its error, too."""
+        with self._lock:
+            self._running[pool().submit(call)] = 0
 
     def _has_room(self, nbytes: int) -> bool:
         is_few = len(self._running) < self._at_a_time

@@ -98,8 +98,8 @@ def plan_manifests(
 ) -> Plan[T]:
     """Place every item in exactly one manifest, by the rules, set after set (R4-58..70).
 
-    A set whose cardinality leaves no room for new manifests takes its smallest standing ones in
-    again and packs them anew, so that the limit holds across commits (H-38).
+    A set whose cardinality leaves no room for new manifests takes its smallest existing ones and
+    packs them again, so that the limit holds across commits (H-38).
     """
     desired: dict[str, list[Item[T]]] = {each.name: [] for each in config.sets}
     for item in items:

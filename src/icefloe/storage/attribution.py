@@ -16,7 +16,7 @@ _LABEL = re.compile(r"[\x21-\x27\x2a-\x3a\x3c-\x7e]+")
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Labels for the requests of a repository, so that the owner of a bucket can tell them apart.
+    """Labels for the requests of a repository, by which the owner of a bucket can distinguish them.
 
     Examples:
         >>> import icefloe

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 # First all at once; then one by one, up to twice, those whose deletion is uncertain.
 _DELETE_BATCHES = (1000, 1, 1)
 _LIST_PAGE = 1000
+_REFUSED_FOR_SECONDS = 5
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -90,6 +92,13 @@ class _Clients(NamedTuple):
     """For other requests that write; the first one, unless their headers differ."""
 
 
+class _Refusal(NamedTuple):
+    """Why there is no login, and until when that is believed without asking again."""
+
+    error: IcefloeError
+    until: float
+
+
 class ObjectStorage:
     """Objects below a prefix of a bucket.
 
@@ -109,6 +118,7 @@ class ObjectStorage:
         self._settings = fill_in(self._given_settings)
         self._root = f"{self._place.prefix}/" if self._place.prefix else ""
         self._clients: _Clients | None = None
+        self._refusal: _Refusal | None = None
         self._lock = threading.Lock()
         is_http = self._place.kind == "http"
         self._capabilities = Capabilities(
@@ -520,13 +530,28 @@ class ObjectStorage:
             with self._lock:
                 clients = self._clients
                 if clients is None:
-                    place, settings = self._place, self._settings
-                    one_shot = changing = place.connect(settings, retries=False)
-                    if place.tells_writes_apart:
-                        changing = place.connect(settings, retries=False, writes=True)
-                    retrying = place.connect(settings, retries=True, writes=True)
-                    clients = self._clients = _Clients(one_shot, retrying, changing)
+                    clients = self._clients = self._log_in()
         return clients
+
+    def _log_in(self) -> _Clients:
+        """Make the clients; called by one thread at a time.
+
+        A login that failed is not tried again at once: it may have waited for seconds, and other
+        threads that want the clients wait in line.
+        """
+        if self._refusal is not None and time.monotonic() < self._refusal.until:
+            raise copy(self._refusal.error)
+        place, settings = self._place, self._settings
+        try:
+            login = place.login()
+        except IcefloeError as error:
+            self._refusal = _Refusal(error, time.monotonic() + _REFUSED_FOR_SECONDS)
+            raise
+        one_shot = changing = place.connect(settings, login, retries=False)
+        if place.tells_writes_apart:
+            changing = place.connect(settings, login, retries=False, writes=True)
+        retrying = place.connect(settings, login, retries=True, writes=True)
+        return _Clients(one_shot, retrying, changing)
 
     def _send(
         self,

@@ -82,6 +82,18 @@ class Naming(Protocol):
 
 
 @runtime_checkable
+class ReadingInto(Protocol):
+    """A storage that reads to where the caller wants the bytes, which saves a copy."""
+
+    def get_into(self, key: str, start: int, buffers: Sequence[memoryview]) -> None:
+        """Fill buffers with the bytes of an object from `start`, one buffer after the other.
+
+        Buffers are writable, contiguous, and of bytes. Raises as `get` does; then their contents
+        are undefined.
+        """
+
+
+@runtime_checkable
 class Storage(Protocol):
     """A place for objects. Synchronous methods release the GIL while they wait."""
 

@@ -30,12 +30,29 @@ PROBE_FOLDER = "probe"
 
 _RACERS = 8
 
-_safe_locations: set[str] = set()
-_swapping_locations: set[str] = set()
-_lock = threading.Lock()
-_swap_lock = threading.Lock()
-
 Cleanup = Callable[[], None]
+
+
+class _Passed:
+    """The storages that passed a probe, by location: this process does not probe them again."""
+
+    def __init__(self) -> None:
+        self.locations: set[str] = set()
+        self._lock = threading.Lock()
+
+    def probe_once(self, storage: Storage, probe: Callable[[Storage], Cleanup]) -> Cleanup:
+        if not storage.capabilities.needs_probe or storage.location in self.locations:
+            return nothing_to_clean_up
+        with self._lock:
+            if storage.location in self.locations:
+                return nothing_to_clean_up
+            cleanup = probe(storage)
+            self.locations.add(storage.location)
+            return cleanup
+
+
+_passed_create = _Passed()
+_passed_replace = _Passed()
 
 
 def ensure_conditional_writes(storage: Storage) -> None:
@@ -52,21 +69,14 @@ def probe_conditional_writes(storage: Storage) -> Cleanup:
 
     What it returns deletes the objects of the probe, if it was necessary.
     """
-    if not storage.capabilities.needs_probe or storage.location in _safe_locations:
-        return nothing_to_clean_up
-    with _lock:
-        if storage.location in _safe_locations:
-            return nothing_to_clean_up
-        cleanup = _probe(storage)
-        _safe_locations.add(storage.location)
-        return cleanup
+    return _passed_create.probe_once(storage, _probe_create)
 
 
 def nothing_to_clean_up() -> None:
     """There is nothing to clean up."""
 
 
-def _probe(storage: Storage) -> Cleanup:
+def _probe_create(storage: Storage) -> Cleanup:
     """Let writers race for one key, and then look who has won and whether one more is refused."""
     with _probe_key(storage) as key:
         bodies = [secrets.token_bytes(16) for _ in range(_RACERS)]
@@ -112,14 +122,7 @@ def ensure_conditional_replace(storage: Storage) -> None:
 
 def probe_conditional_replace(storage: Storage) -> Cleanup:
     """Like `ensure_conditional_replace`, but leaves cleaning up to the caller."""
-    if not storage.capabilities.needs_probe or storage.location in _swapping_locations:
-        return nothing_to_clean_up
-    with _swap_lock:
-        if storage.location in _swapping_locations:
-            return nothing_to_clean_up
-        cleanup = _probe_replace(storage)
-        _swapping_locations.add(storage.location)
-        return cleanup
+    return _passed_replace.probe_once(storage, _probe_replace)
 
 
 def _probe_replace(storage: Storage) -> Cleanup:

@@ -141,17 +141,17 @@ def split_storage(
     data: Storage | str | None = None,
     allowed_roots: Iterable[Storage | str] = (),
 ) -> SplitStorage:
-    """Make a storage for a dataset whose state file is elsewhere than its data.
+    """Create a storage for a dataset whose state file is stored apart from its data.
 
     Args:
-        state: Where `state.json` is: a storage, a URL or a path.
-        data: Where all other files are; a new dataset records its URL as `store_root`. By default
-            it is the `store_root` of the state file, if that is one of the allowed places.
-        allowed_roots: Places that a state file may lead to: URLs, which include all folders below
-            them, or storages, with their own credentials, which are such a place themselves.
+        state: The location of `state.json`: a storage, a URL or a path.
+        data: The location of all other files; a new dataset records its URL as `store_root`. The
+            default is the `store_root` of the state file, if that is allowed.
+        allowed_roots: Locations that a state file may refer to: URLs, which include all folders
+            below them, or storages, with their own credentials.
 
     Raises:
-        InvalidInputError: The state file leads to a place that is not allowed.
+        InvalidInputError: The state file refers to a location that is not allowed.
 
     >>> import icefloe
     >>> storage = icefloe.split_storage(state="memory://catalog", data="memory://bucket")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _SHOWN_CHUNKS = 10
 _BYTES_AT_ONCE = 64 * 1024 * 1024
 _JOBS_AT_ONCE = 256
+_MOST_SEEN = 1 << 20
+"""Chunks that are remembered as read, so that they are not read again; some 100 MiB."""
 
 
 # --- branches
@@ -239,6 +241,9 @@ class ChunkChecker:
         keys = range_keys(refs, rows, refs.files)
         new = ~are_in(keys, self._seen.sorted())
         rows = rows[new]
+        if len(self._seen) > _MOST_SEEN:
+            # Memory is bounded; the price is that a chunk of two manifests may be read twice.
+            self._seen = IdSet(KEY_TYPE)
         self._seen.add(keys[new])
         # File by file, and within a file from front to back.
         rows = rows[np.lexsort((refs.offsets[rows], refs.sources[rows]))]

@@ -104,7 +104,7 @@ class CompactionSummary(Report, frozen=True):
     """What a compaction did, or would do."""
 
     snapshot_id: str | None
-    """The new commit; None if nothing was worth it, or for a dry run."""
+    """The new commit; None if nothing was worth rewriting, or for a dry run."""
     old_files: int
     """Chunk files that the branch no longer needs."""
     new_files: int

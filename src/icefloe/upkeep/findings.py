@@ -63,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Orphans(msgspec.Struct, frozen=True):
-    """Objects of a kind that nothing reaches; they may belong to open sessions."""
+    """Unreachable objects of a kind; they may belong to open sessions."""
 
     count: int = 0
     bytes: int = 0
@@ -78,7 +78,7 @@ class VerificationReport(Report, frozen=True):
     checked: dict[str, int]
     """How many of each kind of thing were checked."""
     orphans: dict[str, Orphans]
-    """Objects that nothing reaches, by kind."""
+    """Unreachable objects, by kind."""
     deep: bool
 
     @property

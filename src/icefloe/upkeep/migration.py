@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,7 +40,7 @@ from icefloe.formats.port import NODE_NUMBERS, NodeNumbering, ObjectKind
 from icefloe.formats.registry import detect, format_for
 from icefloe.html_tables import Report
 from icefloe.model.chunk_refs import ChunkKind
-from icefloe.model.ids import ChunkFileId, ManifestId, NodeId, SnapshotId
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import AttributesRef, ManifestRef, Node, NodeTable
 from icefloe.model.snapshot import (
@@ -193,7 +194,9 @@ class _Migration:
         self._chunk_files: set[ChunkFileId] = set()
         self._arrays: set[NodeId] = set()
         """All arrays."""
-        self._can_move = fmt.make_refs(target).records_moves
+        refs = fmt.make_refs(target)
+        self._can_move = refs.records_moves
+        self._lists_expired = refs.lists_snapshots
         self._copied = dict.fromkeys(CopyMethod, 0)
         self._new_infos: dict[ManifestId, ManifestFileInfo] = {}
         self._new_refs: dict[tuple[ManifestId, NodeId], ManifestRef | None] = {}
@@ -428,8 +431,15 @@ class _Migration:
             self._progress("snapshots", number + 1, len(self._parents))
 
     def _log_of(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """The log of a commit, without what expired before it: cuts tell of that."""
-        log = self._history.own_log(snapshot_id)
+        """The log of a commit, without what expired before it: cuts tell of that.
+
+        But with it where references list the commits that expired: those are not there any more.
+        """
+        if self._lists_expired and snapshot_id in self._cut:
+            parent = self._parents[snapshot_id][0].id
+            log = self._history.changes_between(parent, snapshot_id)
+        else:
+            log = self._history.own_log(snapshot_id)
         log = self._history.log(snapshot_id) if log is None else log
         if not log.moves or self._can_move:
             return log
@@ -446,12 +456,25 @@ class _Migration:
     def _copy_cuts(self) -> None:
         """Copy where histories were cut by expiry: a merge must not start there."""
         cuts = Cuts(self._target)
-        cut = {each for each in self._parents if self._history.refs.earlier_logs(each)}
-        cut |= self._history.cuts.all() & self._parents.keys()
-        for snapshot_id in sorted(cut):
+        for snapshot_id in sorted(self._cut):
             parents = self._parents[snapshot_id]
             if parents:
                 cuts.add(narrow(snapshot_id), narrow(parents[0].id))
+
+    @cached_property
+    def _cut(self) -> set[SnapshotId]:
+        """Snapshots after which expiry cut the history of the source."""
+        refs, cuts = self._history.refs, self._history.cuts.all()
+        return {
+            each
+            for each, parents in self._parents.items()
+            if each in cuts or refs.earlier_logs(each) or self._has_lost_parents(each, parents)
+        }
+
+    def _has_lost_parents(self, snapshot_id: SnapshotId, parents: list[SnapshotStub]) -> bool:
+        """Whether a snapshot follows the first one, although its log tells of nodes before it."""
+        is_second = len(parents) > 0 and parents[0].id == FIRST_SNAPSHOT_ID
+        return is_second and not self._history.has_whole_log(self._read(snapshot_id))
 
     def _renamed(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot as the target has it."""

@@ -27,7 +27,7 @@ from icefloe.engine.retention.marking import (
     first_snapshots,
 )
 from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, list_objects
-from icefloe.errors import IcefloeError, SnapshotNotFoundError, StorageError
+from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
 from icefloe.objects.expected import Referrer, differs, not_expected
 from icefloe.progress import ProgressStage
@@ -352,9 +352,18 @@ class _Verifier:
         self._check_nodes(snapshot)
         # After a cut the first snapshot follows; one may have been made in the meantime.
         history = self._marks.history
-        is_cut = snapshot.id in history.cuts.all() or not history.has_whole_log(snapshot)
+        is_cut = snapshot.id in history.cuts.all() or self._is_cut_by_others(snapshot)
         if parent is not None and parent.id == snapshot.parent_id and not is_cut:
             self._check_log(snapshot, parent)
+
+    def _is_cut_by_others(self, snapshot: Snapshot) -> bool:
+        """Whether another program gave a commit the first snapshot as its parent."""
+        if not self._files.format.is_official:
+            return False
+        try:
+            return not self._marks.history.has_whole_log(snapshot)
+        except FormatError:
+            return False  # its log is damaged, which is found where it is compared
 
     def _check_nodes(self, snapshot: Snapshot) -> None:
         where = {"snapshot_id": str(snapshot.id)}

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 
 class IcefloeStore(TreeStore, SyncMixin):
-    """A session as a Zarr store, for zarr, xarray, dask and whatever else reads Zarr stores.
+    """A session as a Zarr store, for zarr, xarray, dask and other libraries that use Zarr stores.
 
-    `session.store` makes one. All stores of a session are views of the same state: what one
-    writes, all show, and `store.session.commit(...)` commits it. Reading and writing work from
-    any thread and any event loop, and on stores that Zarr considers closed.
+    `session.store` creates one. All stores of a session are views of the same state: all show what
+    one writes, and `store.session.commit(...)` commits it. Reading and writing work from any thread
+    and any event loop, and on stores that Zarr considers closed.
 
     >>> import icefloe, zarr
     >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -61,7 +61,7 @@ class IcefloeStore(TreeStore, SyncMixin):
     """
 
     def __init__(self, session: TreeSession, *, read_only: bool | None = None) -> None:
-        """Show a session; `session.store` is the usual way to get one."""
+        """Wrap a session; use `session.store` instead."""
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._is_open = True
@@ -73,7 +73,7 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     @classmethod
     async def open(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a store; it is open at once."""
+        """Create a store, which is already open."""
         return cls(*args, **kwargs)
 
     @property
@@ -120,12 +120,12 @@ class IcefloeStore(TreeStore, SyncMixin):
 
     @property
     def supports_partial_writes(self) -> Literal[False]:
-        """False: a chunk is always written whole."""
+        """False: a chunk is always written completely."""
         return False
 
     @property
     def supports_consolidated_metadata(self) -> bool:
-        """False: a snapshot holds all documents anyway."""
+        """False: a snapshot contains all documents anyway."""
         return False
 
     @property
@@ -143,7 +143,7 @@ class IcefloeStore(TreeStore, SyncMixin):
                 self.tree.why_read_only
                 if self.tree.read_only
                 else "the store was opened in read-only mode and does not support writing; open "
-                "it anew, or call store.with_read_only(False)"
+                "it again, or call store.with_read_only(False)"
             )
             raise ReadOnlyStoreError(f"cannot write to a read-only store: {why}")
 
@@ -155,7 +155,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         prototype: BufferPrototype,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """The value of a key or a part of it; None if it is absent.
+        """The value of a key or part of it; None if it does not exist.
 
         Raises NodeNotFoundError for a chunk of an array that does not exist.
         """
@@ -192,7 +192,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Many values or parts of values, in the order asked for."""
+        """Many values or parts of values, in the requested order."""
         settings = self.tree.settings
         limit = asyncio.Semaphore(
             min(settings.get_partial_values_concurrency, settings.max_concurrent_requests)
@@ -249,7 +249,7 @@ class IcefloeStore(TreeStore, SyncMixin):
     # Writing
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Give a key a value: a node's document, or a chunk of an existing array."""
+        """Set the value of a key: a node's document, or a chunk of an existing array."""
         path, coords = self._to_write(key, value)
         if coords is None:
             self.tree.set_document(path, value.to_bytes())
@@ -291,15 +291,15 @@ class IcefloeStore(TreeStore, SyncMixin):
     async def set_partial_values(
         self, key_start_values: Iterable[tuple[str, int, BytesLike]]
     ) -> None:
-        """Not possible: a chunk is always written whole."""
+        """Not possible: a chunk is always written completely."""
         raise NotImplementedError("IcefloeStore does not support partial writes")
 
     # Deleting
 
     async def delete(self, key: str) -> None:
-        """Remove a chunk, or with a node's document the whole node and all below it.
+        """Remove a chunk, or with a node's document the node and everything below it.
 
-        A missing key is no error, but the array of a chunk must exist.
+        A missing key is not an error, but the array of a chunk must exist.
         """
         self.delete_sync(key)
 
@@ -324,7 +324,7 @@ class IcefloeStore(TreeStore, SyncMixin):
         return len(grid) == len(coords) and all(map(int.__lt__, coords, grid))
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove a node with all below it, or all chunks in a folder; absent ones are no error."""
+        """Remove a node and everything below it, or all chunks in a folder, if they exist."""
         from icefloe.zarr_store.listing import chunk_folders, chunks_in, folder_path
 
         self.check_writable()
@@ -355,9 +355,9 @@ class IcefloeStore(TreeStore, SyncMixin):
         return KeyListing(keys_below(self.tree, ROOT))
 
     def list_prefix(self, prefix: str) -> KeyListing:
-        """All keys of a node and of what is below it.
+        """All keys of a node and of everything below it.
 
-        Raises InvalidInputError, at once, if there is no such node.
+        Raises InvalidInputError, immediately, if there is no such node.
         """
         from icefloe.zarr_store.listing import KeyListing, folder_path, keys_below
 
@@ -397,15 +397,15 @@ class IcefloeStore(TreeStore, SyncMixin):
         checksum: str | datetime | None = None,
         validate_container: bool = True,
     ) -> None:
-        """Let a chunk be a range of an object outside of the repository.
+        """Set a virtual chunk: a range of an object outside the repository.
 
         Args:
             key: the chunk's key, e.g. `array/c/0/0`.
             location: URL of the object.
-            offset: where the chunk begins in the object, in bytes.
-            length: its number of bytes.
+            offset: offset of the chunk in the object, in bytes.
+            length: length of the chunk, in bytes.
             checksum: the object's etag, or a time since which it must not have changed.
-            validate_container: refuse a location in no virtual chunk container of the
+            validate_container: raise an error for a location in no virtual chunk container of the
                 repository's configuration.
         """
         from icefloe.model.virtual_spec import virtual_ref
@@ -445,10 +445,10 @@ class IcefloeStore(TreeStore, SyncMixin):
         *,
         validate_containers: bool = True,
     ) -> Sequence[tuple[int, ...]] | None:
-        """Set many virtual references of one array, given as a list or as an Arrow table.
+        """Set many virtual references of one array, from a list or an Arrow table.
 
-        Returns the coordinates of those that are in no virtual chunk container and were left
-        out; None if there are none. `Session.set_virtual_refs` also takes columns.
+        Returns the coordinates of those that are in no virtual chunk container and were skipped;
+        None if there are none. `Session.set_virtual_refs` also takes columns.
         """
         self.check_writable()
         return self._session.set_virtual_refs(
@@ -472,15 +472,15 @@ class IcefloeStore(TreeStore, SyncMixin):
         Args:
             array_path: Path of the array.
             chunk_grid_shape: How many chunks the box has along each dimension.
-            locations: URLs of the objects; an empty one leaves a chunk out.
-            offsets: Where the chunks begin in the objects, in bytes.
-            lengths: Their numbers of bytes.
-            validate_containers: Leave out locations in no virtual chunk container.
+            locations: URLs of the objects; an empty one skips a chunk.
+            offsets: Offsets of the chunks in the objects, in bytes.
+            lengths: Lengths of the chunks, in bytes.
+            validate_containers: Skip locations in no virtual chunk container.
             arr_offset: First chunk of the box; the first of the array if not given.
             checksum: Etag of all objects, or a time since which they must not have changed.
 
         Returns:
-            The coordinates of chunks that were left out because no container has their location;
+            The coordinates of chunks that were skipped because no container has their location;
             None if there are none.
         """
         self.check_writable()

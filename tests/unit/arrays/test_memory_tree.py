@@ -26,7 +26,7 @@ from icefloe.model.segments import FoundChunks, Segments
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from icefloe.engine.port import ChunkStore
+    from icefloe.engine.port import Buffers, ChunkStore
     from icefloe.model.chunk_refs import ChunkRef
 
     Coords = np.ndarray
@@ -76,7 +76,9 @@ class MemoryTree:
     ) -> bytes | None:
         return self.get_chunk(path, coords, byte_range)
 
-    def read_chunks(self, path: str, coords: Coords) -> Iterator[FoundChunks]:
+    def read_chunks(
+        self, path: str, coords: Coords, buffers: Buffers | None = None
+    ) -> Iterator[FoundChunks]:
         for row, place in enumerate(coords.tolist()):
             if tuple(place) in self.chunks:
                 yield FoundChunks(np.array([row]), Segments.of([self.chunks[tuple(place)]]))
@@ -89,7 +91,11 @@ class MemoryTree:
         return ref.data[start : start + length]
 
     def read_located(
-        self, path: str, coords: Coords, located: Sequence[Located]
+        self,
+        path: str,
+        coords: Coords,
+        located: Sequence[Located],
+        buffers: Buffers | None = None,
     ) -> Iterator[FoundChunks]:
         for group in located:
             refs = group.refs

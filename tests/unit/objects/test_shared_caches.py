@@ -7,21 +7,27 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
+import numpy as np
 import pytest
 
 import icefloe
 from icefloe import Repository, local_filesystem_storage, s3_storage
 from icefloe.errors import FormatError
+from icefloe.model.chunk_refs import ChunkRefs, NativeRef, VirtualRef
+from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
+from icefloe.model.manifest import ArrayChunks, LazyBlock, Manifest, ManifestIndex, lay_out
 from icefloe.objects import shared_caches
 from icefloe.objects.cache import ByteCache
-from icefloe.objects.shared_caches import CacheBudget, caches_for, forget_shared
+from icefloe.objects.shared_caches import CacheBudget, Caches, caches_for, forget_shared
+from icefloe.storage.concurrency import in_threads
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.port import Sharable
 from tests.documents import array, group, set_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from icefloe.storage.port import Storage
@@ -138,6 +144,10 @@ def test_the_user_of_the_process_counts(tmp_path: Path, monkeypatch: pytest.Monk
     assert key_of(storage) != mine
 
 
+def attributes_id(number: int) -> AttributesId:
+    return AttributesId(number.to_bytes(AttributesId.SIZE, "big"))
+
+
 def test_all_repositories_together_keep_to_the_budget(tmp_path: Path) -> None:
     storages = [local_filesystem_storage(tmp_path / str(number)) for number in range(5)]
     pools = {id(caches_for(storage, BUDGET, "repository")[0]) for storage in storages}
@@ -145,7 +155,7 @@ def test_all_repositories_together_keep_to_the_budget(tmp_path: Path) -> None:
     for storage in storages:
         pool, scope = caches_for(storage, BUDGET, "repository")
         for number in range(10):
-            pool.attributes.put((scope, number), [b"x" * 90], 90)  # type: ignore[arg-type]
+            pool.attributes.put((scope, attributes_id(number)), [b"x" * 90], 90)
             assert pool.attributes.nbytes <= BUDGET.attributes
     assert len(pool.attributes) == 1000 // 90
 
@@ -153,9 +163,9 @@ def test_all_repositories_together_keep_to_the_budget(tmp_path: Path) -> None:
 def test_another_budget_is_another_pool(tmp_path: Path) -> None:
     storage = local_filesystem_storage(tmp_path)
     pool, scope = caches_for(storage, BUDGET, "repository")
-    pool.attributes.put((scope, 1), [b"x"], 1)  # type: ignore[arg-type]
+    pool.attributes.put((scope, attributes_id(1)), [b"x"], 1)
     none, scope = caches_for(storage, CacheBudget(0, 0, 0), "repository")
-    none.attributes.put((scope, 1), [b"x"], 1)  # type: ignore[arg-type]
+    none.attributes.put((scope, attributes_id(1)), [b"x"], 1)
     assert len(none.attributes) == 0
     assert len(pool.attributes) == 1
 
@@ -184,6 +194,56 @@ def test_threads_share_a_cache() -> None:
         thread.join()
     assert cache.nbytes <= 1000
     assert cache.nbytes == sum(nbytes for _, nbytes in cache._entries.values())
+
+
+def lazy_index(decode: Callable[[], ChunkRefs], source_bytes: int) -> ManifestIndex:
+    """The index of a large official manifest, which is decoded when it is needed."""
+    table = ArrayChunks.from_sorted(np.arange(5000)[:, None], decode())
+    index, _ = lay_out([(NodeId(bytes(8)), table)])
+    block = LazyBlock(None, 5000, lambda _: decode(), source_bytes)
+    return msgspec.structs.replace(
+        index, block_rows=np.array([0, 5000], dtype=np.int64), resident=(block,)
+    )
+
+
+def test_references_that_are_decoded_later_count_in_the_cache() -> None:
+    refs = ChunkRefs.of([VirtualRef("s3://bucket/" + "x" * 500, row, 1) for row in range(5000)])
+    caches = Caches(CacheBudget(manifests=2 * (refs.nbytes + 50_000)))
+    index = lazy_index(lambda: refs, 1000)
+    for number in range(1, 4):
+        other = lazy_index(lambda: refs, 30_000)
+        caches.keep_index(("scope", ManifestId(bytes([number]) * 12)), other)
+    key = ("scope", ManifestId(bytes(12)))
+    caches.keep_index(key, index)
+    assert len(caches.indexes) == 4
+    Manifest(index, index.resident.__getitem__).load_all()
+    assert caches.indexes.nbytes <= caches.indexes.max_bytes
+    assert caches.indexes.get(key) is index
+    assert len(caches.indexes) < 4, "others made room"
+    assert caches.indexes.nbytes >= index.nbytes
+
+
+def test_threads_that_need_all_references_decode_them_once() -> None:
+    refs = ChunkRefs.of([NativeRef(ChunkFileId(bytes(12)), row, 1) for row in range(5000)])
+    calls: list[int] = []
+    begun = threading.Barrier(4)
+
+    def decode() -> ChunkRefs:
+        calls.append(1)
+        if len(calls) > 1:
+            threading.Event().wait(0.2)
+        return refs
+
+    caches = Caches(CacheBudget())
+    index = lazy_index(decode, 1000)
+    caches.keep_index(("scope", ManifestId(bytes(12))), index)
+
+    def read(_: int) -> int:
+        begun.wait()
+        return len(index.resident[0].refs)
+
+    assert in_threads(read, range(4)) == [5000] * 4
+    assert len(calls) == 2, "to make the index, and by one of the threads"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

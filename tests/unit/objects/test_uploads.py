@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -101,3 +103,29 @@ def test_an_error_reaches_all_who_wait() -> None:
     with pytest.raises(KeyError):
         flights.do("key", lambda: {}["nothing"])
     assert flights.do("key", lambda: 1) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_during_a_flight_leaves_its_key_usable() -> None:
+    flights = SingleFlight()
+    begun, end = threading.Event(), threading.Event()
+
+    def work() -> int:
+        begun.set()
+        assert end.wait(60)
+        return 1
+
+    thread = threading.Thread(target=flights.do, args=("key", work))
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        # The thread that works is not in this process, so that waiting for it would never end.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        os._exit(flights.do("key", lambda: 0))
+    _, status = os.waitpid(child, 0)
+    end.set()
+    thread.join()
+    assert status == 0

@@ -86,12 +86,6 @@ def recorder() -> Iterator[Recorder]:
     recorder.stop()
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def other_recorder() -> Iterator[Recorder]:
     recorder = Recorder()

@@ -568,3 +568,46 @@ for act in (lambda: storage.put("new", b""), lambda: storage.create("new", b""),
         "StorageError",
     ]
     assert issubclass(StoragePermissionError, StorageError)
+
+
+class TestReadingInto:
+    """Bytes are read to where the caller wants them."""
+
+    def test_buffers_are_filled_one_after_the_other(
+        self, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage.put("key", bytes(range(100)))
+        monkeypatch.setattr(local, "_MOST_BUFFERS", 2)
+        memory = bytearray(60)
+        view = memoryview(memory)
+        parts = [view[50:60], view[0:0], view[0:30], view[30:31], view[31:50]]
+        storage.get_into("key", 5, parts)
+        assert bytes(memory) == bytes([*range(15, 65), *range(5, 15)])
+        storage.get_into("key", 100, [])
+
+    def test_a_system_call_may_read_less(
+        self, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.preadv
+
+        def few(file: int, buffers: list[memoryview], start: int) -> int:
+            return real(file, [buffers[0][:7]], start)
+
+        storage.put("key", bytes(range(100)))
+        monkeypatch.setattr(os, "preadv", few)
+        memory = bytearray(90)
+        storage.get_into("key", 10, [memoryview(memory)[:20], memoryview(memory)[20:]])
+        assert bytes(memory) == bytes(range(10, 100))
+
+    def test_what_is_not_there_is_an_error(
+        self, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        buffer = memoryview(bytearray(10))
+        with pytest.raises(ObjectNotFoundError):
+            storage.get_into("key", 0, [buffer])
+        storage.put("key", bytes(12))
+        with pytest.raises(StorageError, match="has 12 bytes: cannot read 10 bytes from byte 3"):
+            storage.get_into("key", 3, [buffer])
+        monkeypatch.setattr(os, "preadv", lambda *_: 0)
+        with pytest.raises(StorageError, match="shrank while it was read: expected 10 bytes"):
+            storage.get_into("key", 0, [buffer])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha1
+from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -292,20 +296,40 @@ def bearer(token: str) -> Answer:
     return 200, {"Metadata-Flavor": "Google", "Content-Type": "application/json"}, json.dumps(body)
 
 
-def test_the_account_of_a_google_machine_is_asked_for(
-    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("google.auth", reason="needs the extra gcp")
-    place = f"gs://b/p?base_url={url}&allow_http=true"
-    with server(google_metadata(bearer("machine")), []) as service:
-        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
-            monkeypatch.setenv(name, service.removeprefix("http://"))
-        ask_with_token(place, log, "machine")
-    with server(google_metadata((403, {"Content-Type": "text/plain"}, "no")), []) as service:
-        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
-            monkeypatch.setenv(name, service.removeprefix("http://"))
-        with pytest.raises(StoragePermissionError, match="run `gcloud auth application-default"):
-            storage_from_url(place).get("a")
+def ask_in_a_process(place: str, **environment: str) -> str:
+    """What comes of a request where the libraries read their environment when imported."""
+    program = (
+        "import sys, icefloe\nfrom icefloe.storage.access.url import storage_from_url\n"
+        "try:\n    storage_from_url(sys.argv[1]).get('a')\n"
+        "except icefloe.IcefloeError as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, place],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("token", [bearer("machine"), (403, {"Content-Type": "text/plain"}, "no")])
+def test_the_account_of_a_google_machine_is_asked_for(url: str, log: Log, token: Answer) -> None:
+    with server(google_metadata(token), []) as service:
+        address = service.removeprefix("http://")
+        told = ask_in_a_process(
+            f"gs://b/p?base_url={url}&allow_http=true",
+            GCE_METADATA_HOST=address,
+            GCE_METADATA_IP=address,
+        )
+    if token[0] == 200:
+        assert told.startswith("ObjectNotFoundError")
+        assert log[-1][1]["authorization"] == "Bearer machine"
+    else:
+        assert told.startswith("StoragePermissionError no valid login for Google Cloud Storage")
+        assert "run `gcloud auth application-default login`" in told
+        assert log == []
 
 
 def workload_file(home: Path, token_url: str) -> str:
@@ -324,10 +348,12 @@ def workload_file(home: Path, token_url: str) -> str:
 def test_a_workload_elsewhere_logs_in_by_its_file(
     home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("google.auth", reason="needs the extra gcp")
-    with server(lambda *_: bearer("exchanged"), []) as service:
+    bodies: list[bytes] = []
+    with server(lambda *_: bearer("exchanged"), [], bodies) as service:
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", workload_file(home, f"{service}/t"))
         ask_with_token(f"gs://b/p?base_url={url}&allow_http=true", log, "exchanged")
+    [scope] = parse_qs(bodies[0].decode())["scope"]  # Google gives no token without one
+    assert scope == "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 def test_a_workload_elsewhere_needs_an_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +367,6 @@ def test_a_workload_elsewhere_needs_an_extra(home: Path, monkeypatch: pytest.Mon
 def test_the_identity_of_an_azure_machine_is_asked_for(
     url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("azure.identity", reason="needs the extra azure")
     later = str(int((datetime.now(UTC) + timedelta(hours=1)).timestamp()))
     body = json.dumps({"access_token": "identity", "expires_on": later, "token_type": "Bearer"})
     asked: Log = []
@@ -356,7 +381,6 @@ def test_the_identity_of_an_azure_machine_is_asked_for(
 def test_an_azure_login_that_is_missing_is_told(
     url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("azure.identity", reason="needs the extra azure")
     monkeypatch.setenv("PATH", "")
     refusal = (400, {"Content-Type": "application/json"}, "{}")
     with server(lambda *_: refusal, []) as service:
@@ -366,6 +390,68 @@ def test_an_azure_login_that_is_missing_is_told(
             storage_from_url(f"az://a/c/p?endpoint={url}/a&allow_http=true").get("a")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
+
+
+def test_a_login_that_fails_is_tried_once_for_all_requests(
+    url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("PATH", "")
+    asked: dict[str, Log] = {"s3": [], "gs": [], "az": []}
+    places = ("s3://b/p", "gs://b/p", f"az://a/c/p?endpoint={url}/a&allow_http=true")
+    with (
+        server(lambda *_: (404, {}, "no"), asked["s3"]) as aws,
+        server(lambda *_: (404, {}, "no"), asked["gs"]) as google,
+        server(lambda *_: (400, {}, "{}"), asked["az"]) as azure,
+    ):
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{aws}/")
+        monkeypatch.setenv("GCE_METADATA_IP", google.removeprefix("http://"))
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{azure}/msi/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "h")
+        for place in places:
+            with pytest.raises((InvalidInputError, StoragePermissionError)):
+                Repository.open(place)  # looks for several files at once
+    # The service of Amazon is asked for a token, and then without one.
+    assert {scheme: len(each) for scheme, each in asked.items()} == {"s3": 2, "gs": 1, "az": 1}
+    assert log == []
+
+
+def test_a_machine_that_is_not_of_google_is_found_out_in_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    mute.accept()[0].close()
+                    calls.append(1)
+
+        Thread(target=hang_up, daemon=True).start()
+        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{mute.getsockname()[1]}")
+        with pytest.raises(InvalidInputError, match="no credentials for Google Cloud Storage"):
+            storage_from_url("gs://b/p").get("a")
+    assert len(calls) == 2  # google-auth itself would wait longer and longer for five
+
+
+def test_a_login_is_made_again_a_while_after_it_failed(
+    home: Path, url: str, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "late")
+    storage: Any = storage_from_url("s3://b/p?region=us-east-1")
+    with pytest.raises(InvalidInputError, match="AWS_PROFILE=late is no profile"):
+        storage.get("a")
+    (home / ".aws" / "config").write_text(f"[profile late]\nendpoint_url = {url}\n")
+    (home / ".aws" / "credentials").write_text(
+        "[late]\naws_access_key_id = late\naws_secret_access_key = s\n"
+    )
+    with pytest.raises(InvalidInputError, match="AWS_PROFILE=late is no profile"):
+        storage.get("a")
+    monkeypatch.setattr(storage, "_refusal", storage._refusal._replace(until=0))  # 5 seconds later
+    with pytest.raises(ObjectNotFoundError):
+        storage.get("a")
+    assert signer(log) == "late"
 
 
 # --- what servers refuse

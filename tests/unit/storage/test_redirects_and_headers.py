@@ -30,15 +30,24 @@ Answer = tuple[int, dict[str, str]] | tuple[int, dict[str, str], str]
 
 
 @contextmanager
-def server(answer: Callable[[str, str], Answer], log: list[tuple[str, dict[str, str]]]) -> Any:
-    """A web server that answers as a function of method and path says, and notes the headers."""
+def server(
+    answer: Callable[[str, str], Answer],
+    log: list[tuple[str, dict[str, str]]],
+    bodies: list[bytes] | None = None,
+) -> Any:
+    """A web server that answers as a function of method and path says, and notes the headers.
+
+    And the bodies, for whoever gives a list for them.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def respond(self) -> None:
             log.append((self.command, dict(self.headers.items())))
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            received = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if bodies is not None:
+                bodies.append(received)
             status, headers, *text = answer(self.command, self.path)
             body = "".join(text).encode()
             self.send_response(status)

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from icefloe.errors import InvalidInputError
-from icefloe.model.manifest_edits import with_arrays
+from icefloe.model.chunk_refs import ChunkRefs
+from icefloe.model.manifest import ManifestArrays, arrange
 from icefloe.model.zarr_document import parse_document
 from icefloe.packing.manifest_plan import Item, apply_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.manifest_sets import ManifestSet
     from icefloe.config.settings import Settings
     from icefloe.model.ids import ManifestId, NodeId
-    from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
+    from icefloe.model.manifest import (
+        ArrayChunks,
+        Manifest,
+        ManifestBlock,
+        ManifestFileInfo,
+        ManifestIndex,
+    )
     from icefloe.model.node_columns import NodeColumns
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
@@ -71,7 +82,7 @@ class InPlaceWriter:
             return None
         if not stays:
             return None
-        return self._files.write_arranged(*with_arrays(manifest, edited), target.name)
+        return self._files.write_arranged(*_with_arrays(manifest, edited), target.name)
 
     def _set_of(self, manifest_id: ManifestId) -> ManifestSet | None:
         """The manifest set of a manifest, unless the set or the commit is a special case."""
@@ -136,3 +147,55 @@ class InPlaceWriter:
             array = parse_document(document, columns.paths[row])
             known[document] = None if array is None else array.num_chunks
         return known[document]
+
+
+def _with_arrays(
+    manifest: Manifest, edited: Mapping[NodeId, ArrayChunks]
+) -> tuple[ManifestIndex, list[ManifestBlock]]:
+    """The layout of a manifest in which some arrays, all of which it has, are replaced."""
+    old = manifest.index.arrays
+    positions, refs = manifest.columns()
+    pieces: list[ChunkRefs] = []
+    places: list[npt.NDArray[np.uint64]] = []
+    ranks, counts = old.ranks.tolist(), old.counts.tolist()
+    corners = np.append(0, np.cumsum(old.ranks)).tolist()
+    lower, shapes = old.lower.tolist(), old.shapes.tolist()
+    is_sparse = positions is not None
+    done = 0
+    for number, node_id in sorted((_number(old, node_id), node_id) for node_id in edited):
+        chunks = edited[node_id]
+        start, stop = old.rows[number : number + 2].tolist()
+        pieces += [refs.slice(done, start), chunks.refs]
+        places.append(_positions(positions, done, start))
+        places.append(
+            np.zeros(len(chunks), dtype=np.uint64)
+            if chunks.index.linear is None
+            else chunks.index.linear
+        )
+        is_sparse = is_sparse or chunks.index.linear is not None
+        counts[number] = len(chunks)
+        box = chunks.index.box
+        lower[corners[number] : corners[number + 1]] = box.lower
+        shapes[corners[number] : corners[number + 1]] = box.shape
+        done = stop
+    pieces.append(refs.slice(done, len(refs)))
+    places.append(_positions(positions, done, len(refs)))
+    arrays = ManifestArrays(old.node_ids, ranks, counts, lower, shapes)
+    return arrange(
+        arrays,
+        ChunkRefs.concat([piece for piece in pieces if len(piece)]),
+        np.concatenate(places) if is_sparse and not arrays.all_dense else None,
+    )
+
+
+def _number(arrays: ManifestArrays, node_id: NodeId) -> int:
+    """Which of the arrays of a manifest has an id."""
+    return int(np.searchsorted(arrays.numbers, np.uint64(int.from_bytes(node_id, "big"))))
+
+
+def _positions(
+    positions: npt.NDArray[np.uint64] | None, start: int, stop: int
+) -> npt.NDArray[np.uint64]:
+    if positions is None:
+        return np.zeros(stop - start, dtype=np.uint64)
+    return positions[start:stop]

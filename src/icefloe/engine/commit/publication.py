@@ -147,6 +147,11 @@ class Publication:
         with tree.packed() as (changes, uploads):
             # A snapshot over objects that are gone would only be more garbage.
             self._check_lapsed_lease()
+            check = partial(context.refs.check_same_repository, self.tip)
+            if uploads is None:
+                check()
+            else:
+                uploads.check(check)
             snapshot = write_commit(
                 context.files,
                 tree.snapshot,

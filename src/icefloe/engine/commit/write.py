@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from icefloe.changes.compare import net_moves
 from icefloe.changes.logs import combine
 from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
 from icefloe.engine.commit.manifests import ManifestWriter, touched_together
@@ -147,6 +148,9 @@ def write_commit(
         if uploads is not None:
             uploads.wait()  # what was just written may be read
         log = combine([replaced.log, log])
+        if log.moves:  # of a node that moved twice, where it was at first
+            moves = net_moves(list(parent.nodes), list(nodes))
+            log = msgspec.structs.replace(log, moves=moves)
         snapshot, log = _in_place_of(files, base, parent, snapshot, log)
     log_file = parts.write_transaction_log(snapshot, log)
     if uploads is not None:

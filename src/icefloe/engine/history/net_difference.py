@@ -36,7 +36,7 @@ def net_difference(history: History, before: Snapshot, after: Snapshot) -> Trans
     if before.id == after.id:
         return TransactionLog()
     path = history.between(before.id, after.id)
-    log = None if path is None else history.combined_log(path)
+    log = None if path is None else history.combined_log(before.id, path)
     has_logs = log is not None
     if log is None:
         log = compared(history.files, before, after)

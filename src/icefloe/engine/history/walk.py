@@ -260,7 +260,7 @@ class History:
     def with_shown_parent(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot with the parent that it has after expiry."""
         if self.files.format.is_official:  # expiry gives it that parent itself
-            return self.files.read_snapshot(snapshot.id, anew=True)
+            return self.files.read_snapshot(snapshot.id, reread=True)
         root = self.cuts.root_behind(snapshot.id)
         if root is None:
             return snapshot
@@ -311,7 +311,7 @@ class History:
         """
         if self.files.format.is_official:
             # Another process may have expired it, and given the child another parent.
-            shown = self.files.read_snapshot(child.id, anew=True)
+            shown = self.files.read_snapshot(child.id, reread=True)
             if shown.parent_id is not None and shown.parent_id != missing:
                 yield from self._recorded_ancestry(shown.parent_id, frozenset(), frozenset())
                 return
@@ -417,18 +417,22 @@ class History:
             return combine([*logs, log])
         return self._compared_with_parent(snapshot_id)
 
-    def has_whole_log(self, snapshot: Snapshot) -> bool:
-        """Whether the log of a commit tells all that differs from its parent.
+    def has_whole_log(self, snapshot: Snapshot, log: TransactionLog | None = None) -> bool:
+        """Whether the log of a commit, which is read if not given, has all that differs.
 
-        It does not where expiry gave it the first snapshot as its parent. That has no nodes, so
-        that a whole log tells of all nodes of the commit as new.
+        It does not where expiry gave it the first snapshot as its parent, or a migration after an
+        expiry. That has no nodes, so that a whole log tells of all nodes of the commit as new.
         """
         if self.refs.earlier_logs(snapshot.id):
             return False
-        if not self.files.format.is_official or snapshot.parent_id != FIRST_SNAPSHOT_ID:
+        if snapshot.parent_id != FIRST_SNAPSHOT_ID:
             return True
-        log = self.files.read_transaction_log(snapshot.id)
-        return log is None or log.new_groups | log.new_arrays >= set(snapshot.nodes.node_ids())
+        log = self.files.read_transaction_log(snapshot.id) if log is None else log
+        if log is None or log.new_groups | log.new_arrays >= set(snapshot.nodes.node_ids()):
+            return True
+        # Official programs leave no cut. Elsewhere, a log that lacks something is damaged without.
+        is_official = self.files.format.is_official
+        return not is_official and self.cuts.root_behind(snapshot.id) is None
 
     def own_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
         """The same without what commits changed that expired between it and its parent."""
@@ -477,13 +481,16 @@ class History:
         if path is None:
             # The first snapshot stays an ancestor when those after it are gone.
             return self._compared(older, newer) if self.shows(older, newer) else None
-        log = self.combined_log(path, {newer: newest_log} if newest_log is not None else {})
+        log = self.combined_log(older, path, {newer: newest_log} if newest_log is not None else {})
         return self._compared(older, newer) if log is None else log
 
     def combined_log(
-        self, path: list[SnapshotId], known: Mapping[SnapshotId, TransactionLog] | None = None
+        self,
+        older: SnapshotId,
+        path: list[SnapshotId],
+        known: Mapping[SnapshotId, TransactionLog] | None = None,
     ) -> TransactionLog | None:
-        """The logs of consecutive commits, oldest first, as one; None if they are incomplete.
+        """The logs of all commits after one, oldest first, as one; None if they are incomplete.
 
         Those that are `known` are not read again.
         """
@@ -496,6 +503,11 @@ class History:
         except SnapshotNotFoundError:
             # Expired snapshots between the two were collected.
             return None
+        if older == FIRST_SNAPSHOT_ID and path:
+            # A migration after an expiry records the first snapshot as the parent.
+            oldest = self.find(path[0])
+            if oldest is None or not self.has_whole_log(oldest, logs[0]):
+                return None
         return None if brings_back(logs) else combine(logs)
 
     def _step(self, snapshot_id: SnapshotId) -> TransactionLog:

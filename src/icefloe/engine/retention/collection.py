@@ -114,9 +114,9 @@ class GCSummary(Report, frozen=True):
     notes_deleted: int = 0
     """Small objects under `maintenance/` that are no longer needed."""
     cutoff: datetime | None = None
-    """Only older objects were considered: the given moment, or the beginning of a lease."""
+    """Only older objects were considered: the given time, or the beginning of a lease."""
     leases: int = 0
-    """Number of leases that held."""
+    """Number of valid leases."""
     temporary_files_deleted: int = 0
     """Half-written local files of writers that were killed; never younger than an hour."""
 

@@ -169,7 +169,7 @@ class LeaseFiles:
 
 
 class Lease:
-    """Keeps garbage collection away from what is written or read while the lease is held.
+    """Protects what is written or read while the lease is held from garbage collection.
 
     A context manager: entering it writes the lease, a background thread renews it, and leaving it
     releases it. Made by `Repository.lease`.
@@ -307,7 +307,7 @@ class Lease:
         return not is_there(self._storage, self._key(self._number))
 
     def release(self) -> None:
-        """Release the lease. A file that cannot be deleted lapses by itself."""
+        """Release the lease. If its file cannot be deleted, it expires."""
         with self._lock:
             if self._number < 0 or self._released:
                 return

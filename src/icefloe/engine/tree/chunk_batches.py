@@ -34,7 +34,7 @@ _SMALL_GRID = 2**32
 
 
 class ChunkBatch(NamedTuple):
-    """Some chunk references of an array as columns; rows are in no promised order."""
+    """Some chunk references of an array as columns; the order of rows is not guaranteed."""
 
     coords: npt.NDArray[np.unsignedinteger]
     """Coordinates (n, rank): uint32, or uint64 for a grid that needs it."""
@@ -49,7 +49,7 @@ class ChunkBatch(NamedTuple):
 
 
 class ChunkBytes(Record, frozen=True):
-    """How many bytes the chunks of an array have, by where they are kept."""
+    """How many bytes the chunks of an array have, by where they are stored."""
 
     native_bytes: int
     virtual_bytes: int

@@ -291,19 +291,26 @@ class WorkingTree:
             raise self._damaged(error, path, coords) from error
 
     def read_chunks(
-        self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None = None
+        self,
+        path: str,
+        coords: npt.NDArray[np.integer],
+        buffers: Sequence[memoryview | None] | None = None,
+        *,
+        verify: bool | None = None,
     ) -> Iterator[FoundChunks]:
         """The bytes of many chunks, in any order; those in no group are not initialised.
 
         Args:
             path: Path of an array.
             coords: Coordinates of the chunks, (n, rank), none twice.
+            buffers: See `BulkReader`.
             verify: Whether to compare the bytes with their checksums; by default, as
                 `verify_chunks` says.
         """
-        if len(coords) == 1:
+        if len(coords) == 1 and buffers is None:
             return self._read_one(path, coords, verify=verify)
-        return self.read_located(path, coords, self.locate_chunks(path, coords), verify=verify)
+        located = self.locate_chunks(path, coords)
+        return self.read_located(path, coords, located, buffers, verify=verify)
 
     def _read_one(
         self, path: str, coords: npt.NDArray[np.integer], *, verify: bool | None
@@ -318,6 +325,7 @@ class WorkingTree:
         path: str,
         coords: npt.NDArray[np.integer],
         located: Sequence[Located],
+        buffers: Sequence[memoryview | None] | None = None,
         *,
         verify: bool | None = None,
     ) -> Iterator[FoundChunks]:
@@ -327,6 +335,7 @@ class WorkingTree:
             path: Path of an array.
             coords: Coordinates of the chunks that the rows of `located` are about.
             located: References of chunks, or of parts of chunks.
+            buffers: See `BulkReader`.
             verify: See `read_chunks`.
         """
 
@@ -335,7 +344,9 @@ class WorkingTree:
 
         verify = self.verify_chunks if verify is None else verify
         context = self.context
-        reader = BulkReader(context.chunk_files, context.read_limits, damaged, verify=verify)
+        reader = BulkReader(
+            context.chunk_files, context.read_limits, damaged, verify=verify, buffers=buffers
+        )
         return reader.read(located)
 
     def _damaged(

@@ -7,36 +7,30 @@ given for it. Locations are compared in their canonical form, segment by segment
 
 from __future__ import annotations
 
-import os
-import string
 import threading
-from itertools import repeat
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from icefloe.config.containers import check_container
 from icefloe.config.locations import RELATIVE_SCHEME, Location, parse_location
 from icefloe.errors import InvalidInputError, VirtualChunkError
 from icefloe.model.chunk_refs import VirtualRef
+from icefloe.objects.foreign.location_checks import LocationChecks
 from icefloe.objects.foreign.source import VirtualRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from icefloe.config.containers import VirtualChunkContainer
+    from icefloe.model.chunk_refs import StringColumn
     from icefloe.objects.foreign.source import ListedSource, SourceStatus, VirtualSource
 
 _LARGEST_POSITION = 2**63 - 1
-_BATCH_LOCATIONS = 65_536
-_PLAIN = string.ascii_letters.encode() + string.digits.encode() + b"!$&'()*+,;=:@._~/-\n"
-"""Characters that the canonical form of a location never escapes; and line ends."""
-_LAST_DOT_SEGMENTS = ("/.\n", "/..\n")
-_DOT_SEGMENTS = (*_LAST_DOT_SEGMENTS, "/./", "/../")
-"""Segments that the canonical form does not have."""
 
 
 class VirtualChunkResolver:
@@ -107,7 +101,7 @@ class VirtualChunkResolver:
 
     def check_locations(
         self, urls: Sequence[str], *, validate_containers: bool = True
-    ) -> tuple[list[str], npt.NDArray[np.bool_]]:
+    ) -> tuple[StringColumn, npt.NDArray[np.bool_]]:
         """Locations in canonical form, and for each whether a container has it.
 
         Args:
@@ -117,23 +111,28 @@ class VirtualChunkResolver:
         Raises:
             InvalidInputError: One is not a location.
         """
-        strange = [kind.__name__ for kind in set(map(type, urls)) if not issubclass(kind, str)]
-        if strange:
+        check = partial(self._check_one, validate_container=validate_containers)
+        try:
+            return LocationChecks(check).of_many(urls)
+        except TypeError:
+            strange = [kind.__name__ for kind in set(map(type, urls)) if not issubclass(kind, str)]
+            if not strange:
+                raise
             raise InvalidInputError(
                 f"error parsing the location of a virtual chunk: it is a URL, found {strange[0]}"
-            )
-        checks = _LocationChecks(self, validate_containers=validate_containers)
-        canonical: list[str] = []
-        accepted: list[bool] = []
-        for start in range(0, len(urls), _BATCH_LOCATIONS):
-            batch = list(urls[start : start + _BATCH_LOCATIONS])
-            verdicts = checks.of_canonical(batch)
-            if verdicts is None:
-                pairs = list(map(checks.of_one, batch))
-                batch, verdicts = [url for url, _ in pairs], [verdict for _, verdict in pairs]
-            canonical += batch
-            accepted += verdicts
-        return canonical, np.array(accepted, dtype=bool)
+            ) from None
+
+    def _check_one(self, url: str, *, validate_container: bool) -> tuple[str, bool]:
+        """The canonical form of a location, and whether a container has it."""
+        ref = self.check(VirtualRef(url, 0, 1), validate_container=False)
+        if not validate_container:
+            return ref.location, True
+        try:
+            self.check(ref)
+        except InvalidInputError:
+            # All that this second check adds is that a container must have it.
+            return ref.location, False
+        return ref.location, True
 
     def read(self, ref: VirtualRef, start: int, length: int) -> bytes:
         """Bytes `[start, start + length)` of the referenced range."""
@@ -255,89 +254,6 @@ class VirtualChunkResolver:
             if container is not None:
                 credentials[place] = check_credential(container, credential)
         return credentials
-
-
-class _LocationChecks:
-    """Checks many locations; those in one folder share the work."""
-
-    def __init__(self, resolver: VirtualChunkResolver, *, validate_containers: bool) -> None:
-        self._resolver = resolver
-        self._validate = validate_containers
-        self._folders: dict[str, bool | None] = {}
-
-    def of_canonical(self, urls: list[str]) -> list[bool] | None:
-        """Whether each is accepted, if all are canonical already; None if some may not be."""
-        joined = "\n".join(urls) + "\n"
-        if joined.count("\n") != len(urls) or not _is_plain(joined):
-            return None
-        # Short patterns are found quickly; the longer ones are hardly ever looked for.
-        if "/\n" in joined or (
-            "/." in joined and any(name in joined for name in _LAST_DOT_SEGMENTS)
-        ):
-            return None
-        if self._are_below_one_folder(urls, joined):
-            return [True] * len(urls)
-        ends = map(str.rfind, urls, repeat("/"))
-        folders = list(map(str.__getitem__, urls, map(slice, ends)))
-        distinct = dict.fromkeys(folders)
-        verdicts = set(map(self._verdict, distinct))
-        if None in verdicts:
-            return None
-        if verdicts == {True}:
-            return [True] * len(urls)
-        return list(map(bool, map(self._folders.__getitem__, folders)))
-
-    def _are_below_one_folder(self, urls: list[str], joined: str) -> bool:
-        """Whether all are below a folder that is accepted, seen without looking at each of them.
-
-        Args:
-            urls: They end in a name, and have no character that could be escaped.
-            joined: The same, with a line end behind each.
-        """
-        some = (urls[0], urls[len(urls) // 2], urls[-1])
-        folder = os.path.commonprefix(some).rpartition("/")[0]  # noqa: RUF071 (cut at a slash)
-        if joined.count(f"\n{folder}/") != len(urls) - 1:
-            return False
-        # One empty segment in each is the one before the host, which the folder has.
-        if joined.count("//") != len(urls) or not self._verdict(folder):
-            return False
-        return not _has_segment(joined, _DOT_SEGMENTS)
-
-    def _verdict(self, folder: str) -> bool | None:
-        if folder not in self._folders:
-            self._folders[folder] = self._of_folder(folder)
-        return self._folders[folder]
-
-    def _of_folder(self, folder: str) -> bool | None:
-        """Whether the objects of a folder are accepted; None if its URL is not canonical."""
-        probe = f"{folder}/x"
-        try:
-            url, verdict = self.of_one(probe)
-        except InvalidInputError:
-            return None
-        return verdict if url == probe else None
-
-    def of_one(self, url: str) -> tuple[str, bool]:
-        """The canonical form, and whether it is accepted."""
-        ref = self._resolver.check(VirtualRef(url, 0, 1), validate_container=False)
-        if not self._validate:
-            return ref.location, True
-        try:
-            self._resolver.check(ref)
-        except InvalidInputError:
-            # All that this second check adds is that a container must have it.
-            return ref.location, False
-        return ref.location, True
-
-
-def _has_segment(joined: str, segments: tuple[str, ...]) -> bool:
-    """Whether one of the dot segments is among URLs with a line end behind each."""
-    # Short patterns are found quickly; the longer ones are hardly ever looked for.
-    return "/." in joined and any(segment in joined for segment in segments)
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and not text.encode("ascii").translate(None, _PLAIN)
 
 
 def _place(prefix: str) -> Location:

@@ -106,13 +106,32 @@ class StoreAddress(msgspec.Struct, frozen=True):
         """Whether requests that write have other headers than those that read."""
         return self.read_headers != self.write_headers
 
+    def login(self) -> dict[str, Any]:
+        """Options that the tools of a cloud have for whoever runs this process."""
+        from icefloe.storage.access import logins
+
+        match self.credentials:
+            case S3Credentials.FromEnv():
+                return logins.aws_login()
+            case GcsCredentials.FromEnv():
+                return logins.gcs_login()
+            case AzureCredentials.FromEnv():
+                return logins.azure_login()
+        return {}
+
     def connect(
-        self, settings: EffectiveSettings, *, retries: bool, writes: bool = False
+        self,
+        settings: EffectiveSettings,
+        login: Mapping[str, Any],
+        *,
+        retries: bool,
+        writes: bool = False,
     ) -> ObjectStore:
         """Make a client of the store.
 
         Args:
             settings: Timeouts and backoff.
+            login: What `login` returned, which may have taken seconds: all clients share it.
             writes: Whether it is for requests that write.
             retries: Whether the client may send a request again. Not for conditional writes: what
                 it then reports is the answer to the last attempt, which hides the first.
@@ -132,7 +151,6 @@ class StoreAddress(msgspec.Struct, frozen=True):
         client = {name: value for name, value in client.items() if value is not None}
         retry = _retry(settings, retries=retries)
         options: dict[str, Any] = {"client_options": client, "retry_config": retry}
-        login = _login(self.credentials)
         if str(login.get("endpoint", "")).startswith("http://") and "endpoint" not in self.config:
             client["allow_http"] = True  # as the environment or the profile says
         if self.kind == "http":
@@ -434,20 +452,6 @@ def _fields_of(
     if isinstance(credential, AzureRefreshableCredential.SasToken):
         return {"sas_token": credential.token}
     return {"token": credential.bearer}
-
-
-def _login(credentials: AnyCloudCredential) -> dict[str, Any]:
-    """Options that the tools of a cloud have for whoever runs this process."""
-    from icefloe.storage.access import logins
-
-    match credentials:
-        case S3Credentials.FromEnv():
-            return logins.aws_login()
-        case GcsCredentials.FromEnv():
-            return logins.gcs_login()
-        case AzureCredentials.FromEnv():
-            return logins.azure_login()
-    return {}
 
 
 def _sign_in(credentials: AnyCloudCredential) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _TIGRIS_ENDPOINT = "https://t3.storage.dev"
 
 
 def in_memory_storage() -> MemoryStorage:
-    """Make a storage in the memory of this process; other processes cannot reach it.
+    """Create a storage in the memory of this process; other processes cannot access it.
 
     >>> import icefloe
     >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -52,11 +52,11 @@ def in_memory_storage() -> MemoryStorage:
 def local_filesystem_storage(
     path: str | os.PathLike[str], *, durability: Durability = "fsync"
 ) -> LocalStorage:
-    """Make a storage in a folder, safe for many processes at once.
+    """Create a storage in a folder, safe for many concurrent processes.
 
     Args:
         path: The folder; the first write creates it.
-        durability: "fsync" (a commit survives power loss) or "none" (quicker: it survives only the
+        durability: "fsync" (a commit survives power loss) or "none" (faster: it survives only the
             death of the process).
 
     >>> import icefloe, tempfile
@@ -92,19 +92,19 @@ def s3_storage(
     write_headers: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ObjectStorage:
-    """Make a storage on S3, or on a compatible store at `endpoint_url`.
+    """Create a storage on S3, or on a compatible store at `endpoint_url`.
 
     Without any argument for credentials, those of the environment are used, as with
     `from_env=True`; see `s3_credentials`. Nothing is sent until the storage is used.
 
     Args:
         bucket: Name of the bucket; it must exist.
-        prefix: Where in the bucket the repository is; None for its root.
+        prefix: The prefix of the repository in the bucket; None for its root.
         region: Region of the bucket, such as `eu-central-1`.
         endpoint_url: Address of a compatible store, such as `http://127.0.0.1:9000`.
         allow_http: Whether an address without encryption may be used.
         access_key_id: Fixed credentials, with `secret_access_key` and maybe `session_token`.
-        secret_access_key: The secret that belongs to it.
+        secret_access_key: The secret of the access key.
         session_token: The token of temporary credentials.
         expires_after: When fixed credentials expire.
         anonymous: Whether to sign no requests, for public buckets.
@@ -113,12 +113,12 @@ def s3_storage(
             and pickled with the storage.
         scatter_initial_credentials: Whether to call it once and pickle its first result, too.
         force_path_style: Whether the bucket is a part of the path rather than of the host name.
-        network_stream_timeout_seconds: How long a transfer may stand still.
+        network_stream_timeout_seconds: How long a transfer may stall.
         requester_pays: Whether your account pays for requests.
         checksum_algorithm: Lets S3 verify writes, besides icefloe's own checksums.
-        legacy_rooted_keys: Of the official package, whose old layout is not supported.
-        read_headers: Headers of requests that read, over `headers`.
-        write_headers: Headers of requests that write, over `headers`.
+        legacy_rooted_keys: For compatibility; the official package's old layout is not supported.
+        read_headers: Headers of read requests, which override `headers`.
+        write_headers: Headers of write requests, which override `headers`.
         headers: Headers of every request.
 
     Returns:
@@ -161,7 +161,7 @@ def tigris_storage(
     write_headers: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ObjectStorage:
-    """Make a storage on Tigris.
+    """Create a storage on Tigris.
 
     With `use_weak_consistency` it reads from the nearest region, and is read-only.
     """
@@ -196,7 +196,7 @@ def r2_storage(
     write_headers: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ObjectStorage:
-    """Make a storage on Cloudflare R2, found by `account_id` or by `endpoint_url`."""
+    """Create a storage on Cloudflare R2, located by `account_id` or `endpoint_url`."""
     arguments = locals()
     options, credentials = _s3_arguments(arguments)
     more = _header_arguments(arguments)
@@ -220,11 +220,11 @@ def gcs_storage(
     write_headers: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ObjectStorage:
-    """Make a storage on Google Cloud Storage.
+    """Create a storage on Google Cloud Storage.
 
     Args:
         bucket: Name of the bucket; it must exist.
-        prefix: Where in the bucket the repository is; None for its root.
+        prefix: The prefix of the repository in the bucket; None for its root.
         service_account_file: Path of a service account's key file.
         service_account_key: The text of such a file.
         application_credentials: Path of an application default credentials file.
@@ -234,8 +234,8 @@ def gcs_storage(
         config: More options of the client, by name.
         get_credentials: A function that returns a token; it is called again before it expires.
         scatter_initial_credentials: Whether to call it once and pickle its first result, too.
-        read_headers: Headers of requests that read, over `headers`.
-        write_headers: Headers of requests that write, over `headers`.
+        read_headers: Headers of read requests, which override `headers`.
+        write_headers: Headers of write requests, which override `headers`.
         headers: Headers of every request.
 
     Returns:
@@ -263,12 +263,12 @@ def azure_storage(
     get_credentials: Callable[[], AnyAzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> ObjectStorage:
-    """Make a storage on Azure Blob Storage.
+    """Create a storage on Azure Blob Storage.
 
     Args:
         account: Name of the storage account.
         container: Name of the container; it must exist.
-        prefix: Where in the container the repository is; None for its root.
+        prefix: The prefix of the repository in the container; None for its root.
         access_key: The account's key.
         sas_token: A shared access signature.
         bearer_token: A token that was fetched by other means.
@@ -292,10 +292,10 @@ def http_storage(
     opts: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ObjectStorage:
-    """Make a storage that reads from a web server; it can neither list nor write.
+    """Create a storage that reads from a web server; it can neither list nor write.
 
     Args:
-        base_url: Where the repository is. `user:password@` in it is sent as a header and never
+        base_url: The URL of the repository. `user:password@` in it is sent as a header and never
             shown.
         opts: Further options of the client, such as `allow_http` and `timeout`.
         headers: Sent with each request, such as `{"Authorization": "Bearer …"}`; never shown.
@@ -323,7 +323,7 @@ class StorageFactory(metaclass=_EveryStorageIsAnInstance):
     """
 
     def default_settings(self) -> StorageSettings:
-        """The settings that hold where none are given; each kind of storage has its own."""
+        """The default settings; each kind of storage has its own."""
         from icefloe.storage.settings import StorageSettings
 
         return StorageSettings()

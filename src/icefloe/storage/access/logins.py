@@ -127,16 +127,55 @@ def gcs_login() -> dict[str, Any]:
         return {}  # obstore reads both
     if not is_installed("google.auth"):
         return {}  # obstore asks for the role of the machine
-    import google.auth.exceptions
+    import google.auth
+    import google.auth.exceptions as failures
+    from google.auth.credentials import with_scopes_if_required
     from obstore.auth.google import GoogleCredentialProvider
 
     try:
-        return {"credential_provider": GoogleCredentialProvider()}
-    except google.auth.exceptions.DefaultCredentialsError as error:
+        credentials, _ = google.auth.default(request=_patient_request())
+        # Google gives workloads no token without a scope; `default` would ask for a project too.
+        scoped = with_scopes_if_required(credentials, [_GCS_SCOPE])  # type: ignore[no-untyped-call]
+        provider = GoogleCredentialProvider(scoped)
+        provider()  # so that nobody waits for a refusal once for each request
+    except failures.DefaultCredentialsError as error:
         raise InvalidInputError(
             "no credentials for Google Cloud Storage: run `gcloud auth application-default login`, "
             "set GOOGLE_APPLICATION_CREDENTIALS, or add ?anonymous=true"
         ) from error
+    except failures.GoogleAuthError as error:
+        raise StoragePermissionError(
+            "no valid login for Google Cloud Storage, of a person or of this machine: run `gcloud "
+            "auth application-default login`, or add ?anonymous=true"
+        ) from error
+    return {"credential_provider": provider}
+
+
+_GCS_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_METADATA_ATTEMPTS = 2
+
+
+def _patient_request() -> Any:
+    """How google-auth asks whether this is a machine of Google: twice, then it is none.
+
+    google-auth alone takes 12 seconds to find that nobody answers.
+    """
+    from google.auth.exceptions import DefaultCredentialsError, TransportError
+    from google.auth.transport.requests import Request
+
+    send, failed = Request(), 0
+
+    def ask(*arguments: Any, **options: Any) -> Any:
+        nonlocal failed
+        try:
+            return send(*arguments, **options)
+        except TransportError as error:
+            failed += 1
+            if failed < _METADATA_ATTEMPTS:
+                raise
+            raise DefaultCredentialsError(str(error)) from error  # type: ignore[no-untyped-call]
+
+    return ask
 
 
 def _is_for_google_auth() -> bool:
@@ -166,16 +205,30 @@ def _gcloud_file() -> Path:
     return folder / "application_default_credentials.json"
 
 
+_AZURE_PATIENCE: dict[str, Any] = {"retry_total": 1, "connection_timeout": 3, "read_timeout": 5}
+"""azure-identity alone waits for half a minute, or many, for an endpoint that is not there."""
+
+
 def azure_login() -> dict[str, Any]:
     """The same for Azure: the environment, azure-identity, or the login of the `az` program."""
     if are_set(AZURE_VARIABLES):
         return {}
     if is_installed("azure.identity"):
+        from azure.core.exceptions import AzureError
+        from azure.identity import DefaultAzureCredential
         from obstore.auth.azure import AzureCredentialProvider
 
         # It would list on the screen all that it tried; the error says what to do.
         logging.getLogger("azure.identity").addHandler(logging.NullHandler())
-        return {"credential_provider": AzureCredentialProvider()}
+        provider = AzureCredentialProvider(DefaultAzureCredential(**_AZURE_PATIENCE))
+        try:
+            provider()  # so that nobody waits for it once for each request
+        except AzureError as error:
+            raise StoragePermissionError(
+                "no valid login for Azure, of a person or of this machine: run `az login`, or add "
+                "?anonymous=true"
+            ) from error
+        return {"credential_provider": provider}
     return {"use_azure_cli": True} if _has_azure_cli() else {}
 
 

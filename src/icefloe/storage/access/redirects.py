@@ -23,14 +23,14 @@ _ENDPOINTS = frozenset({"endpoint_url", "endpoint", "base_url", "allow_http"})
 
 
 def redirect_storage(base_url: str) -> Storage:
-    """Make a storage at the place that a web address redirects to; it only reads.
+    """Create a read-only storage at the location that a web address redirects to.
 
-    The address is asked now, by a request that follows redirects until one leads to `s3://…`,
-    `gs://…`, `az://…`, `http+icechunk://…` or `https+icechunk://…`. Credentials are those of the
-    environment, none if there are none, or if the redirect names an endpoint of its own.
+    Sends a request now, and follows redirects until one leads to `s3://…`, `gs://…`, `az://…`,
+    `http+icechunk://…` or `https+icechunk://…`. Uses the credentials of the environment; none if
+    there are none, or if the redirect names its own endpoint.
 
     Raises:
-        StorageError: The server does not answer, or leads nowhere.
+        StorageError: The server does not respond, or does not redirect to a storage.
     """
     import urllib3
 

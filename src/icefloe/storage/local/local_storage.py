@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -59,6 +60,8 @@ _SYNC_THREADS = 8
 _SYNC_ALL_FROM = 6
 # Reading or writing this many bytes in the page cache takes no longer than a switch to a thread.
 _IMMEDIATE_BYTES = 256 * 1024
+# One system call fills at most this number of buffers (IOV_MAX of Linux and macOS).
+_MOST_BUFFERS = 1024
 
 # The temporary file of a writer that was suspended may be removed more than once.
 _MAX_WRITES = 3
@@ -169,6 +172,24 @@ class LocalStorage:
             check_range(key, start, length)
         with self._tree.opened(key) as (file, size):
             return [self._read(key, file, size, start, length) for start, length in ranges]
+
+    def get_into(self, key: str, start: int, buffers: Sequence[memoryview]) -> None:
+        """Fill buffers with the bytes of an object from `start`, one buffer after the other."""
+        length = sum(map(len, buffers))
+        check_range(key, start, length)
+        with self._tree.opened(key) as (file, size):
+            self._check_end(key, size, start, length)
+            end = start + length
+            left = deque(buffers)
+            while start < end:
+                count = os.preadv(file, list(islice(left, _MOST_BUFFERS)), start)
+                if not count:
+                    raise self._shrank(key, end, start)
+                start += count
+                while left and count >= len(left[0]):
+                    count -= len(left.popleft())
+                if count:
+                    left[0] = left[0][count:]
 
     async def get_async(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Like `get`; what is big is read in a thread."""
@@ -414,12 +435,8 @@ class LocalStorage:
         return islice(self._tree.walk(prefix, start_after), limit)
 
     def _read(self, key: str, file: int, size: int, start: int, length: int | None) -> bytes:
+        self._check_end(key, size, start, length)
         end = size if length is None else start + length
-        if start > size or end > size:
-            raise StorageError(
-                f"{key!r} in {self.location} has {size} bytes: cannot read "
-                f"{'the rest' if length is None else f'{length} bytes'} from byte {start}"
-            )
         data = os.pread(file, end - start, start)
         if len(data) == end - start:
             return data
@@ -429,13 +446,23 @@ class LocalStorage:
         while position < end:
             data = os.pread(file, end - position, position)
             if not data:
-                raise StorageError(
-                    f"{key!r} in {self.location} shrank while it was read: expected {end} bytes, "
-                    f"found {position}"
-                )
+                raise self._shrank(key, end, position)
             parts.append(data)
             position += len(data)
         return b"".join(parts)
+
+    def _check_end(self, key: str, size: int, start: int, length: int | None) -> None:
+        if start > size or (length is not None and start + length > size):
+            raise StorageError(
+                f"{key!r} in {self.location} has {size} bytes: cannot read "
+                f"{'the rest' if length is None else f'{length} bytes'} from byte {start}"
+            )
+
+    def _shrank(self, key: str, expected: int, size: int) -> StorageError:
+        return StorageError(
+            f"{key!r} in {self.location} shrank while it was read: expected {expected} bytes, "
+            f"found {size}"
+        )
 
     def _holds(self, key: str, data: BytesLike) -> bool:
         try:
