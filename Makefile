@@ -26,6 +26,7 @@ demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
 ifeq ($(strip $(ARGS)),)
 	@.venv/bin/python -m tests.endpoints.azurite & # a minute at first, while other tests run
+	@.venv/bin/python -m tests.chromium & # the same, where the system has none
 	@.venv/bin/python -m tests.class_archive 2>/dev/null & # the same, half a minute
 endif
 	$(PYTEST) $(ARGS)
@@ -64,19 +65,21 @@ format: .venv/.ready  ## format the code and apply the safe lint fixes
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: .venv-bench/.ready  ## compare with the official package and plain zarr (ARGS=--quick: small)
+bench: .venv-bench/.ready  ## compare with the official package and others (ARGS=--quick: small; --keep: for the docs)
 	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \
 	if [ -n "$$python" ]; then \
 	    $(MAKE) --no-print-directory .venv-bench-newest/.ready NEWEST="$$python"; \
 	fi
 	.venv-bench/bin/python -m benchmarks.run $(ARGS)
+	@.venv-bench/bin/python scripts/write_performance.py
 
-docs: .venv-docs/.ready  ## build the documentation site into build/site, and check its links
+docs: .venv-docs/.ready  ## build the documentation site into build/site, and check its links and its search
 	@.venv-docs/bin/zensical build --strict --clean --config-file mkdocs.yml
 	@.venv-docs/bin/python scripts/check_links.py build/site
+	@.venv-docs/bin/python scripts/check_search.py build/site
 	@echo "Open build/site/index.html"
 
-pin: .venv/.ready  ## write constraints.txt anew from pyproject.toml (ARGS=--upgrade: newest versions)
+pin: .venv/.ready  ## write constraints.txt again from pyproject.toml (ARGS=--upgrade: newest versions)
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
 	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
 
@@ -101,13 +104,13 @@ cli: .venv/.ready  ## renew the reference page and the pictures of the command l
 decisions: .venv/.ready  ## number the decision records without gaps, and list them in their index and in the navigation
 	.venv/bin/python scripts/list_decisions.py
 
-plots: .venv/.ready  ## draw the plots of the performance page again, after its tables changed
-	.venv/bin/python scripts/draw_performance.py
+plots: .venv/.ready  ## renew the tables and plots of the performance page from the kept measurements
+	.venv/bin/python scripts/write_performance.py
 
 test-wheel:  ## build the wheel, install it into an empty environment, and use it there
 	scripts/test_wheel.sh $(PYTHON)
 
-map: .venv/.ready  ## draw the rooms of the code, their sizes and imports, for ARCHITECTURE.md
+map: .venv/.ready  ## draw the packages of the code, their sizes and imports, for ARCHITECTURE.md
 	.venv/bin/python scripts/draw_map.py
 
 clean:  ## remove everything that these targets made
@@ -116,10 +119,10 @@ clean:  ## remove everything that these targets made
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest-all,cli,ui]" --group dev
+	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest-all,cli,ui,aws,gcp,azure]" --group dev
 
 .venv-newest/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray]" --group test
+	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray,cli]" --group test
 
 .venv-bench/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable ".[xarray,spark,java,ingest-all]" --group bench

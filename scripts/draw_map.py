@@ -1,4 +1,4 @@
-"""Draw the rooms of the code: what each is for, how large it is, and who imports whom.
+"""Draw the packages ("rooms") of the code: what each is for, how large it is, and who imports whom.
 
     .venv/bin/python scripts/draw_map.py            # write docs/pictures/rooms.svg
     .venv/bin/python scripts/draw_map.py --check    # fail if rooms or imports differ
@@ -126,7 +126,7 @@ def draw(rooms: list[Room], imports: Counter[tuple[str, str]]) -> str:
     height = TOP + ROW * len(rooms) + 46
     body = [
         f'<rect width="{width}" height="{height}" fill="#ffffff" rx="8"/>',
-        _text(MARGIN, 30, "The rooms of icefloe", 17, INK, weight="600"),
+        _text(MARGIN, 30, "The packages of icefloe", 17, INK, weight="600"),
         _text(
             MARGIN, 52, "Lines of code; imports point down, so the lower left is empty.", 12, PALE
         ),
@@ -145,13 +145,13 @@ def draw(rooms: list[Room], imports: Counter[tuple[str, str]]) -> str:
     modules = sum(room.modules for room in rooms)
     caption = (
         f"{total:,} lines of code in {modules} modules; "
-        f"{sum(imports.values()):,} imports between rooms"
+        f"{sum(imports.values()):,} imports between packages"
     )
     body.append(_text(MARGIN, height - 16, caption, 12, PALE))
     font = "font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="Rooms of the code, their sizes and imports" '
+        f'height="{height}" role="img" aria-label="Packages of the code, their sizes and imports" '
         f"{font}>\n" + "\n".join(body) + "\n</svg>\n"
     )
 

@@ -71,21 +71,21 @@ HEAD = """# Requirements and their tests
 
 <!-- Written by scripts/list_requirements.py from tests/requirements.csv and the tests. -->
 
-The specifications that icefloe implements were read line by line, and each line that asks for
-something has a number: `R0` to `R4` for the five documents, `H` for what they leave open, `F8` for
-what must hold between icefloe and the official package on that package's formats. This page says
-which tests show that it holds. `make check` fails if a line that *must* hold, that *follows* from
-one, or that is *agreed with official*, has no test. A class or a module means all of its tests.
+This page lists every requirement of the specifications that icefloe implements, and the tests that
+verify it. Requirements are numbered: `R0` to `R4` for the five documents, `H` for what they leave
+open, `F8` for the interoperability of icefloe and the official package on that package's formats.
+`make check` fails if a requirement that *must* hold, that *follows* from one, or that is *agreed
+with official*, has no test. A class or a module means all of its tests.
 
-Naming a number proves nothing yet, so two more things are checked:
+A test that only names a number proves nothing, so two more checks exist:
 
-- A line about one generation is shown on that generation: `R0` on `dataset`, `R3` on `store`, `R1`
-  and `R2` on `repository`. While such a test runs, calls into the code of the generations are
-  watched, and `make test` fails if no test of a line called into its generation. Lines about the
-  storage below all generations are exempt.
-- A test can fail. For each line that must hold there is a small mistake in a list
-  (`tests/mutants`); `make mutants` makes one after the other in a copy of the source, and a test
-  that names the line must fail. `make test` tries some of them, `make test-deep` all.
+- A requirement of one generation must be tested on that generation: `R0` on `dataset`, `R3` on
+  `store`, `R1` and `R2` on `repository`. `make test` records which generation's code each of these
+  tests calls, and fails if no test of a requirement calls into its generation. Requirements of the
+  storage, which all generations share, are exempt.
+- The tests must be able to fail. `tests/mutants` has a small bug for each requirement that must
+  hold; `make mutants` applies one after the other to a copy of the source, and a test that names
+  the requirement must fail. `make test` tries some of them, `make test-deep` all.
   [Reliability](../explanation/reliability.md) has the numbers.
 """
 

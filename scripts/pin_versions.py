@@ -32,6 +32,9 @@ EXTRAS = (
     "cli",
     "sql",
     "ui",
+    "aws",
+    "gcp",
+    "azure",
 )  # those that a `make` target installs
 SOURCE_ONLY = ("pyspark",)  # published without wheels; plain Python, so nothing is compiled
 HEADER = """\

@@ -37,15 +37,15 @@ PAGES = (
         "repository",
         "Repository",
         "Create and open repositories; branches, tags, history and maintenance. Most methods that"
-        " talk to the storage have a coroutine twin whose name ends in `_async`, see "
+        " access the storage also exist as a coroutine whose name ends in `_async`, see "
         "[async](../../how-to/async.md).",
         ("icefloe.repository", "icefloe.model.spec_version", "icefloe.types"),
     ),
     Page(
         "session",
         "Session and store",
-        "A session is one version of a repository, to read or to write; its store is what zarr "
-        "and xarray take. [Transactions](../../explanation/transactions.md) explains how they "
+        "A session is one version of a repository, to read or to write; zarr and xarray use its "
+        "store. [Transactions](../../explanation/transactions.md) explains how they "
         "work.",
         (
             "icefloe.session",
@@ -58,7 +58,7 @@ PAGES = (
     Page(
         "history",
         "History and differences",
-        "What the methods of `Repository` that look back give.",
+        "What the history methods of `Repository` return.",
         (
             "icefloe.engine.info",
             "icefloe.engine.history",
@@ -70,21 +70,21 @@ PAGES = (
     Page(
         "conflicts",
         "Conflicts and merging",
-        "What a rebase or a merge reports, and what decides. See "
+        "Conflicts that a rebase or a merge reports, and their solvers. See "
         "[branches](../../how-to/branches.md).",
         ("icefloe.changes", "icefloe.engine.commit"),
     ),
     Page(
         "maintenance",
         "Maintenance",
-        "What the maintenance methods of `Repository` take and give. "
+        "Arguments and results of the maintenance methods of `Repository`. "
         "See [maintenance](../../how-to/maintenance.md).",
         ("icefloe.engine.retention", "icefloe.upkeep"),
     ),
     Page(
         "storage",
         "Storage",
-        "Where a repository lies. URLs and paths do for most purposes, see "
+        "Where a repository is stored. URLs and paths are usually enough, see "
         "[storage](../../how-to/storage.md).",
         (
             "icefloe.storage.access.factories",
@@ -98,7 +98,7 @@ PAGES = (
     Page(
         "credentials",
         "Credentials",
-        "Who you are to an object store. See [storage and credentials](../../how-to/storage.md).",
+        "Credentials for object stores. See [storage and credentials](../../how-to/storage.md).",
         ("icefloe.storage.access.credentials",),
     ),
     Page(
@@ -152,14 +152,14 @@ PAGES = (
     Page(
         "errors",
         "Errors",
-        "All errors descend from `IcefloeError`. [Errors](../errors.md) says what to do about "
-        "each.",
+        "All errors descend from `IcefloeError`. [Errors](../errors.md) explains what to do "
+        "about each.",
         ("icefloe.errors",),
     ),
     Page(
         "diagnostics",
         "Versions and logging",
-        "What is installed, which formats it knows, and how to see what it does.",
+        "Installed versions, supported formats, and logging.",
         ("icefloe.diagnostics", "icefloe.version"),
     ),
 )
