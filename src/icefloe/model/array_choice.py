@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     ArrayChoice = str | Iterable[str] | None
 
 _ALL = "/*"
+_SHOWN = 5
 
 
 def chosen_arrays(choice: ArrayChoice, paths: Iterable[str]) -> list[str]:
@@ -46,8 +47,8 @@ def _means(pattern: str, path: str) -> bool:
     return is_within(path, pattern) or fnmatchcase(path, pattern)
 
 
-def _some(paths: Sequence[str], most: int = 5) -> str:
+def _some(paths: Sequence[str]) -> str:
     if not paths:
         return "no arrays"
-    more = f" and {len(paths) - most} others" if len(paths) > most else ""
-    return ", ".join(paths[:most]) + more
+    more = f" and {len(paths) - _SHOWN} others" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more

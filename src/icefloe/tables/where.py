@@ -155,10 +155,10 @@ class _Parser:
             raise self._error(self._tokens[self._at][1])
         return condition
 
-    def _is_word(self, word: str, ahead: int = 0) -> bool:
-        if self._at + ahead >= len(self._tokens):
+    def _is_word(self, word: str) -> bool:
+        if self._at >= len(self._tokens):
             return False
-        kind, text = self._tokens[self._at + ahead]
+        kind, text = self._tokens[self._at]
         return kind == "word" and text.lower() == word
 
     def _take_word(self, word: str) -> bool:

@@ -135,18 +135,16 @@ class ChunkFileUsage(msgspec.Struct, frozen=True, eq=False):
         return [str(ChunkFileId(id_bytes(value))) for value in self.file_ids.tolist()]
 
 
-def repository_stats(context: Context, limits: MemoryLimits = DEFAULT_LIMITS) -> ChunkStorageStats:
+def repository_stats(context: Context, limits: MemoryLimits) -> ChunkStorageStats:
     """Bytes of the chunks of all snapshots that branches and tags reach."""
     return _stats_of(_reached(context, limits))
 
 
-def branch_stats(
-    context: Context, limits: MemoryLimits = DEFAULT_LIMITS
-) -> dict[str, ChunkStorageStats]:
+def branch_stats(context: Context) -> dict[str, ChunkStorageStats]:
     """Bytes of the chunks of the whole history of each branch."""
     stats = {}
     for name, target in sorted(read_references(context).branches.items()):
-        marks = Marks(context, limits)
+        marks = Marks(context)
         marks.add_history(target)
         stats[name] = _stats_of(marks)
     return stats
@@ -168,16 +166,14 @@ def _refs_in(reader: ArrayReader) -> Iterator[ChunkRefs]:
     return (table.refs for table in reader.tables())
 
 
-def snapshot_sizes(
-    context: Context, snapshot_id: SnapshotId, limits: MemoryLimits = DEFAULT_LIMITS
-) -> Iterator[SnapshotSize]:
+def snapshot_sizes(context: Context, snapshot_id: SnapshotId) -> Iterator[SnapshotSize]:
     """What each snapshot of a history holds and added, newest first."""
     history = context.history.ancestry(snapshot_id)
     snapshot = next(history, None)
     while snapshot is not None:
         parent = next(history, None)
         here, before = _manifest_ids(snapshot), _manifest_ids(parent)
-        marks = Marks(context, limits)
+        marks = Marks(context)
         marks.add_snapshot(snapshot)
         if parent is not None:
             marks.add_snapshot(parent)
@@ -192,9 +188,9 @@ def snapshot_sizes(
         snapshot = parent
 
 
-def chunk_file_usage(context: Context, limits: MemoryLimits = DEFAULT_LIMITS) -> ChunkFileUsage:
+def chunk_file_usage(context: Context) -> ChunkFileUsage:
     """All chunk files that branches and tags reach, and how much of each is used."""
-    marks = _reached(context, limits)
+    marks = _reached(context, DEFAULT_LIMITS)
     parts = []
     for ranges in _native_parts(marks):
         sources, _, sums = ranges.by_source()

@@ -20,12 +20,7 @@ import msgspec
 
 from icefloe.config.serialization import from_json
 from icefloe.engine.history.walk import compared_step
-from icefloe.engine.retention.marking import (
-    DEFAULT_LIMITS,
-    Marks,
-    MemoryLimits,
-    first_snapshots,
-)
+from icefloe.engine.retention.marking import Marks, first_snapshots
 from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, list_objects
 from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
@@ -67,7 +62,6 @@ def verify_repository(
     context: Context,
     *,
     deep: bool = False,
-    limits: MemoryLimits = DEFAULT_LIMITS,
     start_checks: Callable[[], ChunkChecks] | None = None,
 ) -> VerificationReport:
     """Check everything that is reached; `deep` also reads chunks that have checksums.
@@ -77,22 +71,20 @@ def verify_repository(
     if not context.storage.capabilities.can_list:
         raise StorageError(f"{context.storage.location} cannot list objects, so it is not verified")
     for _ in range(_MAX_PASSES):
-        verifier = _Verifier(context, deep=deep, limits=limits)
+        verifier = _Verifier(context, deep=deep)
         report = verifier.run(start_checks or (lambda: LocalChunkChecks(context, deep=deep)))
-        lasting = _still_reached(context, limits, report.problems)
+        lasting = _still_reached(context, report.problems)
         if len(lasting) == len(report.problems):
             break
     return msgspec.structs.replace(report, problems=lasting)
 
 
-def _still_reached(
-    context: Context, limits: MemoryLimits, problems: tuple[Problem, ...]
-) -> tuple[Problem, ...]:
+def _still_reached(context: Context, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     """Problems of references, and of snapshots that references still reach."""
     if all(not problem.snapshot_id for problem in problems):
         return problems
     for _ in range(_MAX_WALKS):
-        walk = _Walk(context, limits)
+        walk = _Walk(context)
         if not walk.was_disturbed():
             break
     return tuple(each for each in problems if not each.snapshot_id or walk.needs(each.snapshot_id))
@@ -101,10 +93,9 @@ def _still_reached(
 class _Walk:
     """The snapshots that references need at a moment, including missing ones."""
 
-    def __init__(self, context: Context, limits: MemoryLimits) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._limits = limits
-        verifier = _Verifier(context, deep=False, limits=limits)
+        verifier = _Verifier(context, deep=False)
         history = verifier.history
         self._cuts = history.cuts.all()
         self._needed: set[str] = set()
@@ -126,17 +117,16 @@ class _Walk:
         """Whether a history that broke off has changed in the meantime."""
         if not self._broken:
             return False
-        now = _Verifier(self._context, deep=False, limits=self._limits)
+        now = _Verifier(self._context, deep=False)
         return now.history.cuts.all() != self._cuts or not self._broken <= set(now.read_targets())
 
 
 class _Verifier:
-    def __init__(self, context: Context, *, deep: bool, limits: MemoryLimits) -> None:
+    def __init__(self, context: Context, *, deep: bool) -> None:
         self._context = context
         self._layout = context.format.layout
         self._deep = deep
-        self._limits = limits
-        self._marks = Marks(context, limits, verify=True)
+        self._marks = Marks(context, verify=True)
         self._files = self._marks.files
         self._problems: list[Problem] = []
         self._checked = dict.fromkeys(
@@ -286,7 +276,7 @@ class _Verifier:
         while batch := list(itertools.islice(history, at_once)):
             self._fetch([each for each in batch if each.id not in self._marks.snapshots])
             yield from batch
-            at_once = max(1, self._limits.snapshots // 4)  # half of what is cached
+            at_once = max(1, self._marks.limits.snapshots // 4)  # half of what is cached
 
     def _check_history(self, tip: SnapshotId) -> None:
         try:
