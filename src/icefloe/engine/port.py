@@ -1,13 +1,14 @@
-"""The port of the engine: what the rooms above it need of a working tree.
+"""The port of the engine: what the packages above it need of a working tree.
 
-`arrays` reads and writes chunks, `zarr_store` shows a whole tree, and what is built on top of them
-takes a session's `tree`. None of them imports a session, and each can be tested with a tree of a
-few lines. Paths are canonical. What sessions add to a tree is in `zarr_store/session_port.py`.
+`arrays` reads and writes chunks, `zarr_store` shows a complete tree, and packages above them take a
+session's `tree`. None of them imports a session, and each can be tested with a tree of a few lines.
+Paths are canonical. What sessions add to a tree is in `zarr_store/session_port.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+from typing import TYPE_CHECKING, Any, Protocol
 
 from icefloe.model.byte_range import WHOLE, ByteRange
 
@@ -44,6 +45,12 @@ class Nodes(Protocol):
 
     def node_paths(self, below: str) -> Sequence[str]:
         """Sorted paths of all nodes below a path."""
+
+
+def parsed_document(nodes: Nodes, path: str) -> dict[str, Any]:
+    """The zarr.json at a path as a dict; empty if there is no node."""
+    document: dict[str, Any] = json.loads(nodes.document(path) or b"{}")
+    return document
 
 
 class ChunkSource(Nodes, Protocol):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.plan import array_path
 from icefloe.ingest.quiet import quietly
@@ -52,7 +53,7 @@ def write_group(
         if session.get_node(above) is None:
             session.tree.set_document(above, _group_document({}))
     if attributes:
-        document = json.loads(session.tree.document(group) or b"{}")
+        document = parsed_document(session.tree, group)
         own = document.get("attributes") or {}
         changed = {**document, "attributes": {**own, **attributes}}
         session.tree.set_document(group, _encoded(changed))
@@ -183,9 +184,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 def _add_attributes(session: SessionPort, group: str, attributes: Mapping[str, Any]) -> None:
     """Give an existing group the attributes that it does not have."""
-    found = session.tree.document(group)
-    assert found is not None
-    document = json.loads(found)
+    document = parsed_document(session.tree, group)
     own = document.get("attributes") or {}
     missing = {name: value for name, value in attributes.items() if name not in own}
     if missing:
@@ -193,9 +192,7 @@ def _add_attributes(session: SessionPort, group: str, attributes: Mapping[str, A
 
 
 def _resize(session: SessionPort, path: str, variable: VariablePlan) -> None:
-    found = session.tree.document(path)
-    assert found is not None
-    document = json.loads(found)
+    document = parsed_document(session.tree, path)
     shape = list(variable.document["shape"])
     if document["shape"] != shape:
         session.tree.set_document(path, _encoded({**document, "shape": shape}))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.cf.decoding import coding_of, decoded_attributes
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.parsed import (
     ParsedArray,
@@ -335,8 +336,7 @@ def existing_header(session: SessionPort, group: str) -> FileHeader | None:
         )
         for name, document in documents.items()
     }
-    document = session.tree.document(group)
-    attributes = json.loads(document).get("attributes") or {} if document is not None else {}
+    attributes = parsed_document(session.tree, group).get("attributes") or {}
     return FileHeader(
         url=EXISTING, format="icefloe", status=None, attributes=attributes, variables=variables
     )
@@ -348,9 +348,7 @@ def _documents(session: SessionPort, group: str) -> dict[str, dict[str, Any]]:
         name = path[len(group.rstrip("/")) + 1 :]
         node = session.get_node(path)
         if node is not None and node.is_array and "/" not in name:
-            document = session.tree.document(path)
-            assert document is not None
-            documents[name] = json.loads(document)
+            documents[name] = parsed_document(session.tree, path)
     return documents
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
@@ -201,7 +202,7 @@ def _node_row(session: SessionPort, path: str) -> dict[str, Any]:
     node = session.get_node(path)
     if node is None:
         return {"path": path}
-    document = json.loads(session.tree.document(path) or b"{}")
+    document = parsed_document(session.tree, path)
     row: dict[str, Any] = {
         "path": path,
         "node_id": str(node.id),

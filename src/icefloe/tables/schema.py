@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.arrays.layout import layout_of
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -149,8 +149,7 @@ def variable_of(session: SessionPort, path: str, reading: Reading = AS_CF) -> Va
 
 def attributes_of(session: SessionPort, path: str) -> dict[str, Any]:
     """The attributes of an array or group."""
-    document = json.loads(session.tree.document(path) or b"{}")
-    return dict(document.get("attributes") or {})
+    return parsed_document(session.tree, path).get("attributes") or {}
 
 
 def read_table_schema(

@@ -8,7 +8,6 @@ its cells are inside of the array, the entry is stale and is not used.
 from __future__ import annotations
 
 import hashlib
-import json
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +19,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.record import Record
-from icefloe.tables.schema import variable_of
+from icefloe.tables.schema import attributes_of, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -217,8 +216,7 @@ def _groups(session: SessionPort) -> Iterator[tuple[str, Any]]:
         return
     for path in session.tree.node_paths(GROUP):
         if path.count("/") == GROUP.count("/") + 1:
-            attributes = json.loads(session.tree.document(path) or b"{}").get("attributes") or {}
-            yield path, attributes.get("array")
+            yield path, attributes_of(session, path).get("array")
 
 
 def _open(session: SessionPort, node: ArrayNode, variable: Variable) -> zarr.Array[Any]:

@@ -6,7 +6,6 @@ part, and arrays with lossy codecs. Those are read again.
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from icefloe.arrays.error_context import doing
 from icefloe.arrays.grid import ChunkGrid, Region, shape_of, shifted, split
+from icefloe.engine.port import parsed_document
 from icefloe.model.chunk_index import Box, ChunkIndex
 from icefloe.tables.schema import variable_of
 from icefloe.tables.statistics import GROUP, NUMBERS, Entries, bound, has_numbers, write_entries
@@ -141,8 +141,7 @@ class _Array:
 
 def is_exact(session: SessionPort, path: str) -> bool:
     """Whether all codecs of an array are lossless."""
-    document = json.loads(session.tree.document(path) or b"{}")
-    names = set(_codec_names(document.get("codecs")))
+    names = set(_codec_names(parsed_document(session.tree, path).get("codecs")))
     return bool(names) and names <= _EXACT_CODECS
 
 

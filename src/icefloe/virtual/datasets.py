@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError, InvalidTypeError, NodeNotFoundError
 from icefloe.ingest.apply import clear_region, write_group
 from icefloe.ingest.parsed import ParsedArray, dimension_names
@@ -194,9 +195,7 @@ class _Writer:
         self._session.tree.set_document(path, json.dumps(document).encode())
 
     def _existing(self, name: str) -> dict[str, Any] | None:
-        text = self._session.tree.document(array_path(self._group, name))
-        document: dict[str, Any] | None = None if text is None else json.loads(text)
-        return document
+        return parsed_document(self._session.tree, array_path(self._group, name)) or None
 
     def _start(self, name: str, array: ParsedArray) -> tuple[int, ...]:
         """Where the first element of a variable goes; raises InvalidInputError if it cannot."""

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.conflicts import ConflictDetector, VersionSelection
+from icefloe.engine.port import parsed_document
 from icefloe.errors import FormatError
 from icefloe.model import paths
 from icefloe.model.record import Record
@@ -75,7 +76,7 @@ def _recorded_version(session: SessionPort, transaction: Transaction) -> int | N
     if session.get_node(path) is None:
         return None
     try:
-        attributes = json.loads(session.tree.document(path) or b"{}")["attributes"]
+        attributes = parsed_document(session.tree, path)["attributes"]
         app_id, version = attributes[TXN_APP_ID], attributes[TXN_VERSION]
     except (KeyError, TypeError, ValueError):
         app_id = version = None

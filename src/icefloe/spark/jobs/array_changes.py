@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icefloe.arrays.box_union import union_of_boxes
+from icefloe.engine.port import parsed_document
 from icefloe.model.nodes import ArrayNode
 from icefloe.model.record import Record
 
@@ -83,10 +83,11 @@ class ArrayChanges:
         return ArrayChange(shape, lower, upper)
 
 
-def without_shape(document: bytes | None) -> Any:
-    """What a document of an array says, but for its shape."""
-    plain = json.loads(document or b"{}")
-    return {name: value for name, value in plain.items() if name != "shape"}
+def reshaped_document(before: SessionPort, after: SessionPort, path: str) -> bytes | None:
+    """The later zarr.json of an array; None if more than its shape differs from the earlier one."""
+    old, new = (parsed_document(session.tree, path) for session in (before, after))
+    is_same = old | {"shape": None} == new | {"shape": None}
+    return after.tree.document(path) if is_same else None
 
 
 def earlier_shape(before: SessionPort, after: SessionPort, path: str) -> tuple[int, ...] | None:
@@ -94,7 +95,7 @@ def earlier_shape(before: SessionPort, after: SessionPort, path: str) -> tuple[i
     was, now = before.get_node(path), after.get_node(path)
     if not isinstance(was, ArrayNode) or not isinstance(now, ArrayNode) or was.id != now.id:
         return None
-    if without_shape(before.tree.document(path)) != without_shape(after.tree.document(path)):
+    if reshaped_document(before, after, path) is None:
         return None
     pairs = zip(was.array.shape, now.array.shape, strict=True)
     return was.array.shape if all(one <= other for one, other in pairs) else None

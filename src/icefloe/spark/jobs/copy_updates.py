@@ -13,7 +13,7 @@ from icefloe.spark.jobs.array_changes import (
     EarlierResult,
     ResultBoxes,
     earlier_shape,
-    without_shape,
+    reshaped_document,
 )
 from icefloe.spark.jobs.copy import Destination, GroupSource, check_names
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
@@ -137,8 +137,8 @@ class _CopyUpdate:
             return None
         scratch = self._job.repository.writable_session(self._job.options.branch)
         arrays.create(scratch, path, self.destination.described(array, array.shape), overwrite=True)
-        described = scratch.tree.document(path) or b"{}"
-        if without_shape(described) != without_shape(copies.after.tree.document(path)):
+        described = reshaped_document(copies.after, scratch, path)
+        if described is None:
             return None
         if array.shape != change.was:
             self._job.session.tree.set_document(path, described)

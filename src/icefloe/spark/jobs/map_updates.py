@@ -14,7 +14,7 @@ from icefloe.spark.jobs.array_changes import (
     EarlierResult,
     ResultBoxes,
     changes_since,
-    without_shape,
+    reshaped_document,
 )
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.inputs import InputArray, copy_coordinates, find_coordinate
@@ -101,8 +101,8 @@ def update_mapped(
     )
     scratch = repository.writable_session(options.branch)
     arrays.create(scratch, path, new, overwrite=True)
-    described = scratch.tree.document(path) or b"{}"
-    if without_shape(described) != without_shape(base.tree.document(path)):
+    described = reshaped_document(base, scratch, path)
+    if described is None:
         return None  # the result would have other chunks, another type or other attributes
     regions = boxes.regions(grid_of(scratch, path))
     if arrays.open_array(base, path).shape != calculation.shape:

@@ -13,7 +13,7 @@ from icefloe.spark.jobs.array_changes import (
     EarlierResult,
     ResultBoxes,
     changes_since,
-    without_shape,
+    reshaped_document,
 )
 from icefloe.spark.jobs.fill import BLOCK_BYTES
 from icefloe.spark.jobs.groupby import Groups, find_groups
@@ -93,8 +93,8 @@ def update_reduced(
     arrays.create(
         scratch, path, result_array(reduction, chunks, keep_attrs=keep_attrs), overwrite=True
     )
-    described = scratch.tree.document(path) or b"{}"
-    if without_shape(described) != without_shape(base.tree.document(path)):
+    described = reshaped_document(base, scratch, path)
+    if described is None:
         return None  # the result would have other chunks, another type or other attributes
     regions = boxes.regions(grid_of(scratch, path))
     if arrays.open_array(base, path).shape != reduction.shape:
