@@ -98,7 +98,7 @@ def _stored(name: str, values: Values, mask: Mask, coding: Coding) -> Values:
     if kind == "M":
         numbers = _numbers_of_times(name, values, coding)
     elif kind == "m" and coding.duration is not None:
-        numbers = _numbers_of_spans(name, values, coding)
+        numbers = _numbers_of_spans(name, values, coding.duration, coding)
     elif kind == "b" or dtype.kind in "SUmM" or kind in "c":
         return values.astype(coding.dtype)
     else:
@@ -116,10 +116,10 @@ def _packed(name: str, numbers: Values, mask: Mask, coding: Coding) -> Values:
     return _fitting(name, numbers, coding.viewed_dtype, rounded=is_scaled).view(coding.dtype)
 
 
-def encode_moments(name: str, moments: npt.NDArray[np.int64], mask: Mask, coding: Coding) -> Values:
+def encode_moments(
+    name: str, moments: npt.NDArray[np.int64], mask: Mask, times: TimeUnits, coding: Coding
+) -> Values:
     """Encode times of any calendar, given in microseconds since its day 0 (see `TimeUnits`)."""
-    assert coding.times is not None
-    times = coding.times
     fill = fill_of(coding)
     if mask is not None and mask.any():
         if fill is None:
@@ -153,9 +153,7 @@ def _units(times: TimeUnits, moments: npt.NDArray[np.int64], coding: Coding) -> 
     return times.encode(moments)
 
 
-def _numbers_of_spans(name: str, values: Values, coding: Coding) -> Values:
-    unit = coding.duration
-    assert unit is not None
+def _numbers_of_spans(name: str, values: Values, unit: int, coding: Coding) -> Values:
     if np.datetime_data(values.dtype)[0] == "ns" or unit % 1000:
         return _whole(name, "time spans", values.astype("m8[ns]").astype(np.int64), unit, coding)
     numbers = values.astype("m8[us]").astype(np.int64)

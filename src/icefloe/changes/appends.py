@@ -6,26 +6,33 @@ import json
 from typing import TYPE_CHECKING
 
 from icefloe.changes.documents import merge_documents
-from icefloe.model.ids import NodeId
+from icefloe.model.nodes import ArrayNode
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from icefloe.changes.change_set import ChangeSet
+    from icefloe.model.ids import NodeId
     from icefloe.model.nodes import Node, NodeTable
     from icefloe.model.zarr_document import ArrayMetadata
 
 
 class Appended(Record, frozen=True):
-    """An array that both sides made longer."""
+    """An array that both sides made longer: its nodes in the base and in their head."""
 
-    node_id: NodeId
+    before: ArrayNode
+    other: ArrayNode
     axis: int
     chunk: int
     base: int
     ours: int
     theirs: int
+
+    @property
+    def node_id(self) -> NodeId:
+        """The id, which both nodes have."""
+        return self.before.id
 
 
 class NotAppendable(Exception):  # noqa: N818 - says what is wrong; turned into a conflict
@@ -69,14 +76,13 @@ def move_behind(
     _check_all_move(ours, head, dimension, {each.node_id for each in appended})
     documents = {}
     for each in appended:
-        path = _path(ours, each.node_id)
         for side, length in (("base", each.base), ("other writer", each.theirs)):
             if length % each.chunk:
                 raise NotAppendable(
-                    f"{path}: the {side} ends within a chunk (length {length}, chunks of "
-                    f"{each.chunk}); appends can only follow each other at whole chunks"
+                    f"{each.before.path}: the {side} ends within a chunk (length {length}, chunks "
+                    f"of {each.chunk}); appends can only follow each other at whole chunks"
                 )
-        documents[each.node_id] = _merged_document(ours, head, each, document_of)
+        documents[each.node_id] = _merged_document(ours, each, document_of)
     for each in appended:
         ours.documents[each.node_id] = documents[each.node_id]
         assert each.node_id not in ours.linked, "tiles are unlinked before they are moved"
@@ -101,7 +107,15 @@ def _both_appended(ours: ChangeSet, head: NodeTable, dimension: str) -> Iterator
         lengths = [array.shape[axis] for array in arrays]
         if lengths[1] <= lengths[0] or lengths[2] <= lengths[0]:
             continue
-        yield Appended(node_id, axis, before.array.chunk_shape[axis], *lengths)
+        yield Appended(
+            before=before,
+            other=other,
+            axis=axis,
+            chunk=before.array.chunk_shape[axis],
+            base=lengths[0],
+            ours=lengths[1],
+            theirs=lengths[2],
+        )
 
 
 def _check_none_is_new(created: Iterable[Node], dimension: str) -> None:
@@ -126,24 +140,17 @@ def _check_all_move(ours: ChangeSet, head: NodeTable, dimension: str, moving: se
 
 
 def _merged_document(
-    ours: ChangeSet, head: NodeTable, each: Appended, document_of: Callable[[Node], bytes]
+    ours: ChangeSet, each: Appended, document_of: Callable[[Node], bytes]
 ) -> bytes:
-    before, other = ours.base.by_id(each.node_id), head.array_by_id(each.node_id)
-    assert before is not None
-    assert other is not None
-    base, mine, theirs = (
-        document_of(before),
-        ours.documents[each.node_id],
-        document_of(other),
-    )
-    path = _path(ours, each.node_id)
+    mine, path = ours.documents[each.node_id], each.before.path
     our_shape = json.loads(mine)["shape"]
     if [n for i, n in enumerate(our_shape) if i != each.axis] != [
-        n for i, n in enumerate(other.array.shape) if i != each.axis
+        n for i, n in enumerate(each.other.array.shape) if i != each.axis
     ]:
         raise NotAppendable(f"{path}: other dimensions changed too")
-    shape = list(other.array.shape)
+    shape = list(each.other.array.shape)
     shape[each.axis] += each.ours - each.base
+    base, theirs = document_of(each.before), document_of(each.other)
     merged, conflicts = merge_documents(base, mine, theirs, {"shape": shape})
     if conflicts:
         raise NotAppendable(f"{path}: both sides changed {'; '.join(map(str, conflicts))}")
@@ -153,8 +160,3 @@ def _merged_document(
 def _axis(array: ArrayMetadata, dimension: str) -> int | None:
     names = array.dimension_names or ()
     return names.index(dimension) if dimension in names else None
-
-
-def _path(ours: ChangeSet, node_id: NodeId) -> str:
-    node = ours.base.by_id(node_id)
-    return "" if node is None else node.path

@@ -25,7 +25,6 @@ class Split(Record, frozen=True, eq=False):
 def split_of(node: ArrayNode, settings: Settings, num_refs: int) -> Split | None:
     """How an array with this many references is split; None if it is packed as a whole."""
     array = node.array
-    assert array is not None
     if settings.splitting.split_sizes:
         names = array.dimension_names or (None,) * array.rank
         sizes = settings.splitting.sizes_for(node.path, names)

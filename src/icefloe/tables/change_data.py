@@ -89,7 +89,7 @@ class ChangeScan:
         plan = self._after.plan
         keep = changed_chunks(self._after.session, plan, self._before.session.snapshot_id)
         for axis, dim in enumerate(self._dims):
-            moved = self._relabelled(dim)
+            moved = self._relabelled(self._before, dim)
             if moved.any():
                 edges = plan.chunks.edges[axis]
                 touched = np.add.reduceat(moved, edges[:-1]) > 0
@@ -103,13 +103,12 @@ class ChangeScan:
                 keep=keep,
                 task_bytes=plan.request.task_bytes,
             ),
-            *self._lost(),
+            *self._lost(self._before),
         ]
 
-    def _relabelled(self, dim: str) -> npt.NDArray[np.int64]:
-        """Positions along a dimension whose coordinate is another one than before."""
-        assert self._before is not None
-        old, new = self._before.plan.coordinates[dim], self._after.plan.coordinates[dim]
+    def _relabelled(self, before: Scan, dim: str) -> npt.NDArray[np.int64]:
+        """Positions along a dimension whose coordinate differs from the earlier one."""
+        old, new = before.plan.coordinates[dim], self._after.plan.coordinates[dim]
         common = min(len(old), len(new))
         moved = np.zeros(len(new), dtype=np.int64)
         if common:
@@ -117,10 +116,9 @@ class ChangeScan:
             moved[:common] = differs.to_numpy(zero_copy_only=False)
         return moved
 
-    def _lost(self) -> list[Boxes]:
-        """Blocks of positions that exist no more."""
-        assert self._before is not None
-        plan, shape = self._before.plan, self._after.plan.table.shape
+    def _lost(self, before: Scan) -> list[Boxes]:
+        """Blocks of positions that no longer exist."""
+        plan, shape = before.plan, self._after.plan.table.shape
         keep = np.zeros(plan.chunks.shape, dtype=np.bool_)
         for axis, size in enumerate(shape):
             ends = plan.chunks.edges[axis][1:]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from icefloe.cf.calendars import TimeUnits
+
     Values = npt.NDArray[Any]
     Mask = npt.NDArray[np.bool_] | None
 
@@ -109,9 +111,9 @@ class Decoding(Coding, frozen=True):
         mask = self.null_mask(flat)
         flat = self.scaled(self.viewed(flat))
         if self.times is not None:
-            return self._decode_times(flat, mask)
+            return self._decode_times(flat, mask, self.times)
         if self.duration is not None:
-            return self._decode_spans(flat, mask)
+            return self._decode_spans(flat, mask, self.duration)
         return self._column(flat, mask)
 
     def null_mask(self, flat: Values) -> Mask:
@@ -124,33 +126,31 @@ class Decoding(Coding, frozen=True):
             mask = nans if mask is None else mask | nans
         return mask if mask is not None and mask.any() else None
 
-    def _decode_times(self, flat: Values, mask: Mask) -> pa.Array:
-        assert self.times is not None
+    def _decode_times(self, flat: Values, mask: Mask, times: TimeUnits) -> pa.Array:
         if mask is not None:
             flat = np.where(mask, flat.dtype.type(0), flat)
-        moments, none = self.times.decode(flat)
+        moments, none = times.decode(flat)
         if none is not None:
             mask = none if mask is None else mask | none
-        if not self.times.is_real:
-            return pa.array(self.times.texts(moments), pa.string(), mask=mask)
+        if not times.is_real:
+            return pa.array(times.texts(moments), pa.string(), mask=mask)
         return pa.array(moments.view("M8[us]"), pa.timestamp("us"), mask=mask).cast(self._timestamp)
 
-    def _decode_spans(self, flat: Values, mask: Mask) -> pa.Array:
-        assert self.duration is not None
+    def _decode_spans(self, flat: Values, mask: Mask, unit: int) -> pa.Array:
         if mask is not None:
             flat = np.where(mask, flat.dtype.type(0), flat)
         furthest = max(abs(float(flat.min())), abs(float(flat.max()))) if flat.size else 0.0
-        if not furthest * max(1, self.duration / 1000) < 9.2e18:
+        if not furthest * max(1, unit / 1000) < 9.2e18:
             raise InvalidInputError(
                 f"time spans of up to {furthest} units are beyond what an interval of microseconds "
                 "holds; read the variable undecoded with option decode=false"
             )
         if flat.dtype.kind == "f":
-            spans = np.rint(flat * (self.duration / 1000)).astype(np.int64)
-        elif self.duration % 1000:
-            spans = flat.astype(np.int64) * self.duration // 1000
+            spans = np.rint(flat * (unit / 1000)).astype(np.int64)
+        elif unit % 1000:
+            spans = flat.astype(np.int64) * unit // 1000
         else:
-            spans = flat.astype(np.int64) * (self.duration // 1000)
+            spans = flat.astype(np.int64) * (unit // 1000)
         return pa.array(spans.view("m8[us]"), mask=mask)
 
     def _column(self, flat: Values, mask: Mask) -> pa.Array:

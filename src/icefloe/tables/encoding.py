@@ -197,7 +197,7 @@ def encode(name: str, column: pa.Array, decoding: Decoding) -> Values:
         moments = np.full(len(column), times.reference, dtype=np.int64)
         there = slice(None) if mask is None else ~mask
         moments[there] = times.parse(column.drop_null().to_pylist())
-        return encode_moments(name, moments, mask, decoding)
+        return encode_moments(name, moments, mask, times, decoding)
     return cf_encode(name, _decoded_values(name, column, decoding), mask, decoding)
 
 

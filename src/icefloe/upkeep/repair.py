@@ -83,13 +83,10 @@ def _filled_gaps(refs: Refs, keys: Collection[str]) -> Iterator[str]:
     """
     refs = refs.view()
     for branch in sorted(refs.branches()):
-        before: SnapshotId | None = None
         states = list(refs.states(branch))[::-1]
         if not states or states[-1].tip is None:
-            continue  # where the branch stands is unknown
-        first = next(state.tip for state in states if state.tip is not None)
-        assert first is not None
-        before = first.snapshot_id
+            continue  # where the branch points is unknown
+        before = next(state.tip for state in states if state.tip).snapshot_id
         for state in states:
             if state.tip is not None:
                 before = state.tip.snapshot_id

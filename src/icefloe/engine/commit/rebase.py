@@ -237,8 +237,9 @@ def _apply(ours: ChangeSet, item: DetectedConflict, choice: Resolution, sides: _
         if kind is not ConflictType.ZarrMetadataDoubleUpdate or item.node_id is None:
             return False
         node = sides.head.nodes.by_id(item.node_id)
-        assert node is not None
-        with_document(node, choice.document)  # raises for what is none of its kind
+        if node is None:
+            return False
+        with_document(node, choice.document)  # raises for a document of the other kind of node
         ours.documents[item.node_id] = choice.document
         return True
     if choice is VersionSelection.UseTheirs:
@@ -247,12 +248,12 @@ def _apply(ours: ChangeSet, item: DetectedConflict, choice: Resolution, sides: _
 
 
 def _share_group(ours: ChangeSet, item: DetectedConflict, document: bytes, sides: _Sides) -> bool:
-    """Give a group that both sides created one document; False if one of the two is none."""
-    assert item.node_id is not None
-    mine, other = ours.new.get(item.node_id), sides.head.nodes.get(item.conflict.path)
+    """Give a group that both sides created one document; False unless both are groups."""
+    mine = None if item.node_id is None else ours.new.get(item.node_id)
+    other = sides.head.nodes.get(item.conflict.path)
     if mine is None or other is None or mine.is_array or other.is_array:
         return False
-    share(ours, item.node_id, other, document, is_theirs=False)
+    share(ours, mine.id, other, document, is_theirs=False)
     return True
 
 
@@ -269,8 +270,8 @@ def _group_advice(found: Sequence[DetectedConflict], sides: _Sides, solver: Conf
         if mine is None or other is None or mine.is_array or other.is_array:
             continue
         documents = sides.documents(item.conflict)
-        assert documents.ours is not None
-        assert documents.theirs is not None
+        if documents.ours is None or documents.theirs is None:
+            continue
         _, contradictions = merged_document(documents.ours, documents.theirs)
         if contradictions:
             shown = "; ".join(map(str, contradictions[:3]))

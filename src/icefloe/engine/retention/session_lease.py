@@ -62,13 +62,14 @@ class SessionLease:
                 self._lease.renew()
             return True
 
-    def _take(self) -> None:
+    def _take(self) -> _WatchedLease:
         lease = _WatchedLease(self._storage, snapshots=[self._base], since=self._started)
         lease.take()
         if leases.seconds_awake_or_asleep() - self._started > SAFE_CUTOFF_SECONDS:
             # The background thread was late: the machine slept, or was too busy.
             lease.note_lapse()
         self._lease = lease
+        return lease
 
     def confirm(self) -> bool:
         """Whether everything that the session wrote has been protected so far, and is from now on.
@@ -79,10 +80,7 @@ class SessionLease:
             age = leases.seconds_awake_or_asleep() - self._started
             if self._lease is None and age < AUTOMATIC_AFTER_SECONDS:
                 return True
-            if self._lease is None:
-                self._take()
-            assert self._lease is not None
-            return self._lease.renew()
+            return (self._lease or self._take()).renew()
 
     def note_all_present(self) -> None:
         """Record that everything the session wrote was found, under the lease that holds now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -135,10 +136,7 @@ def from_table(table: pa.Table, rank: int) -> WrittenChunks:
     parts = [_from_batch(batch, rank) for batch in table.to_batches() if batch.num_rows]
     chunks = [part.chunks for part in parts if part.chunks is not None]
     deleted = [part.deleted for part in parts if part.deleted is not None]
-    gone = deleted[0] if deleted else None
-    for other in deleted[1:]:
-        assert gone is not None
-        gone = gone.union(other)
+    gone = reduce(ChunkIndex.union, deleted) if deleted else None
     return WrittenChunks(ArrayChunks.merge(chunks) if len(chunks) > 1 else _only(chunks), gone)
 
 

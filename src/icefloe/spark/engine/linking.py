@@ -61,13 +61,12 @@ class Spilling(Record, frozen=True, eq=False):
                 yield output
                 continue
             part = part or self.session.open_part()
-            table = _spilled(part, tiling, output)
+            table = _spilled(part, tiling, output.table)
             yield output._replace(table=table)
 
 
-def _spilled(part: ForkSession, tiling: Tiling, output: TaskOutput) -> pa.Table:
-    assert output.table is not None
-    written = from_table(output.table, len(tiling.shape))
+def _spilled(part: ForkSession, tiling: Tiling, table: pa.Table) -> pa.Table:
+    written = from_table(table, len(tiling.shape))
     rows = []
     for piece in _pieces(tiling, written):
         place = bytes(part.put_object(pack(to_table(piece))))
