@@ -8,7 +8,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   ├── RepositoryNotFoundError  .location
 │   ├── ObjectNotFoundError      .key   (a storage has no such object)
 │   └── StoreKeyNotFoundError (FileNotFoundError)  .key   (a Zarr store has no such value)
-├── AlreadyExistsError           choose another name, or use what is there
+├── AlreadyExistsError           choose another name, or use the existing one
 ├── ConflictError                .expected_parent .actual_parent: rebase and try again
 │   └── RebaseFailedError        .snapshot .conflicts: a person must decide
 ├── ReadOnlyError                open a writable session
@@ -21,7 +21,7 @@ IcefloeError                     .kind: a stable, append-only code; .message
 │   └── ForkSessionError (TypeError)  nor ever: it is a fork, to be merged back
 ├── FormatError                  bytes in storage are not what they should be: .key
 │   └── DamagedChunkError        .key .array .chunk .snapshot: restore the file, or the chunk
-├── StorageError                 the world is wrong: network, permissions, disk
+├── StorageError                 the storage failed: network, permissions, disk
 │   ├── StoragePermissionError
 │   ├── StorageUnreachableError  .location: nothing was sent; check the address and the network
 │   ├── UnsafeStorageError       the store ignores conditional writes; icefloe refuses it
@@ -77,7 +77,7 @@ class ErrorKind(StrEnum):
 
 
 _LONGEST, _BEGINNING, _END = 4_000, 3_000, 800
-"""Characters of a message: what is wrong is said at its beginning, what to do at its end."""
+"""Characters of a message: the problem is at its beginning, what to do at its end."""
 
 
 class IcefloeError(Exception):

@@ -140,7 +140,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _measured(name: str, value: object) -> object:
-    """Numbers with the unit that the name of their field tells."""
+    """Numbers with the unit in the name of their field."""
     words = name.split("_")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value

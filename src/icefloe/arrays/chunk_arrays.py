@@ -130,7 +130,7 @@ class ChunkArrays:
             return self._decode_singly(segments, coords, shape)
 
     def _decode_singly(self, segments: Segments, coords: Coords, shape: tuple[int, ...]) -> Chunks:
-        """Decode chunks one by one, so that an error can say which chunk it is about."""
+        """Decode chunks one by one, so that an error can name the chunk."""
         chunks = self.empty(len(segments), shape)
         for row in range(len(segments)):
             try:
@@ -210,7 +210,7 @@ class ChunkArrays:
 
 
 def _same_as(fill_value: Any, dtype: np.dtype[Any]) -> Any:
-    """A function that says which elements are the fill value.
+    """A function that finds the elements that are the fill value.
 
     As for Zarr, zeros of different sign differ, and "not a number" is always the same.
     """

@@ -51,7 +51,7 @@ class LargeChunks:
         self._may_decode_there = not layout.is_transposed and target.dtype == layout.stored_dtype
 
     def read(self, slab: Slab) -> npt.NDArray[np.bool_]:
-        """Read the chunks of a slab; says which of them there are."""
+        """Read the chunks of a slab; returns which of them exist."""
         coords = slab.coords(self._spans)
         present = np.zeros(len(coords), dtype=np.bool_)
         buffers = None if self._layout.steps else self._buffers(slab, len(coords))

@@ -79,7 +79,7 @@ class ArrayLayout:
         from zarr.core.codec_pipeline import BatchedCodecPipeline
 
         with warnings.catch_warnings():
-            # What Zarr thinks of the chain it has said when the array was opened.
+            # Zarr warned about the codecs when the array was opened.
             warnings.simplefilter("ignore")
             return BatchedCodecPipeline.from_codecs(self.codecs)
 

@@ -50,7 +50,7 @@ class ScatteredChunks:
         self._threads = allowed_threads(tree)
 
     def read(self, parts: Parts, target: Values) -> npt.NDArray[np.bool_]:
-        """Read parts of chunks into an array; says which of the chunks there are."""
+        """Read parts of chunks into an array; returns which of the chunks exist."""
         present = np.zeros(len(parts.coords), dtype=np.bool_)
         for rows in self._groups(parts):
             stored, present[rows] = self._chunks.load(

@@ -51,7 +51,7 @@ class ShardLayout(NamedTuple):
     """Whether the index comes before the chunks."""
     index_dtype: np.dtype[Any]
     has_crc: bool
-    """Whether the index ends in a checksum of itself."""
+    """Whether the index ends in its own checksum."""
 
     @property
     def chunks(self) -> int:
@@ -140,7 +140,7 @@ def _inner_layout(layout: ArrayLayout, codec: Any) -> ArrayLayout | None:
     document["codecs"] = [each.to_dict() for each in codec.codecs]
     try:
         with warnings.catch_warnings():
-            # What Zarr thinks of the data type it has said when the array was opened.
+            # Zarr warned about the data type when the array was opened.
             warnings.simplefilter("ignore")
             return type(layout)(type(layout.metadata).from_dict(document))
     except Exception:  # noqa: BLE001

@@ -19,7 +19,7 @@ def allowed_threads(tree: ChunkSource) -> int:
 
 
 def for_each(work: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:
-    """Do some work for each item, in threads; raises the first error and starts no more then.
+    """Do some work for each item, in threads; raises the first error, after which none is started.
 
     The threads end with the call: none is left behind that a fork could lose.
     """

@@ -220,7 +220,7 @@ class BoxTransfer:
         return True
 
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
-        """Read all elements into an array that has all axes; says which chunks there are."""
+        """Read all elements into an array that has all axes; returns which chunks exist."""
         present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
         slabs = self._slabs(self._slab_bytes)
         threads = 1 if len(slabs) >= self._threads else self._threads

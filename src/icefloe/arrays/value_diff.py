@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Box = tuple[slice, ...]
 
 _BLOCK_CELLS = 1 << 22
-"""How many cells are compared at a time where chunks do not say which ones."""
+"""How many cells are compared at a time if the two arrays have different chunks."""
 _KEYS_OF_MEANING = {"data_type", "codecs", "fill_value", "chunk_grid"}
 """The keys of an array's metadata that decide which values its chunks have."""
 

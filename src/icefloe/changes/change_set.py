@@ -47,7 +47,7 @@ def with_document(node: Node, document: bytes) -> Node:
 
 
 class ChangeSet:
-    """Edits of nodes and chunks over a base; not thread-safe by itself."""
+    """Edits of nodes and chunks over a base; not thread-safe."""
 
     __slots__ = ("_overlay", "base", "chunks", "deleted", "documents", "linked", "new", "places")
 
@@ -68,7 +68,7 @@ class ChangeSet:
         self._overlay: dict[str, Node | None] = {}
 
     def __getstate__(self) -> tuple[object, ...]:
-        # The base travels by the id of its snapshot; whoever unpickles gives it back by `rebase`.
+        # A pickle has the id of the base; the reader restores the base with `rebase`.
         edits = {node_id: e for node_id, e in self.chunks.items() if not e.is_empty}
         return (self.new, self.documents, self.deleted, self.places, edits, self.linked)
 

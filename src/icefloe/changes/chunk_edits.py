@@ -23,7 +23,7 @@ _UNDECIDED: Any = object()
 _FEW_EDITS = 64
 
 Table: TypeAlias = "ArrayChunks | ChunkIndex | PendingChunks"
-"""Edits as columns. An index alone stands for deleted chunks."""
+"""Edits as columns. An index without references means deleted chunks."""
 
 
 class Waiting(NamedTuple):
@@ -43,7 +43,7 @@ class ChunkEdits:
 
     Single edits are a dictionary; bulk edits are columns. A bulk edit takes along the single ones
     before it, so that later edits always win. Chunks that wait for a pack are edits like others:
-    once they are written, the table of where they are stands in the place of the one that waited.
+    once they are written, a table of their locations replaces the one that waited.
     """
 
     __slots__ = ("_as_tables", "_single", "_tables", "cleared", "rank")
@@ -90,7 +90,7 @@ class ChunkEdits:
         twin = ChunkEdits(self.rank)
         for table in self._tables_with_single():
             coords = _index_of(table).coords()
-            # All that moves lies behind all that stays along the dimension, but not in the order.
+            # Moved chunks are after the others along the dimension, but not in row-major order.
             coords[coords[:, axis] >= start, axis] += np.uint64(by)
             moved, order = ChunkIndex.from_coords(coords)
             if isinstance(table, ChunkIndex):

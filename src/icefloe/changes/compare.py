@@ -112,7 +112,7 @@ def compare_chunks(before: ArrayChunks | None, after: ArrayChunks | None) -> Chu
     rows_before = before.index.find_many(coords)
     rows_after = after.index.find_many(coords)
     differs = (rows_before < 0) | (rows_after < 0)
-    # What both have is in the first part; in the second it would be compared once more.
+    # What both have is in the first part; in the second it would be compared again.
     both = np.flatnonzero(~differs[: len(before)])
     if len(both):
         old, new = before.refs.take(rows_before[both]), after.refs.take(rows_after[both])

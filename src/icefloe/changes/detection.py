@@ -42,7 +42,7 @@ def detect(
 ) -> list[DetectedConflict]:
     """Conflicts of our changes, over our base, with their log that led from it to `head`.
 
-    `touched` says which chunks we set or deleted in each array; `their_chunks` gives the chunks
+    `touched` has the chunks that we set or deleted in each array; `their_chunks` gives the chunks
     that an array of theirs has at some places.
     """
     conflicts = [
@@ -106,7 +106,7 @@ def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[DetectedConflict]:
 
 
 def _leaves(ours: ChangeSet, node: Node) -> bool:
-    """Whether we make room where a node of their head is."""
+    """Whether we delete or move a node of their head, so that its path becomes free."""
     return node.id in ours.deleted or node.id in ours.places
 
 

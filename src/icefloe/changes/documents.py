@@ -127,7 +127,7 @@ def _merge(
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equality that tells 1 from 1.0 and true, and NaN as equal to itself."""
+    """Equality by which 1, 1.0 and true differ, and NaN equals NaN."""
     if left is _ABSENT or right is _ABSENT:
         return left is right
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)

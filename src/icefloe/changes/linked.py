@@ -30,7 +30,7 @@ class LinkedTile(Record, frozen=True, eq=False):
 
     @property
     def reach(self) -> Box:
-        """A box around all that the tile has or touches; what it replaced lies within."""
+        """A box around all chunks that the tile has, touches or replaced."""
         return box_around(self.extents, self.touched.box)
 
 
@@ -50,9 +50,9 @@ def touched_in(tiles: Sequence[LinkedTile]) -> ChunkIndex | None:
 
 
 def any_overlap(boxes: Sequence[Box]) -> bool:
-    """Whether some position lies in two of the boxes."""
+    """Whether two of the boxes overlap."""
     lower, upper = corners(boxes)
-    # Along the dimension that tells most of them apart, each is near few others.
+    # Along the dimension with the most distinct positions, each box is near few others.
     axis = max(range(lower.shape[1]), key=lambda at: len(np.unique(lower[:, at])), default=None)
     if axis is None:
         return len(boxes) > 1

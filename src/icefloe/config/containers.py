@@ -37,7 +37,7 @@ def _secret() -> re.Pattern[str]:
 class VirtualChunkContainer(msgspec.Struct, frozen=True):
     """A location outside the repository that virtual chunks are read from.
 
-    It takes effect only if whoever opens the repository authorises it.
+    It takes effect only if the program that opens the repository authorises it.
 
     >>> import icefloe
     >>> store = icefloe.s3_store(region="us-east-1", anonymous=True)

@@ -46,7 +46,7 @@ class Location(msgspec.Struct, frozen=True):
         return "/".join(self.segments)
 
     def is_below(self, prefix: Location) -> bool:
-        """Whether this is a place strictly below `prefix`, taken as a folder."""
+        """Whether this location is strictly below `prefix`, taken as a folder."""
         depth = len(prefix.segments)
         return (
             (self.scheme, self.host) == (prefix.scheme, prefix.host)
@@ -124,6 +124,6 @@ def _segments(url: str, path: str) -> tuple[str, ...]:
 
 
 def _refused(url: str, reason: str) -> InvalidInputError:
-    # What stands before an @ may be a password, also in what is no URL.
+    # Text before an @ may be a password, even in text that is not a URL.
     shown = _USER_INFORMATION.sub("//…@", url)
     return InvalidInputError(f"error parsing the location of a virtual chunk, {shown!r}: {reason}")

@@ -56,7 +56,7 @@ def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
 
 
 def are_suffixes(regexes: Iterable[str]) -> bool:
-    """Whether all of them only compare how a text ends, so that thousands are matched quickly."""
+    """Whether all of them only compare how a text ends, so that thousands are matched at once."""
     return all(map(_suffix, regexes))
 
 

@@ -131,7 +131,7 @@ class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_quick(self) -> bool:
-        """Whether it only compares how paths end, so that thousands are searched quickly."""
+        """Whether it only compares how paths end, so that thousands are searched at once."""
         wanted = self.wanted
         return not isinstance(wanted, ManifestPreloadCondition) and are_suffixes(
             entry.path for entry in wanted

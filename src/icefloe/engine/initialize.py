@@ -125,7 +125,7 @@ def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -
 
 
 def _look_around(storage: Storage, fmt: Generation) -> tuple[str | None, bool]:
-    """A key that stands in the way of a new repository, if any, and whether there are settings.
+    """A key that prevents a new repository, if any, and whether there are settings.
 
     What a client left that died while it created a repository is no obstacle.
     """

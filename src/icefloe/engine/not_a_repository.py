@@ -1,4 +1,4 @@
-"""Says what is at a place that was taken for a repository, and what to do about it."""
+"""Errors for a location without a repository: what is stored there, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = frozenset({"snapshots", "manifests", "chunks", "transactions", "refs", 
 
 
 def not_a_repository(storage: Storage) -> RepositoryNotFoundError:
-    """The error for a place without a repository: it looks what is there instead."""
+    """The error for a location without a repository, which names what is stored there."""
     try:
         what = _what_is_there(storage)
     except IcefloeError:

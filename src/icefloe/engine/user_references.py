@@ -226,7 +226,7 @@ def _from_columns(columns: Mapping[str, Any], path: str) -> VirtualColumns:
             lengths=_integers(columns["lengths"], rows, "length"),
         )
     if isinstance(positions, Box) and not all(refs.locations):
-        # In a box, an empty location stands for a chunk that does not exist.
+        # In a box, an empty location means a chunk that does not exist.
         refs = refs.at(np.array(list(map(bool, refs.locations)), dtype=bool))
     if len(refs) and not refs.lengths.all():
         coords = refs.coords[int(np.argmin(refs.lengths))].tolist()
@@ -336,7 +336,7 @@ def _invalid_coordinates(path: str) -> InvalidInputError:
 
 
 def _integers(values: Any, rows: int, what: str, *, first_row: int = 0) -> npt.NDArray[np.uint64]:
-    """A column of whole numbers from 0 to 2**63 - 1; one number stands for all rows."""
+    """A column of whole numbers from 0 to 2**63 - 1; one number applies to all rows."""
     if _is_arrow(values):
         values = _arrow_numbers(values)
     try:
@@ -373,7 +373,7 @@ class Coded(NamedTuple):
 
 
 def _strings(values: Any, rows: int, what: str) -> Coded:
-    """A column of strings; one string, or None, stands for all rows."""
+    """A column of strings; one string, or None, applies to all rows."""
     if values is None or isinstance(values, str):
         return Coded([values], np.zeros(rows, dtype=np.int64))
     coded = _coded(values)
@@ -404,7 +404,7 @@ def _coded(values: Any) -> Coded:
             return Coded(values, np.arange(len(values)))
     numbers: dict[Any, int] = {}
     try:
-        # The row of the first equal value stands for each value.
+        # Each value gets the row of the first equal one.
         firsts = np.fromiter(
             map(numbers.setdefault, chain.from_iterable(_batches(values)), count()),
             dtype=np.int64,

@@ -1,8 +1,8 @@
 """Generations of the format: where objects are, what their bytes are, how a branch moves.
 
 A generation is one folder here and one line in `registry.py`. No other code names it, and the
-folders know nothing of each other (the contract "generations" in `pyproject.toml`): what several of
-them need is a module of this package (`container`, `columns`, `snapshot_columns`, `nodes`,
+folders do not depend on each other (the contract "generations" in `pyproject.toml`): what several
+of them need is a module of this package (`container`, `columns`, `snapshot_columns`, `nodes`,
 `layout`, `sequence_refs`, `logless`, `config_files`).
 
 How to add one:

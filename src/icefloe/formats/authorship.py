@@ -1,8 +1,8 @@
 """Makes the bytes of a JSON file unique to its writer.
 
 Several clients that create the same reference would write the same bytes, and after a lost answer
-none of them could tell from what is there whether it was first. White space in a JSON document
-means nothing to readers, and tells the writer that the file is its own.
+none of them could tell from the file whether it was first. White space in a JSON document
+means nothing to readers, and shows the writer that the file is its own.
 """
 
 from __future__ import annotations

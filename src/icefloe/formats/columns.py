@@ -219,7 +219,7 @@ def unpack_column(packed: Any, count: int, key: str, *, limit: int = MAX_VALUE) 
 
 
 def ends_of(lengths: Column) -> Column:
-    """Where parts of some lengths end that lie end to end."""
+    """Where contiguous parts of some lengths end."""
     if isinstance(lengths, list):
         return list(accumulate(lengths))
     return np.cumsum(lengths, dtype=np.uint64)

@@ -71,7 +71,7 @@ class FolderLayout(Record, frozen=True, kw_only=True):
     def parse_many(
         self, kind: ObjectKind, keys: Sequence[str]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        """The ids (n, bytes) of keys of one kind that have the form of ours, and which have it.
+        """The ids (n, bytes) of keys of one kind that have icefloe's form, and which have it.
 
         The others are for `parse`: keys of another implementation, or of no object at all.
         """

@@ -67,7 +67,7 @@ def load_node(
 
 
 def parse_document(document: bytes) -> dict[str, Any]:
-    """A document that was found valid before, also if only Python takes it for JSON."""
+    """A document that was found valid before, even if only Python accepts it as JSON."""
     try:
         return _decoder.decode(document)
     except msgspec.DecodeError:
@@ -92,7 +92,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def key_encoding_name(document: Mapping[str, Any], array: ArrayMetadata) -> str:
-    """H-17: `Default` is the default encoding with nothing said of its separator."""
+    """H-17: `Default` is the default encoding without a separator."""
     value = document.get("chunk_key_encoding")
     configuration = value.get("configuration") if isinstance(value, dict) else None
     if array.key_encoding == "default" and not configuration:
@@ -101,7 +101,7 @@ def key_encoding_name(document: Mapping[str, Any], array: ArrayMetadata) -> str:
 
 
 def key_encoding_document(name: str) -> dict[str, Any]:
-    """The member that such a name stands for; raises KeyError for other names."""
+    """The member that such a name means; raises KeyError for other names."""
     if name == "Default":
         return {"name": "default"}
     separator = {"Slash": "/", "Dot": "."}[name]

@@ -55,7 +55,7 @@ class ObjectName(Record, frozen=True):
 
 
 class Layout(Protocol):
-    """Where each object lies: keys relative to the root of the storage."""
+    """Where each object is stored: keys relative to the root of the storage."""
 
     def snapshot(self, snapshot_id: SnapshotId) -> str:
         """Key of a snapshot file."""
@@ -179,7 +179,7 @@ class LiveTip(Record, frozen=True):
 
 
 class DeletedTip(Record, frozen=True):
-    """The newest state of a deleted branch, whose sequence goes on if it is created again."""
+    """The newest state of a deleted branch, whose sequence continues if it is created again."""
 
     branch: str
     sequence: int
@@ -187,7 +187,7 @@ class DeletedTip(Record, frozen=True):
 
 
 BranchTip = LiveTip | DeletedTip
-"""Where a branch stands."""
+"""Where a branch points."""
 
 
 def branch_tip(branch: str, sequence: int, snapshot_id: SnapshotId | None) -> BranchTip:
@@ -210,7 +210,7 @@ def branch_moved(tip: BranchTip, actual: SnapshotId | str | None) -> ConflictErr
 
 
 class BranchState(Record, frozen=True):
-    """A state of a branch as it is found, which may be no more than its number."""
+    """A state of a branch as it is found, which may be only its number."""
 
     sequence: int
     key: str
@@ -225,7 +225,7 @@ class Refs(Protocol):
     """Branches and tags of a repository in a storage."""
 
     numbers_moves: bool
-    """Whether the sequence of a branch grows by one with each state; else it just grows."""
+    """Whether the sequence of a branch grows by one with each state; else by any number."""
 
     records_moves: bool
     """Whether a commit can record that nodes moved."""
@@ -299,7 +299,7 @@ class Refs(Protocol):
     def create_main(self, snapshot_id: SnapshotId) -> None:
         """Publish a new repository by its branch `main`; raises AlreadyExistsError.
 
-        For a place where there was none a moment ago: it takes one request.
+        For a location that had none a moment ago: it takes one request.
         """
 
     def branches(self) -> set[str]:
@@ -328,7 +328,7 @@ class Refs(Protocol):
         """
 
     def delete_tag(self, name: str) -> None:
-        """Delete a tag that exists; raises InvalidInputError where tags are for good."""
+        """Delete a tag that exists; raises InvalidInputError where tags are permanent."""
 
     def tags(self) -> set[str]:
         """Names of all tags."""
@@ -406,16 +406,16 @@ class Refs(Protocol):
     def expire(self, cuts: Mapping[SnapshotId, SnapshotId]) -> bool:
         """Give the oldest snapshots that are retained the parents that they have after expiry.
 
-        False where that is not said here, but in objects beside the snapshots.
+        False if that is recorded in objects beside the snapshots instead.
         """
 
     def listed_snapshots(self) -> Collection[SnapshotId]:
         """The snapshots that something lists besides references; empty where nothing does."""
 
     def snapshot_files(self) -> Mapping[SnapshotId, FileSum]:
-        """What references remember of the files of snapshots, where they have room for it.
+        """What references remember of the files of snapshots, if they record it.
 
-        Those that lie in files of their own are asked as far as they were read.
+        Snapshots listed in separate files are included as far as these were read.
         """
 
     def remember(
@@ -465,7 +465,7 @@ class RefDefaults:
         return ()
 
     def inform(self, codec: Codec) -> None:
-        """References know nothing that a codec has to know."""
+        """References have nothing that a codec needs."""
 
     def remember(
         self,
@@ -508,7 +508,7 @@ class RefDefaults:
         return None
 
     def earlier_logs(self, snapshot_id: SnapshotId) -> Sequence[SnapshotId] | None:  # noqa: ARG002
-        """Nothing: a commit's own log tells all that it changed."""
+        """Nothing: a commit's own log has all of its changes."""
         return ()
 
     def expire(self, cuts: Mapping[SnapshotId, SnapshotId]) -> bool:  # noqa: ARG002
@@ -522,7 +522,7 @@ class RefDefaults:
 
 @runtime_checkable
 class SelfDescription(Protocol):
-    """References beside which a repository says things of itself: version 2 of `icechunk`."""
+    """References that also describe the repository: version 2 of `icechunk`."""
 
     def updates(self) -> Iterator[Update]:
         """What was done to the repository, newest first, as far as it can be found."""
@@ -598,7 +598,7 @@ def prefix_number(node_id: NodeId) -> int:
 
 
 NODE_NUMBERS = f"{INTERNAL_PREFIX}node_numbers"
-"""The property of a snapshot that says which nodes have other numbers than their ids have."""
+"""The property of a snapshot with the nodes whose numbers differ from their ids."""
 
 
 def other_numbers(snapshot: Snapshot) -> dict[NodeId, int]:
@@ -648,9 +648,9 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     index_at_end: bool = False
     """Whether the index of a manifest is at the end of its file, not at its beginning."""
     keeps_checksums: bool = True
-    """Whether there is room for checksums of chunks and of metadata files."""
+    """Whether the format has checksums of chunks and of metadata files."""
     keeps_attribute_files: bool = True
-    """Whether large attributes can lie in files of their own; else they stay in documents."""
+    """Whether large attributes can have files of their own; else they stay in documents."""
     max_chunks: int = 2**63 - 1
     """Chunks that an array may have along a dimension."""
     keeps_manifest_sets: bool = True
@@ -658,7 +658,7 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     refs_tell_version: bool = False
     """Whether a repository has the spec version of its references, whatever files it has."""
     is_official: bool = False
-    """Whether the official package writes here as well, which knows nothing of our leases."""
+    """Whether the official package writes here too, which ignores icefloe's leases."""
 
     @property
     def replaces_snapshots(self) -> bool:

@@ -82,7 +82,7 @@ GENERATIONS: Mapping[str, Generation] = _Generations()
 def _candidates(storage: Storage | None = None) -> list[Generation]:
     """What a storage is searched for, in this order.
 
-    Where answers are immediate, a look tells which generations need not even be imported.
+    Where reads are immediate, a check for its files shows which generations to import.
     """
     looks = storage is not None and storage.capabilities.reads_are_immediate
     names = [name for name in _SIGNS if not looks or _has_sign(cast("Storage", storage), name)]
@@ -131,7 +131,7 @@ class Discovery(Record, frozen=True):
 
     format: Generation
     tip: BranchTip
-    """Where `main` stands."""
+    """Where `main` points."""
     snapshot_file: bytes
     """The snapshot that it points to."""
     refs: Refs
@@ -181,7 +181,7 @@ def detect_damaged(storage: Storage) -> Generation | None:
 
 
 def _main_tip(storage: Storage) -> tuple[Generation, BranchTip, Refs] | None:
-    """Where `main` stands, in the only generation that has it; asks all at once if far away."""
+    """Where `main` points, in the only generation that has it; asks all at once if far away."""
     candidates = _candidates(storage)
     if storage.capabilities.reads_are_immediate:
         outcomes = [_look_for_main(storage, each) for each in candidates]
@@ -211,7 +211,7 @@ def _main_tip(storage: Storage) -> tuple[Generation, BranchTip, Refs] | None:
 def _look_for_main(
     storage: Storage, generation: Generation
 ) -> tuple[BranchTip, Refs] | IcefloeError | None:
-    """Where `main` stands if there is a repository of a generation, or what is wrong with it.
+    """Where `main` points if there is a repository of a generation, or what is wrong with it.
 
     An error matters only if no generation before this one is there.
     """

@@ -159,7 +159,7 @@ class SequenceFolder:
         low = self._seen
         data, following = self._read_with_next(low)
         if data is None and low > 0:
-            # What was seen is gone: another repository stands here now.
+            # The state that was seen is gone: this is another repository now.
             low = 0
             data, following = self._read_with_next(0)
         if data is None:

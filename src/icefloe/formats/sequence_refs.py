@@ -1,6 +1,6 @@
 """Branches as sequence files and tags as single files, created once and never altered.
 
-A generation says where they lie and what they hold (`RefNames`).
+A generation defines their keys and content (`RefNames`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_ref_name(name: str, what: str, longest: int) -> None:
 
 
 def refuse_tag_deletion(name: str) -> NoReturn:
-    """Raise InvalidInputError where the specification says that tags are for good (R1-25)."""
+    """Raise InvalidInputError where the specification says that tags are permanent (R1-25)."""
     raise InvalidInputError(
         f"tags cannot be deleted once created: {name!r} stays; create another tag instead"
     )
@@ -125,7 +125,7 @@ def _read_ahead(
 
 
 class RefNames(Protocol):
-    """Where references lie and what their files say, in one generation of the format."""
+    """The keys and the content of references, in one generation of the format."""
 
     folder: str
     """The folder of all references, without a slash at its end."""
@@ -158,7 +158,7 @@ class RefNames(Protocol):
     ) -> bytes:
         """What the file of a reference says; None is a deleted branch, which was at `before`.
 
-        `file` is what is known of the snapshot's file; some references have room for it.
+        `file` is what is known of the snapshot's file; some references record it.
         """
 
     def is_live(self, size: int) -> bool:
@@ -179,7 +179,7 @@ class SequenceRefs(RefDefaults):
     numbers_moves = True
 
     def __init__(self, storage: Storage, names: RefNames, seen: BranchTip | None = None) -> None:
-        """Take where the repository is, and where a branch was seen to stand."""
+        """Take where the repository is, and where a branch was seen to point."""
         self._storage = storage
         self._names = names
         self._folders: dict[str, SequenceFolder] = {}
@@ -235,7 +235,7 @@ class SequenceRefs(RefDefaults):
         return "no good entry was found before it"
 
     def check_same_repository(self, tip: LiveTip) -> None:
-        """Raise ConflictError unless the entry of a tip still says what it said.
+        """Raise ConflictError if the entry of a tip has changed.
 
         Entries are never altered, so another one means another repository. Its next entry may be
         free, too: a commit there would hide all that it has behind a history that it lacks.
@@ -338,7 +338,7 @@ class SequenceRefs(RefDefaults):
     def branches(self) -> set[str]:
         """Names of the branches that exist.
 
-        One whose newest reference is damaged is among them: whoever uses it is told.
+        One whose newest reference is damaged is included: using it raises an error.
         """
         listed = self._newest_listed()
         if listed is None:
@@ -418,7 +418,7 @@ class SequenceRefs(RefDefaults):
         find: Callable[[SnapshotId], FileSum | None],
         written: Callable[[], Snapshot | None],
     ) -> None:
-        """Take what knows the files of snapshots, for references that have room for it."""
+        """Take what knows the files of snapshots, for references that record them."""
         del written
         self._find = find
 

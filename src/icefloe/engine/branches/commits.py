@@ -137,6 +137,6 @@ def commit_rewritten_manifests(
 def _log_move(
     context: Context, kind: str, branch: str, before: SnapshotId, after: SnapshotId
 ) -> None:
-    """Log a move of a branch that no commit tells about."""
+    """Log a move of a branch that is not a commit."""
     details = {"branch": branch, "from": str(before), "to": str(after)}
     OperationLog(context.storage).add(kind, details)

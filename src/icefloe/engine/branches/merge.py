@@ -87,7 +87,7 @@ def merge(
     )
     checked.metadata.update(merged_mark([source.id], merge_base.line))
     base = context.files.read_snapshot(merge_base.snapshot_id)
-    # No commit is needed to say that the source took over all of the target, and no more.
+    # If the source contains the target and changed nothing else, no commit is needed.
     keep_empty = not is_contained or not fast_forward
     commit = _Commit(checked, solver, keep_empty)
     return _commit_difference(committer, base, source, into_branch, commit)

@@ -100,7 +100,7 @@ class MergeSides:
         return False
 
     def drop_common_changes(self, appends: dict[NodeId, CommonAppend]) -> None:
-        """Drop changes of ours that the head has already, as after an earlier pick.
+        """Drop our changes that the head already has, as after an earlier pick.
 
         Not what both appended, however equal it is: ours goes behind theirs.
         """
@@ -140,7 +140,7 @@ class MergeSides:
     ) -> TransactionLog:
         """Their changes without disputed chunks that have the same bytes as in the base.
 
-        Also drops edits of ours that have the bytes of the base, or of theirs. Reads only chunks
+        Also drops our edits whose bytes equal those of the base, or theirs. Reads only chunks
         without a known checksum.
         """
         updated = dict(theirs.updated_chunks)

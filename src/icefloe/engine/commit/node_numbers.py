@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from icefloe.model.snapshot import Snapshot
 
 NEXT_NODE = f"{INTERNAL_PREFIX}next_node"
-"""The property of a snapshot that says which number no node of its history had."""
+"""The property of a snapshot with the first number that no node of its history had."""
 
 
 class NodeOrigin(Enum):

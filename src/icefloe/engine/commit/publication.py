@@ -2,7 +2,7 @@
 
 A commit is written as an `UnpublishedCommit`, bound to the tip that the branch had then, and is
 published by one atomic step that fails if the branch has moved. Garbage collection moves branches,
-too: before it deletes, it publishes the tip of each branch once more (G7 of
+too: before it deletes, it publishes the tip of each branch again (G7 of
 `retention/collection.py`). Who finds such a move writes the commit again, after checking that what
 the session wrote before was not collected.
 """

@@ -71,10 +71,10 @@ def rebase_changes(
 ) -> None:
     """Turn our changes over the base into changes over their head, in place.
 
-    Solvers see as ours what is `shown`, if `ours` is without what they have already; `advice` is
-    what is known already about how to go on with conflicts.
+    Solvers see `shown` as our changes, if `ours` lacks those that they already have. `advice` is
+    appended to the error.
 
-    Raises RebaseFailedError if conflicts are left; then `ours` is of no use any more.
+    Raises RebaseFailedError if conflicts remain; then `ours` must not be used any more.
     """
     head = inputs.head.nodes
     before = ours.copy() if shown is None else shown
@@ -123,7 +123,7 @@ def _is_settled(item: DetectedConflict, appended: set[NodeId]) -> bool:
 
 
 def _with_path(item: DetectedConflict, ours: ChangeSet, head: NodeTable) -> DetectedConflict:
-    """A conflict with the path of its node, also if both sides created that one node.
+    """A conflict with the path of its node, even if both sides created that node.
 
     As they have it already, it is not among our changes any more.
     """

@@ -34,7 +34,7 @@ class Commit(NamedTuple):
 class NewestFirst:
     """The commits that some snapshots descend from, each once, newest first.
 
-    It reads no more of the histories than was asked for. `rest` says where to go on, so that a
+    It reads no more of the histories than was asked for. `rest` is where to continue, so that a
     long history can be shown in pages.
     """
 
@@ -58,7 +58,7 @@ class NewestFirst:
         while self._lines:
             _, number, commit, line = heapq.heappop(self._lines)
             if commit.stub.id in self._seen:
-                continue  # another history came here first, and goes on
+                continue  # another history reached it first, and continues
             self._seen.add(commit.stub.id)
             self._push(number, line)
             return commit

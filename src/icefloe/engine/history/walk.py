@@ -421,7 +421,7 @@ class History:
         """Whether the log of a commit, which is read if not given, has all that differs.
 
         It does not where expiry gave it the first snapshot as its parent, or a migration after an
-        expiry. That has no nodes, so that a whole log tells of all nodes of the commit as new.
+        expiry. That has no nodes, so that a complete log lists all nodes of the commit as new.
         """
         if self.refs.earlier_logs(snapshot.id):
             return False

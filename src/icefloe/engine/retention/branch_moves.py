@@ -1,9 +1,9 @@
-"""Retries for whoever moves a branch while garbage collections or other writers move it, too.
+"""Retries of moves of a branch that garbage collections or other writers also move.
 
-Before it deletes anything, a garbage collection publishes the tip of every branch once more (G7 in
-`collection.py`), so that a move that is under way fails instead of naming what is about to go. Such
-a move may be tried again from the new tip, as long as it writes or pins everything again: what it
-wrote before may have been deleted.
+Before it deletes anything, a garbage collection publishes the tip of every branch again (G7 in
+`collection.py`), so that a move in progress fails instead of naming objects that are about to be
+deleted. Such a move may be tried again from the new tip, as long as it writes or pins everything
+again: what it wrote before may have been deleted.
 """
 
 from __future__ import annotations

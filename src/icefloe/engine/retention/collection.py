@@ -15,7 +15,7 @@ G5  Snapshots are deleted first, newest first, then logs, manifests, attributes 
 G6  What cannot be read ends the collection before anything is deleted. Objects that icefloe did not
     name are deleted only together with a snapshot that refers to them, and only where a format
     leaves names free; sequence files of branches never are.
-G7  Before anything is deleted, the tip of every branch is published once more. So a commit that
+G7  Before anything is deleted, the tip of every branch is published again. So a commit that
     began before that fails with a conflict, whatever its clock says, and checks that its files are
     still there (`uncommitted.py`).
 """
@@ -145,7 +145,7 @@ def collect_garbage(
     limits: MemoryLimits,
     lister: ChunkFileLister | None = None,
 ) -> GCSummary:
-    """Delete what nothing reaches and was written before a moment of the storage's clock.
+    """Delete unreachable objects that were written before a moment of the storage's clock.
 
     With `written_since`, only what was written from that moment on. Chunk files are listed, marked
     and deleted by the `lister`; in this process by default.
@@ -378,7 +378,7 @@ class _Collection:
         return summary
 
     def _move_branches(self) -> None:
-        """Publish the tip of every branch once more, so that commits under way notice."""
+        """Publish the tip of every branch again, so that commits in progress notice."""
         moved: set[str] | None = None
         for _ in range(self._context.settings.publish_max_tries):
             tips = CarefulRefs(self._context).tips().values()
@@ -398,7 +398,7 @@ class _Collection:
         )
 
     def _spare(self, garbage: _Garbage, marks: Marks, own: Lease) -> _Garbage:
-        """Read leases, references and new snapshots again, and spare what they reach by now."""
+        """Read leases, references and new snapshots again, and retain what they reach by now."""
         snapshots, manifests = len(marks.snapshots), marks.manifest_ids()
         # Who pins a snapshot names it before the pin is released: references come after leases.
         leases = [lease for lease in LeaseFiles(self._storage).find() if lease.id != own.id]

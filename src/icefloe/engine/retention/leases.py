@@ -271,7 +271,7 @@ class Lease:
             return False
         self.written_at = written_at
         if covers is not None and self._begins is None:
-            # From now on by the storage's clock alone: the local one may stand still.
+            # From now on by the storage's clock alone: the local one may have stopped.
             self._begins = (self.written_at - _EPOCH).total_seconds() - covers
         return True
 

@@ -272,7 +272,7 @@ class Marks:
         return up_to_cut([stub.id for stub in snapshot.history] or [snapshot.parent_id], cuts)
 
     def _explain(self, missing: _Missing) -> None:
-        """Mark what stands for snapshots that are missing; raises if a history is damaged."""
+        """Mark the objects that replace missing snapshots; raises if a history is damaged."""
         for snapshot_id, children in missing.items():
             for child in children:
                 if child is None:

@@ -1,4 +1,4 @@
-"""Pins: leases on snapshots that exist, for whoever lets a branch or tag point to them.
+"""Pins: leases on existing snapshots, for operations that let a branch or tag point to them.
 
 A pin is written before announcements are read, so that either the pin's holder learns that a
 garbage collection is about to delete the snapshot, or the collection finds the pin (G4).
@@ -114,7 +114,7 @@ class SnapshotLease(Lease):
 def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterator[SnapshotLease]:
     """Keep a snapshot from being collected while something is made to point to it.
 
-    A pin holds for ten minutes. After an operation that does not fail by itself when a collection
+    A pin holds for ten minutes. After an operation that does not itself fail when a collection
     ran in between, call `confirm` on the lease.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The lease that a writable session takes by itself after it has been open for a while.
+"""The lease that a writable session takes automatically after it has been open for a while.
 
-A young session needs none, because garbage collection spares young objects anyway. From
+A young session needs none, because garbage collection retains young objects anyway. From
 AUTOMATIC_AFTER_SECONDS on, a lease protects everything that the session and its forks wrote, and
 before a commit the session makes sure that the lease never lapsed.
 """

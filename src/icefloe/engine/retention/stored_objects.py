@@ -147,7 +147,7 @@ def _columns_of(listed: list[ObjectInfo], layout: Layout, kind: ObjectKind) -> S
     rows, is_ours = layout.parse_many(kind, [info.key for info in listed])
     ids = as_ids(rows)
     if not is_ours.all():
-        # Names that another implementation chose, and files that are none of these objects.
+        # Names that another implementation chose, and files that are not objects of a repository.
         others = [
             (place, name.id)
             for place in np.flatnonzero(~is_ours).tolist()

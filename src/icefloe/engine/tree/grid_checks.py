@@ -49,7 +49,7 @@ def check_all_in_grid(node: ArrayNode, coords: npt.NDArray[np.integer]) -> npt.N
 
 
 def _in_octets(segments: Segments) -> Segments:
-    """Segments whose buffer counts bytes, also if it was given as numbers of another size."""
+    """Segments whose buffer counts bytes, even if it was passed as numbers of another size."""
     if isinstance(segments.data, bytes | bytearray):
         return segments
     try:

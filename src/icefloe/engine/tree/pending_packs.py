@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from icefloe.objects.uploads import Uploads
 
     _Packed: TypeAlias = list[tuple[NodeId, list[Waiting], list[list[ArrayChunks | PendingChunks]]]]
-    """By array: the tables that waited, and what stands for each of them."""
+    """By array: the tables that waited, and what replaces each of them."""
 
 
 class PendingPacks:
@@ -87,9 +87,9 @@ class PendingPacks:
 
     @contextmanager
     def written_with(self, uploads: Uploads) -> Iterator[ChangeSet]:
-        """The changes as they are when all pending chunks are written, which goes on meanwhile.
+        """The changes as they are when all pending chunks are written, which continues meanwhile.
 
-        If the block succeeds, the uploads have ended, and the tree takes over where its chunks are.
+        If the block succeeds, the uploads have ended, and the tree records where its chunks are.
         If it fails, they are pending as before.
         """
         taken = self._take()
@@ -140,7 +140,7 @@ class PendingPacks:
 
 
 def _settle(changes: ChangeSet, written: _Packed) -> int:
-    """Let changes take over where chunks are; returns the bytes of those that still wait."""
+    """Record in the changes where chunks are; returns the bytes of those that still wait."""
     from icefloe.changes.pending import PendingChunks
 
     pending = 0

@@ -1,6 +1,6 @@
 """The working tree: the nodes, chunks and references of a snapshot with changes laid over it.
 
-It knows nothing of branches or commits: what makes a snapshot of it is `engine/commit`. Sessions
+It does not depend on branches or commits: `engine/commit` makes a snapshot of it. Sessions
 and forks have one each.
 """
 

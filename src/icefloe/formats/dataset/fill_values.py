@@ -39,8 +39,8 @@ def encode(data_type: Any, value: Any) -> bytes | None:
             octets = _pack(pattern, value)
         except (struct.error, ValueError, OverflowError, TypeError):
             octets = MARKER
-        # Only what comes back as it was: 1e40 as a float32 does not, nor does a bit pattern of NaN,
-        # and what begins like the marker would be read as JSON.
+        # Only values that are read back unchanged: 1e40 as a float32 is not, nor is a bit pattern
+        # of NaN, and bytes that begin like the marker would be read as JSON.
         if not octets.startswith(MARKER) and _same(_unpack(pattern, octets), value):
             return octets
     return MARKER + json.dumps(value, separators=(",", ":")).encode("ascii")

@@ -110,7 +110,7 @@ def encode_manifest(
     bits = 32 if longest < 2**32 else 64
     schema = manifest_schema(bits)
     numbers = {each: others.get(each, prefix_number(each)) for each in index.arrays}
-    # Arrays stand in the order of their ids, which is that of their numbers but for merged ones.
+    # Arrays are in the order of their ids, which is that of their numbers except for merged ones.
     is_sorted = all(one < other for one, other in pairwise(numbers.values()))
     writer = ParquetWriter(schema, level, is_wide=bits != 32, sorted_by=2 if is_sorted else 0)
     for number, block in enumerate(blocks):
@@ -182,7 +182,7 @@ def _binary(
     bounds: npt.NDArray[np.int64],
     present: npt.NDArray[np.bool_] | None = None,
 ) -> pa.Array:
-    """A binary column of slices that lie end to end; None where they are not present."""
+    """A binary column of contiguous slices; None where they are not present."""
     count = len(bounds) - 1
     if int(bounds[-1]) >= 2**31:
         raise InvalidInputError("the rows of one row group have at most 2 GiB; use smaller chunks")

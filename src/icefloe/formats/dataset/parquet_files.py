@@ -1,6 +1,6 @@
 """Parquet files in memory: writing row groups, reading single ones, and our notes in the footer.
 
-Columns are exactly those of the schema. What icefloe adds stands in the key-value metadata of the
+Columns are exactly those of the schema. What icefloe adds is in the key-value metadata of the
 footer. Under `icefloe` there is a MessagePack map, compressed and in base 64, as the footer holds
 text. Under `icefloe.checksums` there are CRC-32s of the footer and of everything before it, because
 Parquet has no checksum of footers, and one flipped bit can hide all other keys from a reader.
@@ -128,7 +128,7 @@ def _check_footer(suffix: bytes, key: str) -> int | None:
     Returns the checksum of the rows; None for files of other programs and of icefloe before it
     wrote checksums.
     """
-    place = suffix.rfind(_CHECKSUMS_KEY)  # keys stand after the statistics of the columns
+    place = suffix.rfind(_CHECKSUMS_KEY)  # keys are after the statistics of the columns
     if place < 0:
         return None
     match = _CHECKSUMS.search(suffix, place)

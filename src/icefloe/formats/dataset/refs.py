@@ -1,14 +1,14 @@
 """Branches and tags of a dataset: they move by swapping the state file for its successor.
 
-The four algorithms that spec 000 leaves empty are here and in `versioning`:
+The four algorithms that spec 000 leaves empty are here and in `engine`:
 
 - *Initialize* (H-09): write the first structure file, then create the state file if it is absent.
 - *Write snapshot* (H-10): write chunks, manifests, attributes and the structure file; then read the
   state, add the snapshot, move the branch, count the generation up, and swap it in if nobody else
-  did meanwhile. If somebody did but the branch stands where it stood, try again.
+  did meanwhile. If somebody did but the branch did not move, try again.
 - *Read snapshot* (H-11): by id, by reference, by `main`; without references, the one listed last.
 - *Expire* (H-12): drop snapshots from the list that no reference reaches; collecting garbage then
-  deletes what nothing refers to.
+  deletes unreferenced objects.
 """
 
 from __future__ import annotations

@@ -118,11 +118,11 @@ class SnapshotList:
         return text if text in self._entries and text not in self._foreign else None
 
     def entry(self, text: str) -> SnapshotEntry | None:
-        """What is said of the snapshot that is listed by an id."""
+        """The entry of the snapshot with an id."""
         return self._entries.get(text)
 
     def documents(self) -> list[dict[str, Any]]:
-        """The entries as they stand in the JSON."""
+        """The entries as in the JSON."""
         return msgspec.json.decode(self.text, type=list[dict[str, Any]])
 
 

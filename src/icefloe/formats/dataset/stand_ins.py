@@ -1,7 +1,7 @@
 """Ids of 12 bytes in the notes of structure files, for those that another implementation named.
 
 The notes have columns for ids of 12 bytes. A name is represented there by a digest of it, and a
-property of the snapshot says which name each digest stands for.
+property of the snapshot has the name that each digest replaces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _Id = TypeVar("_Id", bound=Identifier)
 
 NAMES = f"{INTERNAL_PREFIX}names"
-"""The property: names by the text of the ids that stand in for them."""
+"""The property: names by the text of the ids that replace them."""
 
 
 def put_in(snapshot: Snapshot) -> Snapshot:

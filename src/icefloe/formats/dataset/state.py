@@ -160,7 +160,7 @@ class State:
         return self._listed
 
     def tip(self, branch: str) -> BranchTip | None:
-        """Where a branch stands, and how often it moved."""
+        """Where a branch points, and how often it moved."""
         ref = self._refs.get(branch)
         log = self._logs.get(branch, [])
         moves = self._trimmed.get(branch, 0) + len(log)
@@ -182,7 +182,7 @@ class State:
         return {name for name, ref in self._refs.items() if ref.type == kind}
 
     def tips(self) -> dict[str, BranchTip]:
-        """Where all branches stand."""
+        """Where all branches point."""
         latest = self.latest()
         if latest is not None:
             return {latest.branch: latest}
@@ -215,7 +215,7 @@ class State:
         return tips[::-1]
 
     def _unlogged(self, branch: str) -> BranchTip | None:
-        """Where a branch stands, if its log does not say so: who moved it last keeps none."""
+        """Where a branch points, if its log does not say so: the last writer keeps no log."""
         latest = self.latest()
         tip = latest if latest is not None and latest.branch == branch else self.tip(branch)
         moves = self._logs.get(branch, [])
@@ -280,7 +280,7 @@ class State:
         )
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot that another program wrote, with what is said of it here."""
+        """A snapshot that another program wrote, with its entry here."""
         facts = self.facts(snapshot.id)
         if facts is None:
             return snapshot
@@ -315,9 +315,9 @@ class State:
     ) -> State:
         """The next state, with references of one kind set or removed, and snapshots listed (R0-32).
 
-        `is_wide` says that one of these has a structure file of the wide schema. All others have
-        it from then on: every branch gets an entry, so that whoever is about to publish a file of
-        the narrow schema notices and writes it again.
+        `is_wide` means that one of these has a structure file of the wide schema. All others have
+        it from then on: every branch gets an entry, so that a writer that is about to publish a
+        file of the narrow schema notices and writes it again.
         """
         generation = self.generation + 1 if self._listed else self.generation
         refs = dict(self._document.get("refs") or {})
@@ -400,8 +400,8 @@ def _with_trimmed_logs(
 ) -> dict[str, Any]:
     """A state file without the oldest entries of some branches, as many as `count_of` says.
 
-    How many were dropped is kept, because the number of its moves tells a branch that came back
-    from one that never moved. The newest entry stays.
+    How many were dropped is recorded, because the number of its moves distinguishes a branch that
+    moved away and back from one that never moved. The newest entry stays.
     """
     extension = document.get("icefloe") or {}
     logs: dict[str, list[Any]] = dict(extension.get("branches") or {})

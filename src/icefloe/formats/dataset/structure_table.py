@@ -1,7 +1,8 @@
 """Structure files: a Parquet table with one row per node, for any engine (R0-46 to R0-50).
 
-The rows hold all that spec 000 gives them room for. The footer's notes hold the snapshot itself, in
-the columns of the `repository` generation; icefloe reads those, and the rows where there are none.
+The rows have everything for which spec 000 has a column. The footer's metadata has the snapshot
+itself, in the columns of the `repository` generation; icefloe reads those, and the rows where there
+are none.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ColumnsCodec:
         arranged: tuple[ManifestIndex, list[ManifestBlock]] | None,
         level: int,
     ) -> EncodedFile:
-        """Bytes of a manifest file: an index and blocks, each compressed by itself."""
+        """Bytes of a manifest file: an index and blocks, each compressed separately."""
         return manifest_columns.encode_manifest(*(arranged or lay_out(parts)), level)
 
     def decode_manifest_index(

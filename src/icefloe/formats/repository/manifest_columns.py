@@ -6,7 +6,7 @@ index  = zstd frame of a MessagePack map (`_Index`)
 block  = zstd frame of a MessagePack map (`_Block`)
 
 Every zstd frame carries a checksum. The index gives the length of each block, and together they
-fill the file exactly, so a cut or a spare byte is found before a block is read.
+fill the file exactly, so a missing or an extra byte is found before a block is read.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Virtual(msgspec.Struct, omit_defaults=True):
 
 
 class _Inline(msgspec.Struct, omit_defaults=True):
-    """Chunks whose bytes stand here, end to end."""
+    """Chunks whose bytes are here, contiguous."""
 
     lengths: Any
     data: bytes
@@ -362,7 +362,7 @@ def decode_block(index: ManifestIndex, number: int, data: bytes, key: str) -> Ma
 def check_positions(
     index: ManifestIndex, number: int, positions: npt.NDArray[np.uint64] | None, key: str
 ) -> None:
-    """Positions of sparse arrays ascend, also from block to block, and lie in the extents."""
+    """Positions of sparse arrays ascend, also from block to block, and are inside the extents."""
     arrays = index.arrays
     if arrays.all_dense:
         return

@@ -43,7 +43,7 @@ def ref_content(snapshot_id: SnapshotId | None) -> bytes:
 def parse_ref(data: bytes, key: str) -> SnapshotId | None:
     """The snapshot that a reference names; None if it says that the branch is deleted.
 
-    A torn file is an error and never an older state: the commit that it stands for may have been
+    A torn file is an error and never an older state: its commit may have been
     acknowledged.
     """
     try:

@@ -233,7 +233,7 @@ def _stub(value: Any, read: _Reader) -> SnapshotStub:
 def _manifests(
     value: Any, extension: dict[str, Any], read: _Reader
 ) -> tuple[ManifestFileInfo, ...]:
-    """Manifest files: [id, version], with size and then rows added, and at last [id, size, rows].
+    """Manifest files: [id, version], with size and then rows added, and finally [id, size, rows].
 
     Sizes and counts that are not there are 0.
     """

@@ -1,6 +1,6 @@
 """Writes spec version 1: bodies row by row, in the structs of spec 001.
 
-What those structs have no room for stands under the name `icefloe` in their maps of flags, where a
+What those structs have no field for is under the name `icefloe` in their maps of flags, where a
 plain reader of spec 001 passes it by; see `row_reader` for the other direction.
 """
 
@@ -149,7 +149,7 @@ def _payloads(refs: ChunkRefs) -> Iterator[dict[str, Any]]:
 
 
 def _manifest_extension(tables: Iterable[ChunkRefs]) -> dict[str, Any]:
-    """What the payloads have no room for, by row of the map."""
+    """What the payloads have no field for, by row of the map."""
     extension: dict[str, Any] = {}
     checksums, sources = [], []
     start = 0

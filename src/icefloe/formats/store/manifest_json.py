@@ -136,7 +136,7 @@ def _payloads(refs: ChunkRefs) -> list[bytes]:
 
 _EXTERNAL = b'%b%d,"length":%d%b'
 _Columns = tuple[list[bytes], list[int], list[int], list[bytes]]
-"""What stands before the offset, the offset, the length, and what follows."""
+"""The text before the offset, the offset, the length, and the text after it."""
 
 
 def _native(refs: ChunkRefs, rows: npt.NDArray[np.intp]) -> _Columns:

@@ -57,7 +57,7 @@ def ref_content(
 def parse_ref(data: bytes, key: str) -> SnapshotId | None:
     """The snapshot that a reference names; None if it says that the branch is deleted.
 
-    A torn file is an error and never an older state: the commit that it stands for may have been
+    A torn file is an error and never an older state: its commit may have been
     acknowledged.
     """
     try:
@@ -83,7 +83,7 @@ class StoreRefNames:
         """Raise InvalidInputError unless a reference of that name may be created."""
         check_ref_name(name, what, MAX_NAME_BYTES - len(_EXTENSION))
         if name.casefold().endswith(_EXTENSION):
-            # H-23: tags and branches lie side by side, and only their files' names end so.
+            # H-23: tags and branches share a folder, and only their files' names end so.
             raise InvalidInputError(f"a {what} name does not end in '.json' in a store: {name!r}")
 
     def branch_folder(self, branch: str) -> str:

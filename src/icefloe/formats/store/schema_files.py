@@ -1,4 +1,4 @@
-"""The JSON schemas of spec 003, as they stand there."""
+"""The JSON schemas of spec 003, verbatim."""
 
 from __future__ import annotations
 

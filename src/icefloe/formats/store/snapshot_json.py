@@ -78,7 +78,7 @@ class _FileSum(msgspec.Struct):
 
 
 class _Extension(msgspec.Struct, omit_defaults=True):
-    """What the schema of the spec has no room for."""
+    """What the schema of the spec has no field for."""
 
     manifests: list[_ManifestInfo] = []
     attribute_files: list[_AttributesInfo] = []

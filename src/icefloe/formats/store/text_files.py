@@ -1,4 +1,4 @@
-"""JSON files of a store: written line by line, closed by a checksum of what stands before it."""
+"""JSON files of a store: written line by line, closed by a checksum of the text before it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encode(value: Any) -> bytes:
 
 
 def json_object(members: Mapping[str, bytes]) -> bytes:
-    """A file that is one object: a line for each member, and at last a checksum (invariant 10)."""
+    """A file that is one object: a line for each member, and finally a checksum (invariant 10)."""
     lines = [b'"%b":%b' % (name.encode("ascii"), value) for name, value in members.items()]
     body = b"{\n" + b",\n".join(lines)
     return body + b',\n"checksum":"crc32:%08x"}\n' % zlib.crc32(body)
