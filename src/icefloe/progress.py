@@ -198,7 +198,7 @@ def track(items: Iterable[_Item], name: str, total: int | None = None) -> Iterat
 
 
 def stage_listener() -> Listener:
-    """A listener that shows what it is told as stages of the call that this is made in."""
+    """A listener that shows its calls as stages of the long call in progress."""
     stages: dict[str, ProgressStage] = {}
 
     def show(name: str, done: int, total: int | None) -> None:

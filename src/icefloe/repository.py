@@ -753,7 +753,7 @@ class Repository:
 
         return operations(self._context.storage, self._context.history)
 
-    # --- what a repository says of itself
+    # --- status, metadata and feature flags
 
     def ops_log(self) -> Iterator[Update]:
         """The updates that version 2 of `icechunk` records, by any package, newest first.
@@ -863,7 +863,7 @@ Repository.set_status makes it writable again
         self._self_description("feature flags").set_feature_flag(name, setting)
 
     def _self_description(self, what: str) -> SelfDescription:
-        """Where a repository says things of itself; raises InvalidInputError if it cannot."""
+        """The references, if they describe the repository; raises InvalidInputError if not."""
         references = self._context.refs
         if not isinstance(references, SelfDescription):
             raise InvalidInputError(

@@ -1,7 +1,7 @@
 """Sessions and forks: what users call to read, write, commit and cooperate.
 
 `Session` is a working tree (`engine/tree`) and a way into a branch (`engine/commit`);
-`ForkSession` is a working tree that is merged back. What they do is done in these two rooms.
+`ForkSession` is a working tree that is merged back. These two packages do the work.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _store_of(
     snapshot_id: str | None,
     as_of: datetime | None,
     authorizations: dict[str, Any] | None,
-) -> Any:  # an IcefloeStore; xarray's types know nothing of stores, but it takes them
+) -> Any:  # an IcefloeStore; xarray's types do not include stores, but it accepts them
     from icefloe.errors import InvalidInputError
     from icefloe.repository import Repository
     from icefloe.session import TreeSession
@@ -187,7 +187,7 @@ def _check_group(store: Any, group: str | None) -> None:
 
 
 def _is_ours(candidate: object) -> bool:
-    """Whether an object is one of ours, without importing what nobody could have made one with."""
+    """Whether an object is icefloe's, without importing modules that cannot have made it."""
     return type(candidate).__module__.partition(".")[0] == "icefloe"
 
 

@@ -1,4 +1,4 @@
-"""Axes: where files lie along a dimension, by their coordinates, or in order where it has none."""
+"""Axes: the positions of files along a dimension, by their coordinates, or in order without any."""
 
 from __future__ import annotations
 
@@ -213,10 +213,10 @@ def ordered_axis(
     """Put files one after the other, behind what the repository has.
 
     Args:
-        dim: A dimension along which coordinates do not tell where files lie.
-        keys: Key and length of each file, in order; files with one key lie at one place.
+        dim: A dimension without coordinates that order the files.
+        keys: Key and length of each file, in order; files with the same key have the same position.
         length: How long it is in the repository; None if the repository does not have it.
-        placed: Where files of earlier ingests lie, which stay there.
+        placed: The positions of files of earlier ingests, which stay.
     """
     at_keys = {place.key: place for place in placed.values()}
     places: dict[str, tuple[int, int]] = {}
@@ -249,7 +249,7 @@ def runs_down(values: npt.NDArray[Any] | None) -> bool | None:
 
 def _comparable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Values of a kind that can be sorted."""
-    # Older numpy cannot sort StringDType, nor cast it to a length that it finds out by itself.
+    # Older numpy cannot sort StringDType, nor cast it to a length that it determines itself.
     return np.array(values.tolist(), dtype=np.str_) if values.dtype.kind in "TO" else values
 
 

@@ -83,9 +83,9 @@ class FileToRead(NamedTuple):
 
     url: str
     logged: IngestedFile | None
-    """Its entry in the log, if it has one that tells whether it has changed."""
+    """Its entry in the log, if it has one that shows whether it has changed."""
     listed: SourceStatus | None
-    """What a listing told of it."""
+    """Its entry in a listing."""
 
 
 class Runner(Protocol):
@@ -131,7 +131,7 @@ def ingest_files(
 ) -> IngestOutcome:
     """Read the headers of files, plan how they go together, write, and commit.
 
-    Files are given with what a listing told of them; those that are as the log has them are not
+    Files are passed with their entries in a listing; those that are as the log has them are not
     asked again.
 
     Raises:
@@ -219,7 +219,7 @@ def _logged(
 
 
 def _comparable(logged: IngestedFile | None, options: IngestOptions) -> IngestedFile | None:
-    """The entry that tells whether a file must be ingested again, if any does."""
+    """The entry that shows whether a file must be ingested again, if any does."""
     if logged is None or options.again or logged.mode != options.mode:
         return None
     return logged

@@ -1,4 +1,4 @@
-"""Gives the arrays of a file a dimension that only its name, or a scalar in it, tells.
+"""Gives the arrays of a file a dimension whose coordinate is in its name, or a scalar in it.
 
 Examples are the time of a GeoTIFF and the number of an ensemble member.
 """

@@ -30,11 +30,11 @@ FileCoordinate = Callable[[str], Any] | Mapping[str, Any] | str | FileAttribute
 expression whose first group in the URL is it, or a `FileAttribute`."""
 
 FileOrder = Literal["name"] | FileCoordinate
-"""What files are sorted by: their names, or what a rule tells of each of them."""
+"""What files are sorted by: their names, or the result of a rule for each."""
 
 
 def coordinate_of(url: str, attributes: Mapping[str, Any], dim: str, rule: FileCoordinate) -> Any:
-    """What a rule tells of a file; `dim` is what it is asked for, in errors."""
+    """The result of a rule for a file; `dim` is the dimension, for errors."""
     match rule:
         case FileAttribute():
             if rule.name not in attributes:
@@ -70,7 +70,7 @@ def order_keys(
 ) -> dict[str, tuple[str, int]]:
     """What files are sorted by along a dimension, by URL, in this order; and how long each is.
 
-    Files with the same key lie at the same place, such as the members of an ensemble.
+    Files with the same key have the same position, such as the members of an ensemble.
 
     Raises:
         InvalidInputError: The rule gives things that cannot be compared.

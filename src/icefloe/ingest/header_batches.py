@@ -176,7 +176,7 @@ class HeaderCollector:
         ), shared_names
 
     def pending(self, max_bytes: int) -> Iterable[list[tuple[str, str]]]:
-        """Files and variables whose values stand for all like them, in batches of some bytes."""
+        """Files and variables whose values are those of all like them, in batches of some bytes."""
         batch: list[tuple[str, str]] = []
         size = 0
         for url, name, num_bytes in self._pending.values():
@@ -219,7 +219,7 @@ class _Alike:
     """One copy of dictionaries that are the same but for attributes of no consequence.
 
     Histories and times of creation differ in every file. All that matters of them is that they
-    differ: so a mark stands in their place, and files share one dictionary.
+    differ: so a mark replaces them, and files share one dictionary.
     """
 
     def __init__(self, meaningful: Collection[str], *, of_files: bool = False) -> None:

@@ -54,7 +54,7 @@ class IngestedFile(Record, frozen=True):
     region: dict[str, tuple[str, str]] = {}  # noqa: RUF012 (msgspec copies it)
     """First and last coordinate along each dimension that files are concatenated along."""
     ordered: dict[str, OrderedPlace] = {}  # noqa: RUF012
-    """Where it lies along dimensions that files follow each other along."""
+    """Its position along dimensions that files are concatenated along."""
     error: str = ""
     """Why a quarantined file cannot be read."""
 

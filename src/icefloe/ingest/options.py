@@ -34,7 +34,7 @@ class ParseOptions(Record, frozen=True, eq=False):
     group: str | None = None
     """The group of the file to read; its root if None."""
     parser: Callable[[str, Any], Any] | None = None
-    """A VirtualiZarr parser to use instead of ours."""
+    """A VirtualiZarr parser to use instead of icefloe's."""
     loadable_variables: tuple[str, ...] | None = None
     """Names or patterns of variables whose values are stored, besides dimension coordinates."""
     drop_variables: tuple[str, ...] = ()

@@ -157,7 +157,7 @@ def with_missing_value(
 ) -> dict[str, Any]:
     """Attributes of a Zarr 2 array for Zarr 3.
 
-    In Zarr 2 the fill value is also what stands for missing values, and xarray reads it so. In
+    In Zarr 2 the fill value also means missing values, and xarray reads it so. In
     Zarr 3 an attribute says that.
     """
     if fill_value is None or dtype.kind not in "iuf" or "_FillValue" in attributes:

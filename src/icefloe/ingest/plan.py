@@ -67,7 +67,7 @@ def report(differences: Sequence[Difference]) -> str:
 
 
 class OrderedPlace(NamedTuple):
-    """Where a file lies along a dimension that files follow each other along."""
+    """The position of a file along a dimension that files are concatenated along."""
 
     start: int
     stop: int
@@ -76,7 +76,7 @@ class OrderedPlace(NamedTuple):
 
 
 class ConcatAxis(Record, frozen=True, eq=False):
-    """All coordinates along a dimension, and where each file lies among them."""
+    """All coordinates along a dimension, and the position of each file among them."""
 
     values: npt.NDArray[Any]
     """Positions, if files follow each other by `keys`."""
@@ -85,7 +85,7 @@ class ConcatAxis(Record, frozen=True, eq=False):
     old_positions: npt.NDArray[np.int64] | None = None
     """Where the coordinates that the repository had already are now."""
     keys: dict[str, str] | None = None
-    """What files were sorted by, if coordinates do not tell where they lie."""
+    """What files were sorted by, if coordinates do not determine their positions."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -137,7 +137,7 @@ class IngestPlan(Record, frozen=True, eq=False):
     """
 
     axes: dict[str, ConcatAxis]
-    """By dimension that files are put together along."""
+    """By dimension that files are concatenated along."""
     variables: dict[str, VariablePlan]
     attributes: dict[str, Any]
     values: dict[str, list[StoredValues]]

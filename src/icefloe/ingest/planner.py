@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _REFUSE = Policies()
 Places = dict[str, OrderedPlace]
-"""By dimension, where a file lies."""
+"""By dimension, the position of a file."""
 
 
 def plan_files(

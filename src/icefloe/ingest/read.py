@@ -127,12 +127,12 @@ def examine_file(
     Args:
         url: The file.
         logged: Its entry in the log.
-        listed: Its status, if a listing has told it already.
+        listed: Its status, if a listing had it.
         sources: What may be read.
         options: How files are parsed.
 
     Raises:
-        StorageError: The storage failed, which another attempt may mend.
+        StorageError: The storage failed; another attempt may succeed.
     """
     status = listed
     try:
@@ -143,12 +143,12 @@ def examine_file(
         header = header_of(parsed, sources, options.parse.loadable_variables)
         if options.decode:
             header = decoded_header(header)
-        # Of several objects, such as a Zarr store, only parsing tells whether one has changed.
+        # Of several objects, such as a Zarr store, only parsing shows whether one has changed.
         if logged is not None and logged.is_as(header.status):
             return HeaderResult(url, "unchanged", header.status, error=logged.error)
     except (StorageError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 (whatever a file is like, the others go on)
+    except Exception as error:  # noqa: BLE001 (the other files are read, whatever is wrong with one)
         return HeaderResult(url, "broken", status, error=f"{type(error).__name__}: {error}")
     is_one_object = status == header.status
     return HeaderResult(

@@ -27,12 +27,12 @@ _STORE_SUFFIXES = (".zarr", ".parq", ".parquet")
 
 
 def find_files(sources: Any, resolver: VirtualChunkResolver) -> dict[str, SourceStatus | None]:
-    """URLs of all files that are named, in order, with what a listing told of them, if one did.
+    """URLs of all files that are named, in order, with their entries in a listing, if any.
 
     Args:
         sources: A path, URL, glob or folder (with a slash at its end), a list of such, or a
             DataFrame with a column `path`.
-        resolver: What may be read; the files must lie in its containers.
+        resolver: What may be read; the files must be in its containers.
     """
     files: dict[str, SourceStatus | None] = {}
     for name in _names(sources):
@@ -62,7 +62,7 @@ def _names(sources: Any) -> Iterable[str]:
 
 
 def _expanded(name: str, resolver: VirtualChunkResolver) -> dict[str, SourceStatus | None]:
-    """The files that one name stands for."""
+    """The files that one name matches."""
     url = name if "://" in name else _local_url(name)
     pattern = unquote(url)
     wildcard = _GLOB.search(pattern)
@@ -96,7 +96,7 @@ def _quoted(url: str) -> str:
 
 
 def _matching(urls: Iterable[str], pattern: str) -> list[str]:
-    """Files, or folders of stores, whose whole name matches; `**` stands for any folders."""
+    """Files, or folders of stores, whose complete name matches; `**` matches any folders."""
     parts = pattern.split("/")
     regex = "/".join(".*" if part == "**" else _segment(part) for part in parts)
     regex = regex.replace("/.*/", "/(?:.*/)?")
@@ -127,7 +127,7 @@ def _without_insides(urls: Iterable[str]) -> list[str]:
 
 
 def checked_url(file: AnyFile, sources: VirtualChunkResolver) -> str:
-    """The URL of a file that lies in a container; raises InvalidInputError with advice if not."""
+    """The URL of a file in a container; raises InvalidInputError with advice if not."""
     text = os.fspath(file)
     url = text if "://" in text else Path(text).absolute().as_uri()
     try:
@@ -137,7 +137,7 @@ def checked_url(file: AnyFile, sources: VirtualChunkResolver) -> str:
 
 
 def _advice(url: str) -> str:
-    """How to let a repository read a place."""
+    """How to let a repository read a location."""
     scheme, _, rest = url.partition("://")
     folder = url.rpartition("/")[0] + "/" if "/" in rest.lstrip("/") else f"{url}/"
     stores = {

@@ -359,7 +359,7 @@ class VariablePlanner:
         return list(groups.values())
 
     def _boxes(self, variable: _ComparedVariable) -> npt.NDArray[np.int64]:
-        """Where each file lies along the dimensions that files are put together along."""
+        """The position of each file along the dimensions that files are concatenated along."""
         columns = [
             [self._axes[dim].places[url] for url in variable.files] for dim in variable.concat_dims
         ]

@@ -6,7 +6,7 @@ from icefloe.model.record import Record
 
 
 class ByteRange(Record, frozen=True):
-    """A part of an object; what lies past its end is cut off.
+    """A part of an object; what is past its end is cut off.
 
     A negative start counts from the end; no length means up to the end.
     """

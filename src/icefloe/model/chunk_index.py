@@ -43,7 +43,7 @@ class Box(Record, frozen=True, gc=False):
         return prod(map(operator.sub, self.upper, self.lower))
 
     def contains(self, coords: Sequence[int]) -> bool:
-        """Whether one position lies inside."""
+        """Whether one position is inside."""
         return (
             len(coords) == len(self.lower)
             and all(map(operator.le, self.lower, coords))
@@ -51,24 +51,24 @@ class Box(Record, frozen=True, gc=False):
         )
 
     def encloses(self, other: Box) -> bool:
-        """Whether all positions of another box of the same rank lie inside."""
+        """Whether all positions of another box of the same rank are inside."""
         return all(map(operator.le, self.lower, other.lower)) and all(
             map(operator.ge, self.upper, other.upper)
         )
 
     def intersects(self, other: Box) -> bool:
-        """Whether some position lies in both."""
+        """Whether some position is in both."""
         return all(
             max(a, b) < min(c, d)
             for a, b, c, d in zip(self.lower, other.lower, self.upper, other.upper, strict=True)
         )
 
     def inside(self, coords: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-        """Which coordinates (n, rank) lie inside."""
+        """Which coordinates (n, rank) are inside."""
         return np.flatnonzero(is_inside(coords, self.lower, self.upper))
 
     def linearize(self, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
-        """Row-major positions within the box of coordinates (n, rank) that all lie inside."""
+        """Row-major positions within the box of coordinates (n, rank) that are all inside."""
         linear = np.zeros(len(coords), dtype=np.uint64)
         for axis, (low, extent) in enumerate(zip(self.lower, self.shape, strict=True)):
             linear *= np.uint64(extent)
@@ -76,7 +76,7 @@ class Box(Record, frozen=True, gc=False):
         return linear
 
     def position(self, coords: Sequence[int]) -> int:
-        """Row-major position of one coordinate that lies inside."""
+        """Row-major position of one coordinate that is inside."""
         linear = 0
         for c, lo, hi in zip(coords, self.lower, self.upper, strict=True):
             linear = linear * (hi - lo) + (c - lo)
@@ -95,7 +95,7 @@ class Box(Record, frozen=True, gc=False):
 def is_inside(
     coords: npt.NDArray[np.integer], lower: Sequence[int], upper: Sequence[int]
 ) -> npt.NDArray[np.bool_]:
-    """Whether coordinates (n, rank) lie in a half-open box."""
+    """Whether coordinates (n, rank) are in a half-open box."""
     inside = np.ones(len(coords), dtype=np.bool_)
     for axis, (low, high) in enumerate(zip(lower, upper, strict=True)):
         # Axis by axis: many times quicker than to reduce along the short one.

@@ -39,7 +39,7 @@ _NATIVE = int(ChunkKind.NATIVE)
 _VIRTUAL = int(ChunkKind.VIRTUAL)
 _INLINE = int(ChunkKind.INLINE)
 _FEW_RUNS = 64
-"""Slices that lie end to end are copied together if there are not more runs of them."""
+"""Contiguous slices are copied together if there are at most this many runs of them."""
 
 
 class InlineRef(Record, frozen=True):
@@ -156,7 +156,7 @@ def gather_bytes(
     total = int(new_ends[-1]) if len(new_ends) else 0
     breaks = np.flatnonzero(starts[1:] != ends[:-1])
     if total and len(breaks) < _FEW_RUNS:
-        # Mostly as they lie there, with something put in or left out.
+        # Mostly contiguous, with some rows added or left out.
         firsts, lasts = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(ends) - 1]
         bounds = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
         return b"".join([data[start:end] for start, end in bounds]), new_ends.astype(np.uint64)
@@ -262,7 +262,7 @@ class ChunkRefs:
     """Many chunk references as parallel columns; immutable.
 
     `sources` numbers a row of `files` for a native chunk and of `locations` for a virtual one.
-    Inline bytes lie in `inline`, at the row's offset and length.
+    Inline bytes are in `inline`, at the row's offset and length.
     """
 
     __slots__ = (
@@ -368,7 +368,7 @@ class ChunkRefs:
         if len(parts) == 1 and type(parts[0]) is cls:
             return parts[0]
         kinds = np.concatenate([p.kinds for p in parts])
-        # What each row's numbers must grow by, now that dictionaries lie behind others.
+        # What each row's numbers must grow by, now that dictionaries are appended to others.
         rows = [len(p) for p in parts]
         files, file_shifts = _distinct([p.files for p in parts], rows)
         locations, location_shifts = _distinct([p.locations for p in parts], rows)

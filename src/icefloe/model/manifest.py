@@ -338,7 +338,7 @@ class ManifestArrays(Mapping[NodeId, ManifestArray]):
 
 
 def _bounds(lengths: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Where parts of some lengths start that lie end to end, and where the last one ends."""
+    """Where contiguous parts of some lengths start, and where the last one ends."""
     if isinstance(lengths, np.ndarray):
         bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
         lengths.cumsum(out=bounds[1:])
@@ -665,7 +665,7 @@ class Manifest:
 def _groups(
     numbers: npt.NDArray[np.integer],
 ) -> Iterator[tuple[int, slice | npt.NDArray[np.intp]]]:
-    """Each distinct number, ascending, with the places where it stands."""
+    """Each distinct number, ascending, with its positions."""
     if len(numbers) == 0:
         return
     if (numbers == numbers[0]).all():

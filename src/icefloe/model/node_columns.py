@@ -185,7 +185,7 @@ class NodeColumns(NamedTuple):
     def spliced(
         self, edits: Mapping[str, Node | None]
     ) -> tuple[NodeColumns, list[int], list[Node]]:
-        """Columns with other nodes, or none, at some paths; the rest is copied as it lies there.
+        """Columns with other nodes, or none, at some paths; the rest is copied as it is.
 
         Also returns for each row which one of this table it was or, counted on from there, which
         one of the new nodes; and these.
@@ -264,7 +264,7 @@ def _lengths(ends: Column) -> npt.NDArray[np.int64]:
 
 
 def _ragged(lengths: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where the items of chosen parts are, if the parts lie end to end."""
+    """Where the items of chosen parts are, if the parts are contiguous."""
     starts = np.cumsum(lengths) - lengths
     taken = lengths[chosen]
     ends = np.cumsum(taken)

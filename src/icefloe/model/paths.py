@@ -8,7 +8,7 @@ from icefloe.model.bounded_text import described
 ROOT = "/"
 MAX_PATH_BYTES = 65_535
 DERIVED_GROUP = "/.statistics"
-"""What is below was computed from chunks, which it names: it may be left out, and it never lies."""
+"""Values computed from chunks, which they name: they may be left out, and are never wrong."""
 
 
 def canonical(path: str) -> str:
@@ -60,5 +60,5 @@ def child_prefix(path: str) -> str:
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether `path` is `ancestor` or lies below it."""
+    """Whether `path` is `ancestor` or below it."""
     return path == ancestor or path.startswith(child_prefix(ancestor))

@@ -1,4 +1,4 @@
-"""What a repository of icechunk's version 2 says of itself: status, feature flags, its updates."""
+"""The status, feature flags and log of updates of a repository of icechunk's version 2."""
 
 from __future__ import annotations
 

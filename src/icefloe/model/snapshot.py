@@ -125,7 +125,7 @@ def _parsed(text: object) -> SnapshotId | None:
 
 
 def merged_mark(merged: Iterable[SnapshotId], line: Iterable[SnapshotId]) -> dict[str, Any]:
-    """Metadata that says which tips a snapshot merged, with which commits, newest first."""
+    """Metadata with the tips that a snapshot merged, and their commits, newest first."""
     tips = list(dict.fromkeys(map(str, merged)))
     commits = list(dict.fromkeys(map(str, line)))[:MAX_MERGED_LINE]
     mark: dict[str, Any] = {}

@@ -37,7 +37,7 @@ class TransactionLog(Record, frozen=True):
     updated_arrays: frozenset[NodeId] = frozenset()
     updated_chunks: dict[NodeId, ChunkIndex] = msgspec.field(default_factory=dict)
     moves: tuple[Move, ...] = ()
-    """Net effect of the commit; the move of a group stands for all below it that moved along."""
+    """Net effect of the commit; the move of a group includes all nodes below it."""
     repaired_for: SnapshotId | None = None
     """The snapshot for which this was written a second time, so that its file has another checksum
     than the snapshot remembers; None for logs that were written with their snapshots."""

@@ -22,7 +22,7 @@ def split_document(document: bytes, threshold: int) -> tuple[bytes, bytes, int] 
         return None
     if len(attributes) <= threshold:
         return None
-    # Should the same bytes stand elsewhere too, cutting there restores the same document.
+    # If the same bytes are elsewhere too, cutting there restores the same document.
     position = document.find(attributes)
     return document[:position] + document[position + len(attributes) :], attributes, position
 

@@ -53,7 +53,7 @@ def _pieces(
 
 
 def new_checksum(data: BytesLike) -> int:
-    """The checksum to record for a chunk that is being written: 0 stands for none."""
+    """The checksum to record for a chunk that is being written: 0 means none."""
     if not IS_QUICK:
         return 0
     if isinstance(data, bytes):
@@ -64,7 +64,7 @@ def new_checksum(data: BytesLike) -> int:
 def new_checksums(
     data: BytesLike, offsets: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.uint32]:
-    """The checksums to record for chunks that are being written: 0 stands for none."""
+    """The checksums to record for chunks that are being written: 0 means none."""
     if not IS_QUICK:
         return np.zeros(len(offsets), dtype=np.uint32)
     return checksums(data, offsets, lengths)

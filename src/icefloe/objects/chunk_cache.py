@@ -5,7 +5,7 @@ another entry:
 
 - Chunks in chunk files, which are never altered, in the scope of the storage (`shared_caches`). One
   that is not as its checksum says is not kept.
-- Virtual chunks whose reference says which version of the source is meant, by etag or time: the
+- Virtual chunks whose reference has the version of the source, by etag or time: the
   reader has compared these. Only the same reader, which may read there, finds them again.
 """
 

@@ -76,7 +76,7 @@ class MetadataFiles:
         """Take where the files are, how they are laid out, and how many to handle at a time.
 
         What is read whole is always compared with what its snapshot remembers of it. `verify` also
-        reads manifests whole of which only parts are needed. `listed` tells what references
+        reads complete manifests of which only parts are needed. `listed` returns what references
         remember of snapshot files; each is compared when it is read. `complete` adds to a snapshot
         what references know of it and its file does not say, such as its parent; as that may
         change, it is asked each time.

@@ -122,7 +122,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def caches_for(storage: Storage, budget: CacheBudget, generation: str) -> tuple[Caches, Scope]:
-    """The caches for what lies in a storage, and the scope that its values have in them.
+    """The caches for the objects of a storage, and the scope that its values have in them.
 
     Repositories with the same budgets share one pool, which has these budgets for all of them
     together. Storages that cannot tell what they are (memory, and those put around others to watch

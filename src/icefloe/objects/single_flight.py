@@ -18,7 +18,7 @@ _living: weakref.WeakSet[SingleFlight]
 
 
 class SingleFlight:
-    """Lets threads that want what another one is just reading wait for its result.
+    """Lets threads that want what another one is reading wait for its result.
 
     A forked process starts without any: the threads that work are not in it.
     """

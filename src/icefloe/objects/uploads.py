@@ -68,7 +68,7 @@ class Uploads:
             self._ended.append(future)
 
     def wait(self) -> None:
-        """Return when all objects are stored; raises the first error when none is under way."""
+        """Return when all objects are stored; raises the first error when none is in progress."""
         with self._lock:
             self._take(wait(self._running).done)
             ended, self._ended = self._ended, []
@@ -76,7 +76,7 @@ class Uploads:
             future.result()
 
     def abandon(self) -> None:
-        """Wait until nothing is under way, whatever became of it."""
+        """Wait until no upload is in progress, failed or not."""
         with self._lock:
             self._take(wait(self._running).done)
             self._ended.clear()

@@ -32,7 +32,7 @@ class Item(Record, Generic[T], frozen=True):
     def of(cls, content: T, node: ArrayNode, num_refs: int) -> Item[T]:
         """An array with `num_refs` references.
 
-        It has at least as many chunks in its grid, also if that is of a kind we do not know.
+        It has at least as many chunks in its grid, even if that is of an unknown kind.
         """
         grid = node.array.num_chunks or 0
         return cls(
@@ -130,7 +130,7 @@ def apply_rules(item: Item[T], config: ChunkManifests) -> str:
 def set_for(item: Item[T], config: ChunkManifests) -> ManifestSet:
     """The first set, from where the rules send an item, that its size allows.
 
-    If that one is full, the item still goes on.
+    If that one is full, the item still overflows.
     """
     each = config.set_named(apply_rules(item, config))
     while not _fits(each, item) and each.overflow_to is not None:
@@ -193,11 +193,11 @@ def _has_room(each: ManifestSet, manifest: Standing, items: Sequence[Item[T]]) -
 def _at_most(
     count: int, bins: list[list[Item[T]]], each: ManifestSet
 ) -> tuple[list[list[Item[T]]], list[Item[T]]]:
-    """As many bins of a set as are allowed, and the items that go on to another set."""
+    """As many bins of a set as are allowed, and the items that overflow to another set."""
     if len(bins) <= count:
         return bins, []
     if each.arrays_per_manifest is not None:
-        # The smallest go on (H-44), as they find a place elsewhere most easily.
+        # The smallest overflow (H-44), as they fit elsewhere most easily.
         largest_first = sorted((i for packed in bins for i in packed), key=_size, reverse=True)
         places = count * each.arrays_per_manifest
         return _pack(each, largest_first[:places]), largest_first[places:]
@@ -208,7 +208,7 @@ def _at_most(
 def _by_fit(
     each: ManifestSet, candidates: Sequence[Item[T]]
 ) -> tuple[list[Item[T]], list[list[Item[T]]], list[Item[T]]]:
-    """Items that fit into a manifest of the set, those that get one alone, and those that go on."""
+    """Items that fit into a manifest, those that get one alone, and those that overflow."""
     placeable, alone, overflow = [], [], []
     for item in candidates:
         if each.splits(item.initialized_chunks):

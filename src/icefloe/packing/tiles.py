@@ -4,7 +4,7 @@ The chunk grid is cut into regular tiles. In a manifest set that splits arrays, 
 share a part as long as they have few references together: tiles are ordered row by row, an ordered
 run of them is halved until each half has at most `max_refs` references, and each run is a part.
 
-Runs are halved where the binary digits of the tiles' coordinates change, so every part lies in a
+Runs are halved where the binary digits of the tiles' coordinates change, so every part is in a
 box of the grid that no other part reaches into, and where parts begin and end depends only on the
 references that exist. A box with at most `max_refs` references has at most one part. Hence n
 references make at most 1 + (n / max_refs) * log2(tiles of the grid) parts, and about 2 n / max_refs

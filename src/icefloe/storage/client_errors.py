@@ -70,12 +70,12 @@ _MISSING = 404
 _BAD_REQUEST = 400
 _SERVER_ERROR = 500
 _PASSING = frozenset({408, 409, 425, 429})
-"""Timeouts, throttling, and 409: on S3, another request for the same key was under way."""
+"""Timeouts, throttling, and 409: on S3, another request for the same key was in progress."""
 _FOR_GOOD = frozenset({501, 505})
 
 
 class Request(NamedTuple):
-    """What was asked of a place, as far as it decides what an error means."""
+    """What was requested, as far as it decides what an error means."""
 
     key: str
     location: str

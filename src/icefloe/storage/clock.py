@@ -21,12 +21,12 @@ _MAX_TRIES = 2
 
 
 def storage_now(storage: Storage) -> datetime:
-    """The time by the storage's clock: that of an object which was written just now.
+    """The time by the storage's clock: that of an object written for this purpose.
 
     Some storages count whole seconds; then this is the beginning of the present one.
     """
     for _ in range(_MAX_TRIES):
-        # Who is paused between the two requests may find that its object was tidied away.
+        # If it is paused between the two requests, a collection may delete its object.
         with contextlib.suppress(ObjectNotFoundError):
             return _time_of_new_object(storage)
     return _time_of_new_object(storage)

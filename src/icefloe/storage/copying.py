@@ -15,9 +15,9 @@ class CopyMethod(StrEnum):
     """How an object was copied."""
 
     LINKED = "linked"
-    """Both names stand for the same bytes on disk or in memory."""
+    """Both names refer to the same bytes on disk or in memory."""
     SERVER_SIDE = "server-side"
-    """The store copied it by itself."""
+    """The store copied it."""
     TRANSFERRED = "transferred"
     """Its bytes were read and written."""
 

@@ -56,7 +56,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 # The process in which obstore was first used: its threads do not survive a fork, and a call in the
-# child would wait for them for ever, through a new client too.
+# child would never stop waiting for them, even through a new client.
 _runtime_owner: int | None = None
 _forked_after_use = False
 
@@ -332,7 +332,7 @@ class ObjectStorage:
     def create(
         self, key: str, data: BytesLike, attributes: Mapping[str, str] | None = None
     ) -> None:
-        """Create an object; succeeds also if it already exists with exactly these bytes."""
+        """Create an object; also succeeds if it already exists with exactly these bytes."""
         path = self._path(key, write=True)
         options: dict[str, Any] = {"use_multipart": False}
         if attributes:

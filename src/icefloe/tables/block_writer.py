@@ -2,7 +2,7 @@
 
 `BlockWriter` writes blocks whose rows come together, `BlockFiller` blocks whose rows come in any
 order, within a bounded memory: a block is open from its first row until all of its cells have one,
-and rows for which there is no room are left for another pass over the parts that have them.
+and rows that do not fit are left for another pass over the parts that have them.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class BlockFiller:
         self._plan = plan
         self._open: dict[int, _OpenBlock] = {}
         self._left: set[int] = set()
-        """Blocks that this pass has no room for."""
+        """Blocks that do not fit into this pass."""
         self._full: set[int] = set()
         """Blocks that this pass has written: further rows for them are duplicates."""
         self._done: set[int] = set()
@@ -321,7 +321,7 @@ class BlockFiller:
         return len(usable) < len(unfinished)
 
     def _is_opened(self, number: int) -> bool:
-        """Open a block, if it is not open; returns whether there was room."""
+        """Open a block, if it is not open; returns whether it fits."""
         if number in self._open or number in self._full:
             return True
         # A block that was left out has missed rows of this pass: it waits for the next.

@@ -296,7 +296,7 @@ def decoded_bounds(
         if not decoding.times.is_real:
             return low, high, np.zeros_like(safe)
         moments = [decoding.times.decode(one)[0].astype(np.float64) for one in (low, high)]
-        # A microsecond wider: fractions of units were rounded once more here.
+        # A microsecond wider: fractions of units were rounded again here.
         return moments[0] - 1.0, moments[1] + 1.0, safe
     return low, high, safe
 

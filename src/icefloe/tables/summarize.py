@@ -61,7 +61,7 @@ class Summaries:
         return list(self._found)
 
     def add(self, path: str, region: Region, values: npt.NDArray[Any] | None = None) -> None:
-        """Summarize what was just written to a region of an array.
+        """Summarize the values written to a region of an array.
 
         Args:
             path: The array; nothing happens if it is not one of those to summarize.
@@ -203,7 +203,7 @@ def boxes_of(coords: Coords) -> Iterator[Box]:
 
 
 class WrittenStatistics:
-    """The statistics of the chunks that a job writes, kept by its commit.
+    """The statistics of the chunks that a job writes, stored by its commit.
 
     A concurrent commit may have written statistics of the same arrays. So ours are withdrawn
     before the session is rebased, and written again over theirs.

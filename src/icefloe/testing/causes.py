@@ -1,10 +1,10 @@
 """A logical clock: how many requests had to end, one after the other, before a program got here.
 
 No time is measured, so that counts are the same on every machine. Each thread and each task of an
-event loop has a clock. It begins where that of whoever started it stands, and who waits for its
-result goes on no earlier than it ended: through thread pools and their futures, threads, and `run`,
-`gather`, `to_thread` and `run_coroutine_threadsafe` of asyncio. Who finds something in a cache
-depends on the request that brought it there.
+event loop has a clock. It begins at the time of the one that started it, and a thread that waits
+for its result continues no earlier than it ended: through thread pools and their futures, threads,
+and `run`, `gather`, `to_thread` and `run_coroutine_threadsafe` of asyncio. A thread that finds
+something in a cache depends on the request that brought it there.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def wait_for_jobs() -> None:
 
 
 def _from_here(work: Callable[..., Any], end: _End) -> Callable[..., Any]:
-    """A function for another thread, whose clock begins where that of this one stands."""
+    """A function for another thread, whose clock begins at the time of this one."""
     rounds = rounds_so_far()
 
     @wraps(work)

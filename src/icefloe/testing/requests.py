@@ -85,7 +85,7 @@ class CountingStorage(FarStorage):
 
     A request is in round `n` if the longest chain of requests that it had to wait for has `n - 1`.
     It is found by following causes through threads, pools and event loops (`causes.py`), not by a
-    clock: what may be sent at the same time is of one round, however quickly it is answered.
+    clock: requests that may be sent at the same time are one round, however fast the responses.
 
     Listings count once for each thousand objects, as do deletions; ranges of one object that lie
     apart count each. The storage pretends to be far away, whatever the inner one is: reads are not

@@ -5,7 +5,7 @@ M1  Objects keep their ids. Chunk files are linked, or copied by the store itsel
 M2  Chunk files are copied first, then manifests, attribute files, logs and snapshots, the oldest
     first; then tags and branches, and `main` last. Until then the target is not a repository.
 M3  Objects that exist in the target are not written again: a migration that died is started again
-    and goes on. Nodes get the same numbers on each run, in the order in which the history created
+    and continues. Nodes get the same numbers on each run, in the order in which the history created
     them.
 M4  At the end every snapshot is compared with its original, and the target is verified.
 M5  Nothing of the source is collected in the meantime: history that expires after it was surveyed
@@ -472,7 +472,7 @@ class _Migration:
         }
 
     def _has_lost_parents(self, snapshot_id: SnapshotId, parents: list[SnapshotStub]) -> bool:
-        """Whether a snapshot follows the first one, although its log tells of nodes before it."""
+        """Whether a snapshot follows the first one, although its log has nodes before it."""
         is_second = len(parents) > 0 and parents[0].id == FIRST_SNAPSHOT_ID
         return is_second and not self._history.has_whole_log(self._read(snapshot_id))
 

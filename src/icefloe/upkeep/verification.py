@@ -507,7 +507,7 @@ class _Verifier:
         for message in errors:
             self._add(ProblemKind.TRANSACTION_LOG, message, repairable=True, **where)
 
-    # --- what nothing reaches
+    # --- unreachable objects
 
     def _orphans(self, listed: dict[ObjectKind, StoredObjects]) -> dict[str, Orphans]:
         live = {

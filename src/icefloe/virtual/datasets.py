@@ -243,7 +243,7 @@ class _Writer:
         return start
 
     def _resolved(self, vds: xr.Dataset, region: Region) -> tuple[xr.Dataset, dict[str, slice]]:
-        """The region as slices, and the dataset without the coordinates that told it."""
+        """The region as slices, and the dataset without the coordinates that determined it."""
         parts = dict.fromkeys(map(str, vds.dims), "auto") if region == "auto" else dict(region)
         slices: dict[str, slice] = {}
         for dim, part in parts.items():

@@ -81,7 +81,7 @@ def batch_of(requests: Sequence[Request], layout: ArrayLayout) -> Batch | None:
 def _coords(keys: Sequence[str], path: str, array: ArrayMetadata) -> Ints | None:
     """Coordinates in the keys of many chunks of an array, parsed all at once.
 
-    Zarr has just made these keys of coordinates, one string for each chunk. To parse them one by
+    Zarr has made these keys of coordinates, one string for each chunk. To parse them one by
     one would take longer than to read the chunks of a small array, so all keys become one text
     without prefixes and separators (`a/c/0/1`, `a/c/0/2` becomes `0 1 0 2`), which numpy parses
     in one call.

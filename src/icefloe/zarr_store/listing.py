@@ -165,7 +165,7 @@ def _next_indices(
 def _initialised(tree: Tree, path: str) -> npt.NDArray[np.uint64]:
     """Coordinates of an array's chunks that can be read: those within its grid.
 
-    Others are left by a resize that keeps them, and come back when the array grows again.
+    Others are left by a resize that keeps them, and are visible again when the array grows.
     """
     node = tree.get_node(path)
     if node is None or not node.is_array:

@@ -1,4 +1,4 @@
-"""What the codec pipeline needs to know of a store: that it is one of ours, and its tree."""
+"""What the codec pipeline needs of a store: that it is icefloe's, and its tree."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Announcements: what a garbage collection that is running is about to delete.
 
-A collection writes its announcement and then reads leases and references for the last time; whoever
-needs a snapshot or a file takes a lease (`pins.py`) or moves a branch, and reads announcements
-after that. Each writes before it reads, so at least one of the two sees the other (G4).
+A collection writes its announcement and then reads leases and references for the last time; an
+operation that needs a snapshot or a file takes a lease (`pins.py`) or moves a branch, and reads
+announcements after that. Each writes before it reads, so at least one of the two sees the other
+(G4).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def parse_file(
         sources: What may be read.
         file_format: Its format; detected by default.
         group: The group of the file to read; the root by default.
-        parser: A parser of VirtualiZarr to use instead of ours.
+        parser: A parser of VirtualiZarr to use instead of icefloe's.
         for_copies: Whether values are copied, so that references are not needed.
         drop: Names of variables to skip; they may be of kinds that cannot be parsed.
         load: Names or patterns of variables whose values will be read.

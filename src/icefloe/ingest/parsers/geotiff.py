@@ -48,7 +48,7 @@ _GEO_KEYS = frozenset(
     }
 )
 _USER_DEFINED = 32767
-"""What stands for a reference system that has no code."""
+"""The code of a reference system that has none."""
 _TEXT_TAGS = {
     269: "TIFFTAG_DOCUMENTNAME",
     270: "TIFFTAG_IMAGEDESCRIPTION",

@@ -145,7 +145,7 @@ class HttpSource:
             yield response
             response.read(_PIECE_BYTES)  # what is left of a short error page
         finally:
-            response.close()  # a connection whose answer was read to its end is kept by the pool
+            response.close()  # the pool reuses a connection whose response was read to its end
 
     def _leave_to_parent(self) -> None:
         """After a fork, open connections and threads of our own: those there are the parent's."""

@@ -35,7 +35,7 @@ _SLASH, _DOT, _LINE_END = b"/.\n"
 
 
 class LocationChecks:
-    """Brings locations into canonical form and says which are accepted."""
+    """Brings locations into canonical form and finds those that are accepted."""
 
     def __init__(self, check: Callable[[str], tuple[str, bool]]) -> None:
         """Take the check of one location: its canonical form, and whether it is accepted."""

@@ -102,7 +102,7 @@ class ObjectSource(ObjectStorage):
         return byte_range.unreadable(error.message)
 
     def _size(self, key: str) -> int | None:
-        """How large the object is, if its store tells."""
+        """The size of the object, if its store reports it."""
         try:
             return self.head(key).size
         except (StorageError, ObjectNotFoundError, InvalidInputError):

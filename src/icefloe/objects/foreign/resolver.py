@@ -1,8 +1,8 @@
 """Which virtual chunks may be read, and from where.
 
-Default deny: a location is read only if it lies below a container of the configuration, whoever
-opened the repository authorised exactly that container, and then with the credential that was
-given for it. Locations are compared in their canonical form, segment by segment.
+Default deny: a location is read only if it is below a container of the configuration, and the
+program that opened the repository authorised exactly that container; then it is read with the
+credential that was passed for it. Locations are compared in their canonical form, segment by segment.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class VirtualChunkResolver:
         return str(self._find(parse_location(url))[1])
 
     def container_of(self, url: str) -> VirtualChunkContainer:
-        """The container that a URL lies in; raises VirtualChunkError."""
+        """The container that a URL is in; raises VirtualChunkError."""
         return self._by_place[self._find(parse_location(url))[0]]
 
     def _authorised_source(self, url: str) -> tuple[VirtualSource, Location]:
@@ -198,7 +198,7 @@ class VirtualChunkResolver:
         return self._source(place, location), byte_range
 
     def _find(self, location: Location) -> tuple[Location, Location]:
-        """The container that a location lies in, and the location itself, no longer relative."""
+        """The container that a location is in, and the absolute location."""
         if location.scheme == RELATIVE_SCHEME:
             place = self._by_name.get(location.host)
             if place is None or not location.segments:

@@ -41,7 +41,7 @@ class VirtualRange(msgspec.Struct, frozen=True):
         """Raise VirtualChunkError unless the object is still what its writer saw.
 
         Args:
-            etag: The object's, as its store tells with the bytes; None if it does not.
+            etag: The object's, as its store returns it with the bytes; None if it does not.
             last_modified: The same of the time of its last change.
         """
         if self.etag is not None and (etag is None or not same_etag(etag, self.etag)):
@@ -59,7 +59,7 @@ class VirtualRange(msgspec.Struct, frozen=True):
         """The bytes, if they are all there.
 
         A shorter object is taken if a checksum proves that it is the one that its writer saw: then
-        it is the length that was wrong, and the object has no more to it.
+        the expected length was wrong, and this is the complete object.
         """
         if len(data) == self.length:
             return data

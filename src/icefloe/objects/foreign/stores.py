@@ -43,7 +43,7 @@ _DEFAULT_TIMEOUT_SECONDS = 60.0
 
 
 def check_credential(container: VirtualChunkContainer, credential: Any) -> Any:
-    """The credential for a container's store, unwrapped. None stands for no signing at all.
+    """The credential for a container's store, unwrapped. None means unsigned requests.
 
     Raises InvalidInputError if it is for another kind of store.
     """
@@ -88,7 +88,7 @@ def custom_endpoint(store: AnyObjectStoreConfig) -> str | None:
 def open_source(
     container: VirtualChunkContainer, place: Location, credential: Any
 ) -> VirtualSource:
-    """A source for what lies below a container."""
+    """A source for the objects below a container."""
     match container.store:
         case ObjectStoreConfig.LocalFileSystem():
             return LocalSource(place)

@@ -1,4 +1,4 @@
-"""Tells logs, and whoever listens, what jobs committed.
+"""Reports to logs and listeners what jobs committed.
 
 A listener gets a `JobEvent` after each commit of a job. It can neither stop nor fail the job: what
 it raises is logged. If the client of OpenLineage is installed, and the environment says where its

@@ -115,7 +115,7 @@ class TileTask(Record, frozen=True, eq=False):
     objects: tuple[bytes, ...]
     tiling: Tiling
     split: Split | None
-    """None if the references must go to the driver: the manifest cannot be written by itself."""
+    """None if the references must go to the driver: the manifest cannot be written alone."""
 
 
 def tile_tasks(

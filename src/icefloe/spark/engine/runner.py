@@ -251,7 +251,7 @@ def _frame(
 def pickled_values(values: Iterable[Any]) -> list[bytes]:
     """Pickle values, with the code of functions that executors cannot import.
 
-    Those are defined in `__main__`, which cloudpickle handles by itself, or in modules that exist
+    Those are defined in `__main__`, which cloudpickle handles, or in modules that exist
     only in this process: made at run time, without a spec and a file.
     """
     from pyspark import cloudpickle

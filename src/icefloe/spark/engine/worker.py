@@ -30,7 +30,7 @@ _LARGEST_VALUE_BYTES = 64 * 1024 * 1024
 
 
 class SessionSpec(Record, frozen=True):
-    """A session as a small value that other processes open; without secrets of ours.
+    """A session as a small value that other processes open; without secrets.
 
     How credentials travel is up to the storage: say where they come from (environment, instance
     role, a function that can be pickled) rather than passing them.

@@ -2,7 +2,7 @@
 
 Every round is an ingest like any other, committed to a staging branch: what it wrote is reachable,
 and no garbage collection takes it. The same call later finds the branch, where the files of earlier
-rounds are unchanged, and goes on. At the end the rounds become one commit on the target branch.
+rounds are unchanged, and continues. At the end the rounds become one commit on the target branch.
 """
 
 from __future__ import annotations

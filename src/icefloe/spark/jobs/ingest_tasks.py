@@ -70,7 +70,7 @@ def read_headers(files: tuple[FileToRead, ...], work: HeaderWork) -> Iterator[Ta
 
 
 def read_values(files: tuple[tuple[str, str], ...], work: HeaderWork) -> Iterator[TaskOutput]:
-    """All values of some variables, which stand for those of many files."""
+    """All values of some variables, which many files share."""
     sources = work.session.open().tree.virtual_sources
     values = {}
     for url, name in files:
@@ -215,7 +215,7 @@ def _values(
     rows = np.flatnonzero(overlaps)
     starts = np.maximum(boxes[rows, :, 0], lower)
     stops = np.minimum(boxes[rows, :, 1], upper)
-    # Of files that overlap, the one that is preferred comes last; their sum tells nothing then.
+    # Of files that overlap, the one that is preferred comes last; their sum means nothing then.
     covered = int(np.prod(stops - starts, axis=1).sum()) if len(rows) else 0
     if variable.old_positions is not None and (covered < values.size or variable.overlaps):
         _put_old(values, variable, region, work)

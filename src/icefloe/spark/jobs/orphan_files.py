@@ -4,7 +4,7 @@ The protocol is the engine's (`engine/retention/collection.py`); this is another
 `LocalFiles` does. Ids of files never come to the driver, so its memory depends on the number of
 snapshots and manifests alone.
 
-Rows are kept by Spark. Should it lose some and list again, nothing changes but that files are
+Spark stores the rows. If it loses some and lists again, nothing changes except that files are
 missing which are deleted already: only files older than the beginning of the listing count, and
 what marked manifests refer to is immutable.
 """
@@ -304,7 +304,7 @@ def _delete_files(batches: Iterable[pa.RecordBatch], shared: _Deleting) -> Itera
 
 
 class _Deadline:
-    """The fence of a task: a machine that was suspended must not go on to delete."""
+    """The fence of a task: a machine that was suspended must not continue to delete."""
 
     def __init__(self, context: Context, until: datetime) -> None:
         self._storage = context.storage

@@ -21,7 +21,7 @@ _CALENDAR_UNITS = "YM"
 
 
 class MonotonicCheck(Record, frozen=True):
-    """Values that do not go on in the right direction."""
+    """Values that do not continue in the right direction."""
 
     direction: str
     strict: bool

@@ -1,7 +1,7 @@
 """What `pipeline.yaml` may say: sources, steps, target, expectations, publication, maintenance.
 
 The types describe the file, `pipeline.schema.json` is made of them (`make api`), and errors name
-the line. The file names functions; the program that runs it says which functions these are.
+the line. The file names functions; the program that runs it passes these functions.
 """
 
 from __future__ import annotations

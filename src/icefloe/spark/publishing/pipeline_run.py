@@ -3,8 +3,8 @@
 Invariants, cited by tests:
 
 P1  A run whose inputs are those of the last one commits nothing.
-P2  A driver that dies anywhere leaves the target as it was or published; the next run goes on with
-    what the staging branch has.
+P2  A driver that dies anywhere leaves the target as it was or published; the next run continues
+    with what the staging branch has.
 P3  What failed validation is not tried again while definition, inputs and target are the same.
 """
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PIPELINE = "icefloe.pipeline"
-"""The property of commits that says which pipeline made them, and from which inputs."""
+"""The property of commits with the pipeline that made them, and its inputs."""
 
 _NO_HISTORY = (SnapshotNotFoundError, InvalidInputError)
 """Why two snapshots cannot be compared: one is gone, or they have no ancestor in common."""
@@ -325,14 +325,14 @@ class _PipelineRun:
         return repository
 
     def _stage(self, repository: Repository, branches: set[str]) -> bool:
-        """Make the staging branch, or go on with it (P2); returns whether it was there."""
+        """Make the staging branch, or continue with it (P2); returns whether it was there."""
         if self._staging in branches:
             if self._is_resumable(repository):
                 logger.info("%s: going on with %s", self._pipeline.name, self._staging)
                 return True
             repository.delete_branch(self._staging)
         for step in self._pipeline.steps:
-            # Rounds of an ingest that nobody goes on with.
+            # Rounds of an ingest that nobody continues.
             if isinstance(step, IngestStep):
                 rounds = staging_branch(self._staging, paths.canonical(step.group))
                 for branch in {rounds, staging_branch(self._staging, step.group)} & branches:
@@ -485,7 +485,7 @@ class _PipelineRun:
 
     def _step(self, repository: Repository, step: AnyStep) -> StepReport:
         """Run a step on the staging branch, unless its result is there."""
-        is_ingest = isinstance(step, IngestStep)  # which knows by itself what is new
+        is_ingest = isinstance(step, IngestStep)  # which finds the new inputs itself
         if not is_ingest and self._is_up_to_date(repository, self._staging, step):
             return StepReport(step.label, None, "up to date")
         steps: dict[str, Any] = {} if is_ingest else {step.label: self._entry(step)}

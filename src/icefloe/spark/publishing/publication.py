@@ -6,7 +6,7 @@ V1  The target branch only ever moves to a snapshot that was validated as it is.
 V2  If validation fails, the target branch is not touched, and the staged commits stay reachable
     from a quarantine branch, whose last commit has the report.
 V3  A driver that dies at any point leaves the staging branch or the quarantine branch: the same
-    call goes on.
+    call continues.
 """
 
 from __future__ import annotations

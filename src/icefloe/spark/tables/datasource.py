@@ -136,7 +136,7 @@ class IcefloeDataSource(DataSource):
 
 @contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Let errors of ours that planning raises reach the user as a sentence.
+    """Let icefloe's errors that planning raises reach the user as a sentence.
 
     Planners are processes of Python that Spark starts for data sources only. What they raise,
     PySpark sends with its traceback, unless this variable of the environment is set.

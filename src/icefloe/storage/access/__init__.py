@@ -1,1 +1,1 @@
-"""How to name a place in a cloud, and how to enter it."""
+"""Addresses of cloud storage, and credentials for it."""

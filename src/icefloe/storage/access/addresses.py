@@ -107,7 +107,7 @@ class StoreAddress(msgspec.Struct, frozen=True):
         return self.read_headers != self.write_headers
 
     def login(self) -> dict[str, Any]:
-        """Options that the tools of a cloud have for whoever runs this process."""
+        """Options that the tools of a cloud have for the user of this process."""
         from icefloe.storage.access import logins
 
         match self.credentials:
@@ -172,7 +172,7 @@ def s3_address(
     headers: Headers | None = None,
     can_write: bool = True,
 ) -> StoreAddress:
-    """Describe a place on S3 or a store that speaks it."""
+    """The address of a prefix on S3 or a compatible store."""
     config: dict[str, Any] = {}
     if options.checksum_algorithm is not None:
         config["checksum_algorithm"] = options.checksum_algorithm.supported()
@@ -209,7 +209,7 @@ def gcs_address(
     config: Mapping[str, str] | None = None,
     headers: Headers | None = None,
 ) -> StoreAddress:
-    """Describe a place on Google Cloud Storage."""
+    """The address of a prefix on Google Cloud Storage."""
     options, client = _split_options(config)
     base_url = options.get("base_url")
     if base_url is not None:
@@ -235,7 +235,7 @@ def azure_address(
     credentials: AnyAzureCredential,
     config: Mapping[str, str] | None = None,
 ) -> StoreAddress:
-    """Describe a place on Azure Blob Storage."""
+    """The address of a prefix on Azure Blob Storage."""
     options, client = _split_options(config)
     endpoint = options.get("endpoint")
     if endpoint is not None:
@@ -258,7 +258,7 @@ def http_address(
     opts: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> StoreAddress:
-    """Describe a place on a web server."""
+    """The address of a folder on a web server."""
     url = split_url(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise InvalidInputError("expected a URL that starts with http:// or https:// and a host")
@@ -339,7 +339,7 @@ def split_url(url: str) -> SplitResult:
         url.encode()  # raises for halves of surrogate pairs, which no URL can have
         return urlsplit(url)
     except ValueError:
-        # Neither shown nor quoted from Python's error: what stands before an @ may be a password.
+        # Neither shown nor quoted from Python's error: text before an @ may be a password.
         raise InvalidInputError(
             "expected a URL such as s3://bucket/prefix or https://server/path; the part between "
             "// and the next / is not valid"

@@ -34,7 +34,7 @@ _DEEPEST_FOLDER = 64
 
 
 class FolderTree:
-    """What is below a root. Keys are paths from there; folders are closed by whoever opens them."""
+    """The files below a root, by path from there. The code that opens a folder closes it."""
 
     def __init__(
         self, root: str, location: str, made_folder: Callable[[str, list[str]], None]
