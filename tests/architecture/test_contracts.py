@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,19 @@ PACKAGE = ROOT / "src" / "icefloe"
 NAMES_THAT_HIDE_A_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-@pytest.mark.parametrize(
-    "contract", ["layers", "engine-rooms", "light-core", "acyclic", "generations"]
-)
+CONTRACTS = [
+    contract["id"]
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+]
+
+
+def test_contracts_are_found() -> None:
+    assert {"layers", "spark-layers", "light-core", "acyclic", "generations"} <= set(CONTRACTS)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
 def test_import_contract_is_kept(contract: str) -> None:
     done = subprocess.run(
         [

@@ -121,14 +121,14 @@ def find_place(place: str) -> PlaceOptions:
 
 
 def storage_at(place: str) -> Storage:
-    """The storage of a place."""
+    """The storage at a location."""
     from icefloe.storage.access.url import storage_from_url
 
     return storage_from_url(find_place(place).full_url())
 
 
 def open_place(place: str, authorize: Sequence[str] = ()) -> Repository:
-    """Open the repository at a place, allowed to read some virtual chunk containers."""
+    """Open the repository at a location, allowed to read some virtual chunk containers."""
     from icefloe.repository import Repository
     from icefloe.storage.access.url import storage_from_url
 

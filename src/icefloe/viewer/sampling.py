@@ -1,7 +1,7 @@
 """Pictures of arrays of any size: samples of a plane, within a budget of bytes.
 
 A picture has few pixels, so few cells are needed; but a chunk is read as a whole. If the chunks of
-a plane are more than the budget allows, some of them stand for their neighbours.
+a plane are more than the budget allows, some of them represent their neighbours.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
     """Index along the axis of rows for each row of pixels."""
     columns: Indexes
     is_complete: bool
-    """Whether every chunk of the plane was read; otherwise some stand for their neighbours."""
+    """Whether every chunk of the plane was read; otherwise some represent their neighbours."""
     chunks_read: int
 
 

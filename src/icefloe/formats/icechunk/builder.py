@@ -138,7 +138,7 @@ class Builder:
         data: bytes | memoryview | npt.NDArray[np.uint8],
         ends: npt.NDArray[np.integer] | Sequence[int],
     ) -> Positions:
-        """Add strings or vectors of bytes that lie end to end; returns where each is."""
+        """Add contiguous strings or vectors of bytes; returns where each is."""
         stops = np.asarray(ends, dtype=np.int64)
         lengths = np.diff(stops, prepend=np.int64(0))
         # A count before, at least one zero behind, and filled up to 4 bytes.
@@ -163,7 +163,7 @@ class Builder:
     def vectors(
         self, counts: npt.NDArray[np.integer] | Sequence[int], items: npt.NDArray[Any]
     ) -> Positions:
-        """Add vectors of numbers or structs that lie end to end; returns where each is."""
+        """Add contiguous vectors of numbers or structs; returns where each is."""
         lengths = np.asarray(counts, dtype=np.int64)
         width = items.dtype.itemsize
         align = items.dtype.alignment if items.dtype.kind != "V" else _struct_alignment(items.dtype)

@@ -205,7 +205,7 @@ def _filled(dtype: np.dtype[Any], coords: npt.NDArray[np.uint32]) -> npt.NDArray
 
 
 class _Behind:
-    """What lies behind the records of blocks: entries that some of the records lead to."""
+    """The entries that some records of blocks point to."""
 
     blocks: Positions
     """The block of each entry, ascending."""

@@ -4,7 +4,7 @@ Official writers replace the file of a branch under the condition that nobody el
 this. A deleted tag has a second file that says so; its name cannot be given again.
 
 A file may have a member that official writers do not know: how often a garbage collection of
-icefloe announced itself on the branch. It makes commits of icefloe that are under way look whether
+icefloe announced itself on the branch. It makes icefloe's commits in progress look whether
 their files are still there (G7).
 """
 

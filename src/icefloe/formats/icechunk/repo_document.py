@@ -44,7 +44,7 @@ class RepoDocument(Record, frozen=True, eq=False, kw_only=True):
     metadata: MetadataItems | None
     updates: UpdateColumns
     before_updates: str | None
-    """The backup in which the log of operations goes on."""
+    """The backup in which the log of operations continues."""
     config: bytes | None
     """The configuration as FlexBuffers, passed on as it is unless it is changed."""
     enabled_flags: tuple[int, ...] | None

@@ -105,7 +105,7 @@ class RepoFile:
         return self._latest or self.document()
 
     def documents(self, newest: RepoDocument | None = None) -> Iterator[RepoDocument]:
-        """The file, and the backups in which its log of operations goes on, newest first."""
+        """The file, and the backups in which its log of operations continues, newest first."""
         document = newest or self.read()
         seen: set[str] = set()
         while document is not None:

@@ -153,7 +153,7 @@ class RepoRefs(RepoFile, OfficialRefs):
             raise branch_moved(tip, actual)
 
     def _has_moved(self, newest: RepoDocument, tip: BranchTip) -> bool:
-        """Whether a branch may have left `tip` and come back, or garbage was collected."""
+        """Whether a branch may have left `tip` and returned to it, or garbage was collected."""
         oldest = newest
         for document in self.documents(newest):
             moved = document.updates.last_move(tip.branch)
@@ -517,7 +517,7 @@ def _with_snapshot(
 def _inherited(
     document: RepoDocument, replaced: SnapshotId, snapshot: Snapshot
 ) -> Sequence[SnapshotId]:
-    """The logs that an amended commit takes over from the one that it replaces."""
+    """The logs that an amended commit inherits from the one that it replaces."""
     row = document.snapshots.find(replaced)
     if row is None or document.snapshots.parent_id(row) != snapshot.parent_id:
         return ()

@@ -293,7 +293,7 @@ class _NodesEncoder:
         nodes.point(1, builder.texts(columns.paths))
         nodes.point(2, builder.slices(columns.documents, np.asarray(columns.document_ends)))
         if not is_array.all():
-            # One empty table stands for all groups.
+            # All groups share one empty table.
             group = builder.tables(1, {})
             nodes.point(4, group.start, np.flatnonzero(~is_array))
         self._encode_arrays(nodes, np.flatnonzero(is_array))

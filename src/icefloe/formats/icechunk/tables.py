@@ -353,7 +353,7 @@ def copy_slices(
     source_starts: npt.NDArray[np.integer],
     lengths: npt.NDArray[np.integer],
 ) -> None:
-    """Copy many slices of one buffer into another; all must lie inside.
+    """Copy many slices of one buffer into another; all must be inside.
 
     Slices of one length are copied at once: an index for each byte would take gigabytes.
     """
@@ -378,7 +378,7 @@ def scatter(
     values: npt.NDArray[np.uint8],
     size: int,
 ) -> None:
-    """Write values of one size, which lie end to end, at some places of a buffer."""
+    """Write contiguous values of one size at some positions of a buffer."""
     _windows(target, size)[starts] = values.view(f"V{size}")
 
 

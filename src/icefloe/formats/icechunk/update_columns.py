@@ -62,7 +62,7 @@ _KINDS: dict[int, tuple[type[Any], _Fields]] = {
 _NUMBERS = {kind: number for number, (kind, _) in _KINDS.items()}
 _OF_BRANCHES = (7, 8, 9, 10, 11)
 _OF_ALL_BRANCHES = (13,)
-"""A collection announces itself to all branches, so that commits under way look for their files."""
+"""A collection announces itself to all branches: commits in progress look for their files."""
 
 
 def read_status(tables: Tables) -> list[RepoStatus]:

@@ -2,7 +2,8 @@
 
 Default deny: a location is read only if it is below a container of the configuration, and the
 program that opened the repository authorised exactly that container; then it is read with the
-credential that was passed for it. Locations are compared in their canonical form, segment by segment.
+credential that was passed for it. Locations are compared in their canonical form, segment by
+segment.
 """
 
 from __future__ import annotations

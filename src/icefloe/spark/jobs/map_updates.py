@@ -148,7 +148,7 @@ def changed_boxes(
 def _is_aligned(
     each: InputArray, was: Sequence[int], old: Sequence[int], calculation: BlockFunction
 ) -> bool:
-    """Whether an input is aligned with the result as before: no dimension stopped being repeated."""
+    """Whether an input is aligned with the result as before: no dimension is newly repeated."""
     for name, earlier, extent in zip(each.dims, was, each.shape, strict=True):
         of_result = old[calculation.dims.index(name)]
         if earlier not in (1, of_result) or (earlier == 1 < of_result and extent > 1):

@@ -439,7 +439,7 @@ def _values(schema: TableSchema) -> list[str]:
 
 
 def _check_can_be_missing(schema: TableSchema, table: str) -> None:
-    """Refuse to make cells missing of variables that have nothing to stand for that."""
+    """Raise an error for missing cells of variables that have no fill value for them."""
     decodings = {v.name: v.decoding for v in schema.values if v.name in _values(schema)}
     never = [name for name, decoding in decodings.items() if fill_of(decoding) is None]
     if never:

@@ -194,7 +194,7 @@ Statement = (
 
 
 def parse_statement(text: str) -> Statement:
-    """Parse a statement; what is none of ours is a query, for Spark."""
+    """Parse a statement; one that icefloe does not execute is a query, for Spark."""
     command = _COMMAND.match(text)
     if command is not None:
         rest = _without_semicolon(text[command.end() :])

@@ -1,7 +1,7 @@
 """What a query needs of each table: the columns, and conditions on rows that can matter.
 
 A pure function of a parsed query and the columns of its tables. The query itself is not changed.
-sqlglot says which column is of which source; that a row of a source cannot matter is concluded
+sqlglot assigns each column to its source; that a row of a source cannot matter is concluded
 here (docs/decisions/0063-sql-with-pushdown.md has the rules), because sqlglot moves predicates in
 order to run another query, and we need what follows from them for the tables of this one.
 """
@@ -130,7 +130,7 @@ class _Analysis:
         return [self._needs_of(number) for number in range(len(self._tables))]
 
     def _needs_of(self, number: int) -> TableNeeds:
-        columns = self._columns.get(number)  # None also if it was not met: all are needed then
+        columns = self._columns.get(number)  # None even if it was not met: all are needed then
         return TableNeeds(
             columns=None if columns is None else frozenset(columns),
             predicate=self._predicates.get(number),

@@ -1,7 +1,7 @@
 """What a comparison of a part of a time says of the time: `year(time) = 2001` is a range of times.
 
 Years, truncated times and dates grow with the time, so that comparisons with them are ranges. Other
-parts (months, hours) come back again and again: a condition on them stays one on the part.
+parts (months, hours) repeat: a condition on them stays one on the part.
 """
 
 from __future__ import annotations
