@@ -20,18 +20,29 @@ def group(**attributes: Any) -> bytes:
 
 def array(shape: Sequence[int] = (10,), chunk: int = 1, **attributes: Any) -> bytes:
     """The document of an array of bytes, with chunks of `chunk` elements along each dimension."""
+    return array_document(shape, [chunk] * len(shape), attributes=attributes)
+
+
+def array_document(
+    shape: Sequence[int],
+    chunks: Sequence[int],
+    encoding: str = "default",
+    separator: str = "/",
+    **members: Any,
+) -> bytes:
+    """The document of an array of bytes with some members replaced, or left out if `...`."""
     document = {
         "zarr_format": 3,
         "node_type": "array",
-        "shape": list(shape),
+        "shape": shape,
         "data_type": "uint8",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk] * len(shape)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
         "fill_value": 0,
         "codecs": [{"name": "bytes"}],
-        "attributes": attributes,
+        **members,
     }
-    return json.dumps(document).encode()
+    return json.dumps({name: each for name, each in document.items() if each is not ...}).encode()
 
 
 def set_chunks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from zarr.core.buffer import cpu
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
 
 import icefloe
+from tests.documents import array_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ class StoreMachine(ZarrStoreStateMachine):
 
     def make_arrays(self) -> None:
         for name, (encoding, separator) in ENCODINGS.items():
-            self.put(f"{name}/zarr.json", array_document(encoding, separator, ""))
+            self.put(f"{name}/zarr.json", described(encoding, separator, ""))
 
     def put(self, key: Any, data: Any) -> None:
         self.store.set(key, cpu.Buffer.from_bytes(data))
@@ -115,7 +115,7 @@ class StoreMachine(ZarrStoreStateMachine):
 
     @rule(name=st.sampled_from(sorted(ENCODINGS)), text=st.text(max_size=50))
     def set_document(self, name: Any, text: Any) -> None:
-        self.put(f"{name}/zarr.json", array_document(*ENCODINGS[name], text))
+        self.put(f"{name}/zarr.json", described(*ENCODINGS[name], text))
 
     @rule(key=st.sampled_from(["zarr.json", "g/zarr.json", "a/g/zarr.json"]))
     def set_group(self, key: Any) -> None:
@@ -187,20 +187,8 @@ class StoreMachine(ZarrStoreStateMachine):
         session.merge(fork)
 
 
-def array_document(encoding: str, separator: str, text: str) -> bytes:
-    return json.dumps(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [3, 2],
-            "data_type": "uint8",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 1]}},
-            "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
-            "fill_value": 0,
-            "codecs": [{"name": "bytes"}],
-            "attributes": {"text": text},
-        }
-    ).encode()
+def described(encoding: str, separator: str, text: str) -> bytes:
+    return array_document([3, 2], [1, 1], encoding, separator, attributes={"text": text})
 
 
 CHUNK_KEYS = st.builds(

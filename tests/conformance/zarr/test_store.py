@@ -23,6 +23,7 @@ from zarr.testing.utils import assert_bytes_equal
 import icefloe
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.zarr_store.store import IcefloeStore
+from tests import documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,19 +32,7 @@ GROUP = b'{"zarr_format": 3, "node_type": "group"}'
 
 
 def array_document(rank: int, encoding: str = "default", separator: str = "/") -> bytes:
-    return json.dumps(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [2000] * rank,
-            "data_type": "uint8",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * rank}},
-            "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
-            "fill_value": 0,
-            "codecs": [{"name": "bytes"}],
-            "attributes": {},
-        }
-    ).encode()
+    return documents.array_document([2000] * rank, [1] * rank, encoding, separator)
 
 
 # The array of each chunk key that the suite uses: path, document, coordinates.

@@ -1,4 +1,3 @@
-import json
 import pickle
 from typing import Any
 
@@ -14,25 +13,15 @@ from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.ids import NodeId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable, expect_array, make_node
+from tests import documents
 
 
 def group(label: str = "") -> bytes:
-    attributes = {"label": label}
-    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}).encode()
+    return documents.group(label=label)
 
 
 def array(size: int = 4) -> bytes:
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [size],
-        "data_type": "int8",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
-        "chunk_key_encoding": {"name": "default"},
-        "fill_value": 0,
-        "codecs": [{"name": "bytes"}],
-    }
-    return json.dumps(document).encode()
+    return documents.array([size])
 
 
 def table(**documents: bytes) -> NodeTable:

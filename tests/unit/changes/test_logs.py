@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from icefloe.changes.compare import ReadableNodes, compare_chunks, compare_nodes
 from icefloe.changes.logs import brings_back, combine
 from icefloe.model.chunk_index import Box, ChunkIndex
@@ -12,6 +10,7 @@ from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import ManifestRef, Node, make_node
 from icefloe.model.transaction_log import Move, TransactionLog
+from tests import documents
 
 A, B, C = NodeId.random(), NodeId.random(), NodeId.random()
 
@@ -82,22 +81,11 @@ def test_a_node_that_comes_back_is_there() -> None:
 
 
 def group(node_id: NodeId, path: str, label: str = "") -> Node:
-    document = {"zarr_format": 3, "node_type": "group", "attributes": {"label": label}}
-    return make_node(node_id, path, json.dumps(document).encode())
+    return make_node(node_id, path, documents.group(label=label))
 
 
 def array(node_id: NodeId, path: str, refs: int = 0) -> Node:
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [9],
-        "data_type": "int8",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
-        "chunk_key_encoding": {"name": "default"},
-        "fill_value": 0,
-        "codecs": [],
-    }
-    node = make_node(node_id, path, json.dumps(document).encode())
+    node = make_node(node_id, path, documents.array([9]))
     pointer = ManifestRef(ManifestId.random(), Box((0,), (9,)), refs)
     return node.evolve(manifests=(pointer,) if refs else ())
 

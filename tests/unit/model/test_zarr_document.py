@@ -1,26 +1,16 @@
-import json
 from typing import Any
 
 import pytest
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.zarr_document import parse_document
+from tests import documents
 
 
 def array_document(**changes: Any) -> bytes:
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [10, 7],
-        "data_type": "float32",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [5, 5]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0.0,
-        "codecs": [{"name": "bytes"}],
-        "attributes": {},
-        **changes,
-    }
-    return json.dumps({k: v for k, v in document.items() if v is not ...}).encode()
+    shape = changes.pop("shape", [10, 7])
+    members = {"data_type": "float32", "fill_value": 0.0, **changes}
+    return documents.array_document(shape, [5, 5], **members)
 
 
 def test_a_group_has_no_array_metadata() -> None:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.zarr_document import parse_document
+from tests.documents import array_document
 
 if TYPE_CHECKING:
     from icefloe.model.zarr_document import ArrayMetadata
 
 
 def parse(shape: list[Any], name: str, **configuration: Any) -> ArrayMetadata:
-    document = {
-        "shape": shape,
-        "data_type": "int32",
-        "chunk_grid": {"name": name, "configuration": configuration},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0,
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "attributes": {},
-        "zarr_format": 3,
-        "node_type": "array",
-        "storage_transformers": [],
-    }
-    return parse_document(json.dumps(document).encode())
+    grid = {"name": name, "configuration": configuration}
+    return parse_document(array_document(shape, [], chunk_grid=grid))
 
 
 @pytest.mark.parametrize(

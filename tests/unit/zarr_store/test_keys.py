@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -22,23 +21,13 @@ from icefloe.zarr_store.keys import (
     document_path,
     resolve,
 )
+from tests import documents
 
 ENCODINGS = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")]
 
 
 def array_document(rank: int = 2, encoding: str = "default", separator: str = "/") -> bytes:
-    return json.dumps(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [10] * rank,
-            "data_type": "int32",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * rank}},
-            "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
-            "fill_value": 0,
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        }
-    ).encode()
+    return documents.array_document([10] * rank, [1] * rank, encoding, separator)
 
 
 class Tree:

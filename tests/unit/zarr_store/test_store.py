@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from icefloe.errors import (
     StoreKeyNotFoundError,
 )
 from icefloe.storage.forwarding import ForwardingStorage
+from tests import documents
 from tests.builders import new_repository
 
 if TYPE_CHECKING:
@@ -39,25 +39,9 @@ def buffer(data: bytes) -> cpu.Buffer:
 
 
 def array_document(
-    shape: tuple[Any, ...] = (4, 4),
-    chunks: tuple[Any, ...] = (2, 2),
-    encoding: str = "default",
-    separator: str = "/",
-    **more: Any,
+    shape: tuple[int, ...] = (4, 4), chunks: tuple[int, ...] = (2, 2), **options: str
 ) -> bytes:
-    return json.dumps(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": shape,
-            "data_type": "uint8",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-            "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
-            "fill_value": 0,
-            "codecs": [{"name": "bytes"}],
-            **more,
-        }
-    ).encode()
+    return documents.array_document(shape, chunks, **options)
 
 
 @pytest.fixture
