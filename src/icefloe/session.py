@@ -23,7 +23,6 @@ from icefloe.lazy_names import collector_paused
 from icefloe.model import paths
 from icefloe.model.byte_range import WHOLE, ByteRange
 from icefloe.model.chunk_refs import ChunkKind, InlineRef, NativeRef, PendingRef, VirtualRef
-from icefloe.model.ids import ChunkFileId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -907,20 +906,6 @@ class ForkSession(TreeSession):
             merge_forks(self.tree, self.tip, forks, stacklevel=2)
 
     merge_async = async_twin(merge)
-
-    # --- objects that tasks leave for tasks
-
-    def put_object(self, data: bytes) -> ChunkFileId:
-        """Put bytes into an object that nothing refers to, for tasks that come after this one."""
-        file_id = ChunkFileId.random()
-        context = self.tree.context
-        context.storage.put(context.format.layout.chunk_file(file_id), data)
-        return file_id
-
-    def get_object(self, file_id: ChunkFileId) -> bytes:
-        """The bytes that another fork passed to `put_object`."""
-        context = self.tree.context
-        return context.storage.get(context.format.layout.chunk_file(file_id))
 
     # --- what only the session can do
 

@@ -98,7 +98,6 @@ NAME_SESSIONS = {
     "dask.py": "gathers the forks that tasks return",
     "ingest/local.py": "the function that users give a session to",
     "spark/engine/job.py": "commits what tasks wrote",
-    "spark/engine/linking.py": "puts objects beside the forks of tasks, and links them",
     "spark/jobs/ingesting.py": "sends the session to workers",
     "spark/jobs/inputs.py": "sends the session to workers",
     "spark/jobs/map_blocks.py": "the function that users give a session to",

@@ -34,7 +34,7 @@ INSTEAD = {
     r"at a place|of a place": "at a location",
 }
 """What not to write, as expressions, and what to write instead."""
-_AVOIDED = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in INSTEAD))
+_AVOIDED = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in INSTEAD), re.IGNORECASE)
 _MODULE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
 
 
@@ -50,7 +50,7 @@ def matches(expression: re.Pattern[str], source: str) -> Iterator[tuple[int, re.
 
 
 def instead_of(phrase: str) -> str:
-    return next(words for avoided, words in INSTEAD.items() if re.fullmatch(avoided, phrase))
+    return next(words for avoided, words in INSTEAD.items() if re.fullmatch(avoided, phrase, re.I))
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ class ChangeSet:
         self.linked = _without(gone, self.linked)
 
     def _adopt(self, node: Node) -> NodeId:
-        """Take over a node that another session created; returns the id that it has here."""
+        """Add a node that another session created; returns the id that it has here."""
         from icefloe.changes.documents import same_document
         from icefloe.changes.shared_groups import merged_document
 

@@ -120,7 +120,7 @@ class ChunkEdits:
         return taken
 
     def settle(self, table: PendingChunks, written: Sequence[ArrayChunks | PendingChunks]) -> None:
-        """Take over where the chunks of a table are now, unless it is gone meanwhile."""
+        """Record where the chunks of a table are now, unless the table was dropped meanwhile."""
         tables: list[Table] = []
         for each in self._tables:
             if each is table:

@@ -33,7 +33,7 @@ Waiting = tuple[tuple[str, bytes], ...]
 
 
 class Digest(NamedTuple):
-    """Stands for values that are not sent along."""
+    """Replaces values that are not sent along."""
 
     digest: bytes
     num_bytes: int
@@ -256,5 +256,5 @@ class _Alike:
 
 
 ANOTHER_VALUE = "(another value in each file)"
-"""Stands for the value of an attribute that differs from file to file."""
+"""Replaces the value of an attribute that differs from file to file."""
 _MOST_DIGESTS = 4096

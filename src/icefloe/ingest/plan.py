@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Region = tuple[tuple[int, int], ...]
 """First element and the one after the last, along each dimension."""
 EXISTING = "(in the repository)"
-"""Stands for the repository where files are named."""
+"""Means the repository where files are named."""
 _SHOWN_FILES = 3
 
 

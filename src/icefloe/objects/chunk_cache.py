@@ -42,7 +42,7 @@ class ChunkCache:
         self._cache = cache
         self._scope = scope
         self._own = object()
-        """Stands for the reader of virtual chunks, and what it may read."""
+        """Identifies the reader of virtual chunks, and what it may read."""
 
     def find(self, ref: NativeRef | VirtualRef) -> bytes | None:
         """A whole chunk, if it is kept."""

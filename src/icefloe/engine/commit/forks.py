@@ -42,7 +42,7 @@ class ForkedChanges(Record, frozen=True, eq=False):
 def merge_forks(
     tree: WorkingTree, tip: LiveTip, forks: Sequence[ForkedChanges], *, stacklevel: int
 ) -> None:
-    """Take over the changes of forks, in their order; later ones win.
+    """Merge the changes of forks, in their order; later ones win.
 
     Args:
         tree: Where the changes go; its base is that of the forks.

@@ -45,7 +45,7 @@ def can_link(tree: WorkingTree, path: str) -> bool:
 
 
 def link_tiles(tree: WorkingTree, path: str, tiles: Sequence[LinkedTile]) -> None:
-    """Take over tiles of an array whose manifests were written from other trees.
+    """Link tiles of an array whose manifests were written from other trees.
 
     Until the commit, reads do not show them.
     """

@@ -85,7 +85,7 @@ class RefFiles(OfficialRefs):
     # --- reading
 
     def tip(self, branch: str) -> LiveTip | None:
-        """Where a branch stands; None if there is none."""
+        """Where a branch points; None if there is none."""
         found = self._find("branch", branch)
         return None if found is None else self._tip(branch, *found)
 

@@ -88,7 +88,7 @@ class RepoRefs(RepoFile, OfficialRefs):
     # --- reading
 
     def tip(self, branch: str) -> BranchTip | None:
-        """Where a branch stands; None if there is none."""
+        """Where a branch points; None if there is none."""
         found = self.read()
         return None if found is None else _tip_in(found, branch)
 

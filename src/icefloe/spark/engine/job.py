@@ -345,13 +345,12 @@ class Job:
                 f"{results.totals.chunks}; nothing was committed"
             )
         self.count(results)
-        settings = self.session.tree.settings
-        todo = linking.tile_tasks(self.session, settings, results, tilings)
+        todo = linking.tile_tasks(self.session.tree, results, tilings)
         # Writing a manifest takes a fraction of a second: several of them share a task.
         each = max(1, len(todo) // (4 * parallelism(self.spark)))
         groups = [todo[start : start + each] for start in range(0, len(todo), each)]
         written = self._tasks(linking.write_tile_manifests, groups, spec, ": manifests")
-        linked_chunks = linking.absorb_tiles(self.session, written)
+        linked_chunks = linking.absorb_tiles(self.session.tree, written)
         linking.check_counts(results, tilings, linked_chunks)
         return results
 

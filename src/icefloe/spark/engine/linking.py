@@ -22,7 +22,6 @@ from icefloe.errors import TaskFailedError
 from icefloe.model.chunk_index import Box, ChunkIndex, is_inside
 from icefloe.model.ids import ChunkFileId, ManifestId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
-from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import Split, split_of
 from icefloe.packing.tiles import Tiling
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icefloe.config.settings import Settings
+    from icefloe.engine.context import Context
+    from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.model.nodes import ArrayNode
-    from icefloe.session import ForkSession, Session
     from icefloe.spark.engine.runner import Results
 
 LINKED = "linked"
@@ -54,25 +54,36 @@ class Spilling(Record, frozen=True, eq=False):
 
     def __call__(self, item: Any, shared: Any) -> Iterator[TaskOutput]:
         """Do the work, and spill its references."""
-        part: ForkSession | None = None
+        tree: WorkingTree | None = None
         for output in self.work(item, shared):
             tiling = self.tilings.get(output.name)
             if tiling is None or output.table is None:
                 yield output
                 continue
-            part = part or self.session.open_part()
-            table = _spilled(part, tiling, output.table)
+            tree = tree or self.session.open_part().tree
+            table = _spilled(tree.context, tiling, output.table)
             yield output._replace(table=table)
 
 
-def _spilled(part: ForkSession, tiling: Tiling, table: pa.Table) -> pa.Table:
+def _spilled(context: Context, tiling: Tiling, table: pa.Table) -> pa.Table:
     written = from_table(table, len(tiling.shape))
     rows = []
     for piece in _pieces(tiling, written):
-        place = bytes(part.put_object(pack(to_table(piece))))
+        place = _put_object(context, pack(to_table(piece)))
         for tile, refs, touched in _counted(tiling, piece):
             rows.append({"tile": tile, "object": place, "refs": refs, "chunks": touched})
     return pa.Table.from_pylist(rows, schema=_SPILLED)
+
+
+def _put_object(context: Context, data: bytes) -> bytes:
+    """Put bytes into an object that nothing refers to, for later tasks; returns its id."""
+    file_id = ChunkFileId.random()
+    context.storage.put(context.format.layout.chunk_file(file_id), data)
+    return bytes(file_id)
+
+
+def _get_object(context: Context, file_id: bytes) -> bytes:
+    return context.storage.get(context.format.layout.chunk_file(ChunkFileId(file_id)))
 
 
 _SPILLED = pa.schema(
@@ -118,9 +129,7 @@ class TileTask(Record, frozen=True, eq=False):
     """None if the references must go to the driver: the manifest cannot be written alone."""
 
 
-def tile_tasks(
-    session: Session, settings: Settings, results: Results, tilings: dict[str, Tiling]
-) -> list[TileTask]:
+def tile_tasks(tree: WorkingTree, results: Results, tilings: dict[str, Tiling]) -> list[TileTask]:
     """Plan the manifests from what tasks spilled."""
     tables: dict[str, list[pa.Table]] = {}
     for _, path, table in results.outputs():
@@ -128,8 +137,8 @@ def tile_tasks(
             tables.setdefault(path, []).append(table)
     tasks: list[TileTask] = []
     for path, spilled in sorted(tables.items()):
-        node = expect_array(session.get_node(path), path)
-        tasks += _tasks_of(node, settings, pa.concat_tables(spilled), tilings[path])
+        node = tree.get_array(path)
+        tasks += _tasks_of(node, tree.settings, pa.concat_tables(spilled), tilings[path])
     return tasks
 
 
@@ -192,18 +201,18 @@ def _apart(boxes: Sequence[Box]) -> list[bool]:
 def write_tile_manifests(tasks: Sequence[TileTask], session: SessionSpec) -> Iterator[TaskOutput]:
     """Write the manifests of some tiles, on an executor."""
     for task in tasks:
-        part = session.open_part()
+        tree = session.open_part().tree
         with doing(array=task.array, region=f"tiles {task.first} to {task.last}"):
-            yield from _write_tile(part, task)
+            yield from _write_tile(tree, task)
 
 
-def _write_tile(part: ForkSession, task: TileTask) -> Iterator[TaskOutput]:
-    parts = [_within(task, part.get_object(ChunkFileId(place))) for place in task.objects]
+def _write_tile(tree: WorkingTree, task: TileTask) -> Iterator[TaskOutput]:
+    parts = [_within(task, _get_object(tree.context, place)) for place in task.objects]
     together = joined(task.array, parts)
     tiles = None
     if task.split is not None:
-        part.tree.set_chunk_refs(task.array, together.chunks, together.deleted)
-        tiles = write_tiles(part.tree, task.array, task.split)
+        tree.set_chunk_refs(task.array, together.chunks, together.deleted)
+        tiles = write_tiles(tree, task.array, task.split)
     if tiles is None:
         yield TaskOutput(task.array, to_table(together))
         return
@@ -268,7 +277,7 @@ def _tile_of(table: pa.Table) -> LinkedTile:
     )
 
 
-def absorb_tiles(session: Session, results: Results) -> int:
+def absorb_tiles(tree: WorkingTree, results: Results) -> int:
     """Link the manifests that tasks wrote; return the number of chunks that they touched."""
     tiles: dict[str, list[LinkedTile]] = {}
     loose: dict[str, list[WrittenChunks]] = {}
@@ -276,15 +285,15 @@ def absorb_tiles(session: Session, results: Results) -> int:
         if (table.schema.metadata or {}).get(b"kind") == LINKED.encode():
             tiles.setdefault(path, []).append(_tile_of(table))
             continue
-        node = expect_array(session.get_node(path), path)
-        loose.setdefault(path, []).append(from_table(table, node.array.rank))
+        rank = tree.get_array(path).array.rank
+        loose.setdefault(path, []).append(from_table(table, rank))
     count = 0
     for path, linked in tiles.items():
-        link_tiles(session.tree, path, linked)
+        link_tiles(tree, path, linked)
         count += sum(len(tile.touched) for tile in linked)
     for path, parts in loose.items():
         written = joined(path, parts)
-        session.tree.set_chunk_refs(path, written.chunks, written.deleted)
+        tree.set_chunk_refs(path, written.chunks, written.deleted)
         count += written.num_chunks
     return count
 
