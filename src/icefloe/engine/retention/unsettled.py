@@ -1,7 +1,7 @@
-"""Commits of a session whose outcome is unknown: did one of them land after all?
+"""Commits of a session whose outcome is unknown: did one of them succeed after all?
 
 An attempt is bound to the tip that it was made for. Once the branch has another tip whose history
-does not contain the attempt, it cannot land any more, and committing again is safe.
+does not contain the attempt, it can no longer succeed, and committing again is safe.
 """
 
 from __future__ import annotations
