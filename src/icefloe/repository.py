@@ -492,6 +492,14 @@ class Repository:
         return self._context.config.copy()
 
     @property
+    def context(self) -> Context:
+        """The repository as the engine sees it, for code that is built on top of repositories.
+
+        It may change with any version.
+        """
+        return self._context
+
+    @property
     def storage(self) -> Storage:
         """The storage that the repository is in."""
         return self._context.storage

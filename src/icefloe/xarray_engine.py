@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _CLOUDS = ("s3://", "gs://", "gcs://", "az://", "azure://", "abfs://", "abfss://")
-_DEFAULT_BRANCH = "main"
 
 
 class IcefloeBackendEntrypoint(BackendEntrypoint):
@@ -142,6 +141,7 @@ def _store_of(
     authorizations: dict[str, Any] | None,
 ) -> Any:  # an IcefloeStore; xarray's types do not include stores, but it accepts them
     from icefloe.errors import InvalidInputError
+    from icefloe.formats.port import MAIN
     from icefloe.repository import Repository
     from icefloe.session import TreeSession
     from icefloe.zarr_store.store import IcefloeStore
@@ -159,7 +159,7 @@ def _store_of(
         else Repository.open(place, authorize_virtual_chunk_access=authorizations)
     )
     if branch is None and tag is None and snapshot_id is None:
-        branch = _DEFAULT_BRANCH
+        branch = MAIN
     session = repository.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     return session.store
 

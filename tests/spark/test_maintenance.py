@@ -18,7 +18,7 @@ from icefloe.engine.retention.marking import native_files
 from icefloe.engine.retention.stored_objects import key_ranges, list_in_parts, list_objects
 from icefloe.errors import InvalidInputError, SessionStateError
 from icefloe.formats.port import ObjectKind
-from icefloe.model.ids import ChunkFileId
+from icefloe.model.ids import ChunkFileId, SnapshotId
 from icefloe.spark.engine import runner
 from icefloe.spark.engine.worker import pickled_context
 from icefloe.spark.jobs import orphan_files
@@ -155,6 +155,18 @@ def test_a_deep_verification_finds_what_one_machine_finds(
         assert {problem.kind for problem in expected} >= {"chunk-file"}
         assert sorted(map(as_problem, found), key=str) == sorted(expected, key=str)
     assert {"checksum"} < {problem.kind for problem in expected}
+
+
+def test_a_repository_whose_newest_snapshot_is_lost_is_verified(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    repo = repository_with_garbage(tmp_path / "one")
+    tip = SnapshotId.parse(repo.lookup_branch("main"))
+    (tmp_path / "one" / repo.context.format.layout.snapshot(tip)).unlink()
+    opened = icefloe.Repository.open_for_repair(tmp_path / "one")
+    found = [as_problem(row) for row in floe.verify(spark, opened).collect()]
+    assert {problem.kind for problem in found} == {ProblemKind.SNAPSHOT}
+    assert found == list(opened.verify().problems)
 
 
 def used_files(session: Any) -> list[str]:

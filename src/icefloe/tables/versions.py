@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from icefloe.errors import InvalidInputError
+from icefloe.formats.port import MAIN
 from icefloe.model.bounded_text import whole_number
 from icefloe.model.moments import parse_moment
 from icefloe.model.record import Record
@@ -36,7 +37,7 @@ class SnapshotSelector(Record, frozen=True):
         if self.snapshot_id is not None:
             return repository.readonly_session(snapshot_id=self.snapshot_id)
         as_of = None if self.as_of is None else parse_timestamp(self.as_of)
-        return repository.readonly_session(self.branch or "main", as_of=as_of)
+        return repository.readonly_session(self.branch or MAIN, as_of=as_of)
 
 
 def parse_timestamp(text: str) -> datetime:

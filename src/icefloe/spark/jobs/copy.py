@@ -28,6 +28,7 @@ from icefloe.arrays.grid import (
     whole,
 )
 from icefloe.errors import InvalidInputError
+from icefloe.formats.port import MAIN
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.repository import Repository
@@ -127,7 +128,7 @@ def copy(
         dataset = dataset.isel(isel or {}).sel(sel or {})
         return _copy_dataset(job, dataset, destination, statistics)
     if isinstance(source, Repository):
-        source = source.readonly_session("main")
+        source = source.readonly_session(MAIN)
     if isinstance(source, Session):
         job.add_input(source.snapshot_id)
     group_source = GroupSource.of(source)

@@ -14,6 +14,7 @@ import msgspec
 from icefloe.engine.operation_log import OperationLog
 from icefloe.engine.retention.collection import GCSummary, collect_garbage
 from icefloe.engine.retention.marking import DEFAULT_LIMITS
+from icefloe.formats.port import MAIN
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan
 from icefloe.spark.engine.worker import SessionSpec
@@ -78,7 +79,7 @@ def remove_orphan_files(
         >>> done.first().chunks_deleted
         0
     """
-    context = _context(repository)
+    context = open_repository(repository).context
     label = "remove_orphan_files"
     limits = DEFAULT_LIMITS
     with SparkFileLister(spark, context, limits, label=label, progress=progress) as lister:
@@ -122,7 +123,7 @@ def verify(
         >>> icefloe.spark.verify(spark, repo, deep=True).count()
         0
     """
-    context = _context(repository)
+    context = open_repository(repository).context
     with SparkFileLister(
         spark, context, DEFAULT_LIMITS, label="verify", progress=progress
     ) as lister:
@@ -241,7 +242,7 @@ def rewrite_data_files(
         >>> icefloe.spark.rewrite_data_files(spark, repo, dry_run=True).first().snapshot_id is None
         True
     """
-    context = _context(repository)
+    context = open_repository(repository).context
     options = CompactionOptions.of(
         context.settings,
         pack_bytes=pack_bytes,
@@ -353,7 +354,7 @@ def check_virtual_sources(
         0
     """
     if branch is None and tag is None and snapshot_id is None:
-        branch = "main"
+        branch = MAIN
     session = open_repository(repository).readonly_session(branch, tag=tag, snapshot_id=snapshot_id)
     paths = chosen_arrays(arrays, session.tree.array_paths())
     return source_rows(spark, SessionSpec.of(session), paths)
@@ -393,7 +394,7 @@ def migrate(
         >>> done.first().problems
         []
     """
-    context = _context(repository)
+    context = open_repository(repository).context
     place = storage_from_url(target)
     report = migrate_repository(
         context,
@@ -404,11 +405,6 @@ def migrate(
         copy_files=SparkFileCopier(spark, context.storage, place, progress=progress),
     )
     return record_frame(spark, MigrationReport, [report])
-
-
-def _context(repository: Repository | str) -> Context:
-    """The open repository itself, which the engine's functions work on."""
-    return open_repository(repository).readonly_session("main").tree.context
 
 
 def _log(context: Context, kind: str, summary: msgspec.Struct, job: str, **details: Any) -> None:

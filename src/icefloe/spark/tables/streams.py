@@ -9,6 +9,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 
 from icefloe.errors import InvalidInputError
+from icefloe.formats.port import MAIN
 from icefloe.spark.tables.arrow_types import arrow_schema, conform
 from icefloe.spark.tables.change_rows import change_batches
 from icefloe.spark.tables.tickets import ChangeTicket, PinnedSnapshot, ScanTicket
@@ -69,7 +70,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._parsed().location().open()
 
     def _head(self) -> str:
-        return self._repository().lookup_branch(self._parsed().text("branch") or "main")
+        return self._repository().lookup_branch(self._parsed().text("branch") or MAIN)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         """Where a new stream begins."""
@@ -79,7 +80,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is not None and moment is not None:
             raise InvalidInputError("give starting-snapshot-id or stream-from-timestamp, not both")
         if moment is not None:
-            branch = options.text("branch") or "main"
+            branch = options.text("branch") or MAIN
             session = self._repository().readonly_session(branch, as_of=parse_timestamp(moment))
             return {_SNAPSHOT: session.snapshot_id}
         if start == LATEST:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from icefloe.formats.port import MAIN
 from icefloe.spark.engine.transactions import Transaction
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.tables.arrow_types import arrow_schema
@@ -63,7 +64,7 @@ class RowWriter:
 
     @staticmethod
     def _branch(options: SourceOptions) -> str:
-        return options.text("branch") or "main"
+        return options.text("branch") or MAIN
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task."""
